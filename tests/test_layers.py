@@ -27,8 +27,7 @@ INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 VALUES = {"errors", "_units", "measurement"}
 TOOLS = {"_codec", "_validate", "_files", "_documents", "_record", "_identity", "_nvml", "_process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "_step_gaps", "adapters"}
-WINGS = {"daemon"}  # products of their own: no part of the core, and no other wing, imports one
-MAY_NAME_WINGS = {"zeus_core.cli._daemon"}
+WINGS = {"daemon", "selfcheck"}  # products of their own: no part of the core, and no other wing, imports one
 KINDS = "settings.kinds"  # what devices, files and searches call by name: below them, unlike the rest of its folder
 PURE = {"search", "pipeline", "electricity", "allocation"}
 MEASURING = {*BASE, KINDS, "device", "settings", "attribution", "monitor"}
@@ -43,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     KINDS: {*VALUES, *TOOLS},
     "device": {*BASE, KINDS},
     "settings": {*BASE, KINDS, "device"},
-    "daemon": {*BASE, KINDS, "device", "settings"},
+    "daemon": {*BASE, KINDS, "device", "settings", "cli"},
     "attribution": {*VALUES, *TOOLS},
     "monitor": {*BASE, "device", "attribution"},
     **{part: {*VALUES, *TOOLS} for part in PURE},
@@ -55,10 +54,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tracing": {*BASE, "device", "attribution", "monitor"},
     "training": {*OPTIMIZING, "tracing"},
     "pytorch": {*OPTIMIZING, "training"},
-    "selfcheck": {*OPTIMIZING, "training", "pytorch"},  # torch only where a load runs
+    "selfcheck": {*OPTIMIZING, "training", "pytorch", "cli"},  # torch only where a load runs
     "exporter": {*BASE, "device", "monitor"},
     "report": {*OPTIMIZING, "tracing", "training", "replay"},
-    "cli": {*OPTIMIZING, "tracing", "training", "report", "replay", "daemon", "selfcheck", "exporter", "_launch"},
+    "cli": {*OPTIMIZING, "tracing", "training", "report", "replay", "exporter", "_launch"},
     "testing": {*OPTIMIZING, "training"},
 }
 
@@ -139,12 +138,7 @@ def test_imports_run_downward_only(part):
 
 def test_the_core_imports_no_wing_and_no_wing_another():
     """The table of commands names modules of wings as text."""
-    found = {
-        (name_of(path), wing)
-        for path in MODULES
-        for wing in parts_imported_by(path) & WINGS
-        if name_of(path) not in MAY_NAME_WINGS
-    }
+    found = {(name_of(path), wing) for path in MODULES for wing in parts_imported_by(path) & WINGS}
     assert found == set()
 
 

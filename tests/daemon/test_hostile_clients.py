@@ -252,7 +252,7 @@ def test_a_user_has_so_many_connections_and_the_others_theirs(make_world):
 
 
 def test_an_allotment_is_that_many_requests_a_second_with_a_burst():
-    from zeus_core.daemon._allotment import Allotment
+    from zeus_core.daemon._connection import Allotment
 
     now = 0.0
     allotment = Allotment(100, lambda: now)

@@ -156,9 +156,9 @@ def test_the_default_policy_of_a_folder_that_is_closed_to_the_daemon_is_refused(
     closed.mkdir(mode=0o700)
     program = f"""
         import pathlib, sys
-        from zeus_core.cli import _daemon
         from zeus_core.cli import main
-        _daemon._POLICY = pathlib.Path({str(closed / "daemon.toml")!r})
+        from zeus_core.daemon import _command
+        _command._POLICY = pathlib.Path({str(closed / "daemon.toml")!r})
         sys.argv = ["zeus-core", "daemon", "--audit", "-"]
         sys.exit(main())
     """
@@ -573,15 +573,29 @@ def test_the_other_device_of_a_connection_is_restored_while_the_driver_of_one_ha
 
 def test_the_daemon_ends_with_the_thread_of_a_device_and_the_next_one_restores():
     program = """
-        import threading
-        from zeus_core.daemon._loop import Loop
-        loop = Loop(None, "a device")
-        loop.start()
-        loop.put(lambda: 1 / 0)
+        import asyncio, threading
+        from zeus_core.daemon._worker import Worker
+        Worker("a device", asyncio.new_event_loop()).put(lambda: 1 / 0)
         threading.Event().wait()
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
+    assert ended.returncode == 1
+    assert "ZeroDivisionError" in ended.stderr
+
+
+def test_the_daemon_ends_with_its_loop_and_the_next_one_restores():
+    program = """
+        import asyncio
+        from zeus_core.daemon._program import _end_after_defect
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(_end_after_defect)
+        loop.call_soon(lambda: 1 / 0)
+        loop.run_forever()
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=WAIT_SECONDS
+    )
     assert ended.returncode == 1
     assert "ZeroDivisionError" in ended.stderr
 

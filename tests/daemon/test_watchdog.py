@@ -1,5 +1,6 @@
 """A daemon that is stopped or stuck: systemd, or a stand-in for it, kills it, and the next one restores everything."""
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -15,9 +16,9 @@ from tests.daemon.test_pages import UNIT
 from tests.daemon.test_requests import make_spec
 from tests.daemon.test_start_and_end import CLOCK, LIMIT, entry_of
 from tests.support.systemd_stand_in import StandInForSystemd
-from zeus_core.daemon import _loop
-from zeus_core.daemon._loop import Loop
+from zeus_core.daemon import _server
 from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, _watchdog_seconds
+from zeus_core.daemon._worker import Worker
 from zeus_core.settings.ledger import Ledger
 
 LOW_WATTS = 100.0
@@ -180,14 +181,13 @@ def test_a_daemon_that_is_told_to_end_is_not_taken_for_stuck_while_the_driver_ha
 
 
 class Threads:
-    """Loops in real threads, and what keeps them."""
+    """Real threads, and what keeps them."""
 
     def __init__(self):
         self.calls, self.event = DriverCalls(), threading.Event()
-        self.loops = [Loop(None, f"loop {number}") for number in range(2)]
-        self.watchdog = Watchdog(self.loops, self.calls)
-        for loop in self.loops:
-            loop.start()
+        self.loop = asyncio.new_event_loop()
+        self.workers = [Worker(f"worker {number}", self.loop) for number in range(2)]
+        self.watchdog = Watchdog(self.workers, self.calls)
 
 
 @pytest.fixture
@@ -195,11 +195,10 @@ def threads():
     made = Threads()
     yield made
     made.event.set()
-    for loop in made.loops:
-        loop.stop()
-        loop.join(WAIT_SECONDS)
-        for part in (loop._wake_reader, loop._wake_writer, loop._epoll):  # the daemon has them until it ends
-            part.close()
+    for worker in made.workers:
+        worker.end(lambda: None)
+    until(lambda: all(worker.is_ended for worker in made.workers))
+    made.loop.close()
 
 
 def test_threads_that_wait_for_work_move_whenever_they_are_asked(threads):
@@ -209,9 +208,9 @@ def test_threads_that_wait_for_work_move_whenever_they_are_asked(threads):
 
 def test_a_thread_that_waits_for_something_else_is_stuck_and_moves_again(threads):
     begun = threading.Event()
-    threads.loops[0].put(lambda: (begun.set(), threads.event.wait()))
+    threads.workers[0].put(lambda: (begun.set(), threads.event.wait()))
     begun.wait()
-    until(lambda: threads.watchdog.stuck() == ["loop 0"])
+    until(lambda: threads.watchdog.stuck() == ["worker 0"])
     threads.event.set()
     until(lambda: threads.watchdog.stuck() == [])
 
@@ -235,39 +234,56 @@ def test_a_thread_in_a_call_of_the_driver_or_that_waits_for_a_lock_is_not_stuck(
         with contextlib.suppress(Exception), ledger.locked("GPU-1"):
             locked.set()
 
-    threads.loops[0].put(lambda: gpu.set_power_limit(300.0))
+    threads.workers[0].put(lambda: gpu.set_power_limit(300.0))
     with Ledger(str(tmp_path / "ledger")).locked("GPU-1"):
-        threads.loops[1].put(wait_for_lock)
+        threads.workers[1].put(wait_for_lock)
         begun.wait()
-        until(lambda: threads.loops[1].thread in threads.calls)
+        until(lambda: threads.workers[1].thread in threads.calls)
         assert threads.watchdog.stuck() == []
         assert threads.watchdog.stuck() == []
     threads.event.set()
-    until(lambda: all(loop.thread not in threads.calls for loop in threads.loops))
+    until(lambda: all(worker.thread not in threads.calls for worker in threads.workers))
     until(lambda: threads.watchdog.stuck() == [])
 
 
 def test_a_thread_that_has_died_is_stuck_and_one_that_was_told_to_end_is_not(threads, monkeypatch):
-    monkeypatch.setattr(os, "_exit", lambda code: None)  # else this process ends
-    threads.loops[0].put(lambda: 1 / 0)
-    assert threads.loops[0].join(WAIT_SECONDS)
-    until(lambda: threads.watchdog.stuck() == ["loop 0"])
-    threads.loops[1].stop()
-    assert threads.loops[1].join(WAIT_SECONDS)
-    until(lambda: threads.watchdog.stuck() == ["loop 0"])
+    died = threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda code: died.set())  # else this process ends
+    threads.workers.append(Worker("worker 2", threads.loop))
+    watchdog = Watchdog(threads.workers, threads.calls)
+    dead = threads.workers.pop()
+    dead.put(lambda: 1 / 0)
+    assert died.wait(WAIT_SECONDS)
+    until(lambda: watchdog.stuck() == ["worker 2"])
+    threads.workers[1].end(lambda: None)
+    until(lambda: threads.workers[1].is_ended)
+    until(lambda: watchdog.stuck() == ["worker 2"])
 
 
-def test_what_is_to_be_tried_again_is_although_the_watchdog_looks_at_the_thread(threads, monkeypatch):
-    monkeypatch.setattr(_loop, "_IDLE_SECONDS", 0.2)
-    tried = []
-    threads.loops.append(Loop(None, "loop 2", lambda: tried.append(len(tried))))
-    threads.loops[2].start()
+def test_what_could_not_be_restored_is_tried_again_and_no_try_waits_behind_another(monkeypatch, tmp_path):
+    monkeypatch.setattr(_server, "_RETRY_SECONDS", 0.001)
+    hanging, tries = threading.Event(), {"GPU-a": 0, "GPU-b": 0}
 
-    def is_tried_twice():
-        threads.loops[2].wake()  # every 2 ms
-        return len(tried) > 1
+    class Desk:
+        def __init__(self, uuid):
+            self.uuid = uuid
 
-    until(is_tried_twice)
+        def retry(self):
+            tries[self.uuid] += 1
+            if self.uuid == "GPU-b":
+                hanging.wait()
+
+    async def serve():
+        server = _server.Server(None, None, {uuid: Desk(uuid) for uuid in tries}, tmp_path)
+        while tries["GPU-a"] < 20:
+            await asyncio.sleep(0.001)
+        assert tries["GPU-b"] == 1
+        assert server.workers["GPU-b"]._jobs.qsize() <= 1
+
+    try:
+        asyncio.run(serve())
+    finally:
+        hanging.set()
 
 
 @pytest.mark.parametrize(

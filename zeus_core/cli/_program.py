@@ -41,7 +41,7 @@ _COMMANDS = {
     "energy": "zeus_core.cli._energy",
     "run": "zeus_core.cli._run",
     "doctor": "zeus_core.cli._doctor",
-    "selfcheck": "zeus_core.cli._selfcheck",
+    "selfcheck": "zeus_core.selfcheck._command",
     "plan": "zeus_core.cli._plan",
     "allocate": "zeus_core.cli._allocate",
     "carbon": "zeus_core.cli._carbon",
@@ -52,7 +52,7 @@ _COMMANDS = {
     "leases": "zeus_core.cli._leases",
     "restore": "zeus_core.cli._restore",
     "exporter": "zeus_core.cli._exporter",
-    "daemon": "zeus_core.cli._daemon",
+    "daemon": "zeus_core.daemon._command",
     "trace": "zeus_core.cli._trace",
     "top": "zeus_core.cli._top",
 }

@@ -1,58 +1,72 @@
-"""One connection of a client: bytes in, requests out, one at a time; and the replies."""
+"""The connections: who may open one, its requests, one at a time, and its end."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
+import os
 import socket
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import cast
 
+from zeus_core import __version__
 from zeus_core._identity import ProcessIdentity
-from zeus_core.daemon._allotment import Allotment
-from zeus_core.daemon._peer import Peer
-from zeus_core.device.remote._protocol import MAX_REQUEST_BYTES, ProtocolError, Request, decode_request
+from zeus_core.daemon._peer import Client, Peer, read_peer
+from zeus_core.daemon._policy import Policy
+from zeus_core.daemon._server import Server
+from zeus_core.device.remote._protocol import (
+    MAX_REQUEST_BYTES,
+    VERSION,
+    ProtocolError,
+    Request,
+    decode_request,
+    encode_error,
+    encode_result,
+)
+from zeus_core.errors import DriverFaultError, PermissionDeniedError, ZeusError
 
-__all__ = ["Client", "Connection"]
+__all__ = ["Allotment", "Connection", "Entrance"]
 
-_MAX_BYTES = 2 * MAX_REQUEST_BYTES  # that are received and not served yet
+_logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Client:
-    """The process behind a connection, and what it says of itself.
-
-    Attributes:
-        identity: The process.
-        uid: Its user.
-        program: Its program, in its own words.
-        job: Its job in a batch system, in its own words; may be empty.
-        token: Tells the programs apart that one process executes one after another.
-    """
-
-    identity: ProcessIdentity
-    uid: int
-    program: str
-    job: str
-    token: str
+_NO_MORE_FILES_SECONDS = 0.1  # until the next try to accept a connection
+_BURST_SECONDS = 0.1  # of the requests that a user may make in a second, so many may come at once
+_MAX_WAITING_BYTES = 16 * MAX_REQUEST_BYTES  # of requests that came before the reply to an earlier one
 
 
-class Owner(Protocol):
-    """The loop that a connection belongs to."""
-
-    def put(self, job: Callable[[], object]) -> None:
-        """Do a job soon. It must not raise. Any thread may call this."""
-        ...
-
-    def release(self, connection: Connection) -> None:
-        """Close the socket of a connection that has ended. Only the thread of this loop calls this."""
-        ...
-
-
-class Connection:
-    """A socket that does not block, and what was received from it. One thread at a time calls its methods.
+class Allotment:
+    """The share of the daemon that one user takes: connections, and requests per second.
 
     Args:
-        socket: The socket.
+        requests_per_second: As many are served on average.
+        now: Returns the time in seconds.
+    """
+
+    def __init__(self, requests_per_second: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.connection_count = 0
+        """How many connections the user has."""
+        self._request_seconds = 1.0 / requests_per_second
+        self._now = now
+        self._spent_until = -1e18  # each request moves this on by its share of a second
+
+    def spend(self) -> float:
+        """Count a request; or return how many seconds it has to wait, after which it is to be counted."""
+        now = self._now()
+        ahead_seconds = self._spent_until - now
+        if ahead_seconds > _BURST_SECONDS:
+            return ahead_seconds - _BURST_SECONDS
+        self._spent_until = (self._spent_until if ahead_seconds > 0.0 else now) + self._request_seconds
+        return 0.0
+
+
+class Connection(asyncio.Protocol):
+    """A connection of a client: bytes in, requests out, one at a time; and the replies.
+
+    Args:
+        server: Serves the requests.
         number: The number of the connection, for the audit log.
         peer: The process at the other end.
         identity: The same as a process.
@@ -60,68 +74,196 @@ class Connection:
     """
 
     def __init__(
-        self, socket: socket.socket, number: int, peer: Peer, identity: ProcessIdentity, allotment: Allotment
+        self, server: Server, number: int, peer: Peer, identity: ProcessIdentity, allotment: Allotment
     ) -> None:
-        self.socket = socket
-        self.number = number
-        self.peer = peer
-        self.identity = identity
-        self.allotment = allotment
-        self.client: Client | None = None
-        """The content of the greeting; None before it."""
-        self.owner: Owner | None = None
-        """The loop that serves it; None before that, and once its socket is closed."""
-        self.is_ended = False
-        """Whether it has ended: no request of it is served any more."""
-        self.is_paused = False
-        """Whether nothing more is read, as there is no room."""
-        self.is_waiting = False
-        """Whether its next request waits: for its turn, or as its user has asked too often."""
-        self.devices: set[str] = set()
-        """The devices it has asked for."""
+        self._server, self._number, self._peer, self._identity = server, number, peer, identity
+        self._allotment = allotment
+        self._loop = asyncio.get_running_loop()
+        self._client: Client | None = None  # until it greets
+        self._devices: set[str] = set()  # that it has asked for
         self._received = b""
+        self._is_busy = False  # a request is under way, or waits as its user has asked too often
+        self._is_ended = False
 
-    def receive(self) -> bool:
-        """Read what has arrived. Returns False at the end of the connection."""
-        try:
-            data = self.socket.recv(_MAX_BYTES - len(self._received))
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Serve requests, until the connection or the process ends."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(0)
+        self._allotment.connection_count += 1
+        if self._peer.pidfd is not None:
+            self._loop.add_reader(self._peer.pidfd, self._end, "the process ended")
+
+    def data_received(self, data: bytes) -> None:
+        """Begin the next request, unless one is under way."""
         self._received = self._received + data if self._received else data
-        return bool(data)
+        if len(self._received) > _MAX_WAITING_BYTES:
+            self._refuse(ProtocolError(f"more than {_MAX_WAITING_BYTES} bytes of requests came before a reply"))
+        elif not self._is_busy:
+            self._advance()
 
-    @property
-    def has_room(self) -> bool:
-        """Whether more is to be read. A client that sends many requests at once waits for the replies."""
-        return len(self._received) < _MAX_BYTES
+    def pause_writing(self) -> None:
+        """End the connection: the client has left so many replies unread that no more fit into its socket."""
+        self._end("the connection ended")
 
-    @property
-    def has_request(self) -> bool:
-        """Whether another request is there as a whole, or too much of one."""
-        return b"\n" in self._received or len(self._received) >= MAX_REQUEST_BYTES
+    def connection_lost(self, error: Exception | None) -> None:
+        """End the leases, unless there was another reason before."""
+        self._end("the connection ended")
+        self._allotment.connection_count -= 1
 
-    def take_request(self) -> Request:
-        """Return the next request, which must have been received as a whole.
+    def _advance(self) -> None:
+        """Begin the next request, if it is here and its user may ask now. None is under way."""
+        self._is_busy = False
+        if self._is_ended or not (b"\n" in self._received or len(self._received) >= MAX_REQUEST_BYTES):
+            return
+        self._is_busy = True
+        wait_seconds = self._allotment.spend()
+        if wait_seconds > 0.0:
+            self._loop.call_later(wait_seconds, self._advance)
+            return
+        try:
+            self._serve(self._take_request())
+        except ProtocolError as error:
+            self._refuse(error)
 
-        Raises:
-            ProtocolError: It is too long, or invalid.
-        """
+    def _take_request(self) -> Request:
         line, _, self._received = self._received.partition(b"\n")
         if len(line) >= MAX_REQUEST_BYTES:
             raise ProtocolError(f"a request has more than {MAX_REQUEST_BYTES} bytes")
         return decode_request(line)
 
-    def reply(self, line: bytes) -> bool:
-        """Send a reply, without waiting. False if the client has ended, or has left so many unread that no more fit."""
-        try:
-            return self.socket.send(line) == len(line)
-        except OSError:
-            return False
+    def _serve(self, request: Request) -> None:
+        if request.operation == "hello":
+            self._greet(request)
+            self._reply(encode_result(request.number, {"version": VERSION, "daemon": __version__}))
+            return
+        if self._client is None:
+            raise ProtocolError("the first request must be a greeting (hello)")
+        worker = self._server.worker_of(request)
+        if worker is None:
+            self._reply(self._server.answer(self._client, request))
+            return
+        if "device" in request.fields:
+            self._devices.add(request.fields["device"])
+        worker.ask(partial(self._answer, self._client, request), self._reply)
 
-    def close(self) -> None:
-        """Close the socket: its number may be another's from now on."""
-        self.owner = None
-        self.socket.close()
-        self.allotment.add_connections(-1)
+    def _answer(self, client: Client, request: Request) -> bytes:
+        """Return the reply to a request, in the thread of a device: nothing, and without a change, to who has ended."""
+        return b"" if self._is_ended else self._server.answer(client, request)
+
+    def _greet(self, request: Request) -> None:
+        fields = request.fields
+        if self._client is not None:
+            raise ProtocolError("there was a greeting already")
+        if fields["version"] != VERSION:
+            raise ProtocolError(
+                f"the daemon speaks version {VERSION} of its protocol, and the client version {fields['version']}: "
+                f"install the same zeus-core for both (the daemon's is {__version__})"
+            )
+        if fields["start_ticks"] != self._identity.start_ticks:
+            raise ProtocolError("the process that connected has ended")
+        words = {name: fields[name] for name in ("program", "job", "token")}
+        self._client = Client(self._peer, self._number, self._identity, self._peer.uid, **words)
+
+    def _reply(self, line: bytes) -> None:
+        if self._is_ended:
+            return
+        self._transport.write(line)
+        if self._received:
+            self._loop.call_soon(self._advance)  # after a request of each other connection
+        else:
+            self._is_busy = False
+
+    def _refuse(self, error: ProtocolError) -> None:
+        client = self._client
+        words = {} if client is None else {"program": client.program, "job": client.job}
+        self._server.refuse(self._peer, error, **words, connection=self._number)
+        self._transport.write(encode_error(0, error))
+        self._end("an invalid request")
+
+    def _end(self, why: str) -> None:
+        """End the connection and its leases, for the first reason that there is."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        if self._client is not None:
+            self._server.end(self._client, self._devices, why)
+        if self._peer.pidfd is not None:
+            self._loop.remove_reader(self._peer.pidfd)
+            os.close(self._peer.pidfd)
+        self._transport.abort()
+
+
+class Entrance:
+    """Accepts the connections of users who may have one.
+
+    Args:
+        listener: The socket, which listens.
+        policy: The rights of users.
+        server: Serves the connections.
+    """
+
+    def __init__(self, listener: socket.socket, policy: Policy, server: Server) -> None:
+        self._listener, self._policy, self._server = listener, policy, server
+        self._allotments: dict[int, Allotment] = {}  # by user
+        self._connection_count = 0
+        listener.setblocking(False)
+
+    async def accept(self) -> None:
+        """Accept connections until this is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(self._listener)
+            except ConnectionError:
+                continue
+            except OSError as error:  # no more files
+                _logger.error("a connection cannot be accepted: %s", error)
+                await asyncio.sleep(_NO_MORE_FILES_SECONDS)
+                continue
+            await self._admit(accepted)
+
+    async def _admit(self, accepted: socket.socket) -> None:
+        """Serve an accepted connection, or refuse it."""
+        try:
+            connection = self._open(accepted)
+        except (ZeusError, OSError) as error:
+            refusal = error if isinstance(error, ZeusError) else DriverFaultError(f"the daemon failed: {error}")
+            with contextlib.suppress(OSError):
+                accepted.send(encode_error(0, refusal))
+            accepted.close()
+        else:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted)
+
+    def _open(self, accepted: socket.socket) -> Connection:
+        """Return a connection. Raises `ZeusError` or `OSError` if it is refused."""
+        peer = read_peer(accepted)  # before the loop has the socket, and reads from it
+        allotment = self._allotments.setdefault(peer.uid, Allotment(self._policy.requests_per_second))
+        try:
+            identity = self._identify(peer, allotment)
+        except ZeusError as error:
+            if peer.pidfd is not None:
+                os.close(peer.pidfd)
+            if allotment.spend() == 0.0:  # else a flood would fill the disk
+                self._server.refuse(peer, error)
+            raise
+        self._connection_count += 1
+        return Connection(self._server, self._connection_count - 1, peer, identity, allotment)
+
+    def _identify(self, peer: Peer, allotment: Allotment) -> ProcessIdentity:
+        """Return the process of a peer that may connect."""
+        if not self._policy.is_known(peer):
+            raise PermissionDeniedError(f"user {peer.uid} may not use the zeus-core daemon of this machine")
+        if allotment.connection_count >= self._policy.connections_per_user:
+            raise DriverFaultError(
+                f"user {peer.uid} has {self._policy.connections_per_user} connections to the zeus-core daemon, and may "
+                "not have more"
+            )
+        if peer.pid == 0:
+            raise PermissionDeniedError(
+                "the zeus-core daemon cannot see this process: it runs in another PID namespace; run the daemon on the "
+                "host, or the container with its PID namespace (docker run --pid=host, hostPID: true)"
+            )
+        try:
+            return ProcessIdentity.of(peer.pid)
+        except OSError as error:
+            raise ZeusError(f"process {peer.pid} has ended") from error

@@ -9,7 +9,7 @@ from typing import Any
 
 from zeus_core._identity import ProcessIdentity
 from zeus_core.daemon._audit import AuditLog, describe, note_end
-from zeus_core.daemon._connection import Client, Connection
+from zeus_core.daemon._peer import Client
 from zeus_core.daemon._policy import Allowance, NotAllowedError, Policy
 from zeus_core.device import Gpu
 from zeus_core.device.remote._protocol import (
@@ -50,22 +50,19 @@ class Registers:
 
 
 class _Lease(Claim):
-    """The right of one connection to change one setting of the device.
+    """The right of a client to change one setting of the device, by one of its connections.
 
     Args:
-        connection: The connection.
-        client: The process at its other end.
+        client: The client.
         entry: The entry in the ledger.
         allowance: The values that the client may set.
         ledger: Where the entry is.
     """
 
-    def __init__(
-        self, connection: Connection, client: Client, entry: LedgerEntry, allowance: Allowance, ledger: Ledger
-    ) -> None:
+    def __init__(self, client: Client, entry: LedgerEntry, allowance: Allowance, ledger: Ledger) -> None:
         super().__init__(entry)
-        self.connection, self.client, self.allowance = connection, client, allowance
-        self.words = encode_members({**describe(entry), "connection": connection.number})
+        self.client, self.allowance = client, allowance
+        self.words = encode_members({**describe(entry), "connection": client.connection})
         """The words that all lines of the audit log about it have in common."""
         self._ledger = ledger
 
@@ -81,7 +78,10 @@ class _Lease(Claim):
 
 
 class Desk:
-    """Serves the requests for one device, in one thread: all methods but `held` are for that thread alone.
+    """Serves the requests for one device: all methods but `held` are for the thread of its `Worker` alone.
+
+    A call that takes longer than its client waits keeps the lease and its entry in the ledger until it returns. The end
+    of the client waits behind it, and then restores the original.
 
     Args:
         gpu: The device.
@@ -98,20 +98,20 @@ class Desk:
         self._leases: dict[Kind, _Lease] = {}
         self._accepted: dict[Kind, Sequence[float]] = {}  # read once: it does not change
 
-    def answer(self, connection: Connection, client: Client, request: Request) -> bytes:
+    def answer(self, client: Client, request: Request) -> bytes:
         """Serve a request about the device, and return the reply. Raises `ZeusError`."""
         number, operation, fields = request
         kind = KINDS[fields["knob"]]
         if operation == "set":
-            return encode_changed(number, self._set(connection, client, kind, float(fields["value"])))
+            return encode_changed(number, self._set(client, kind, float(fields["value"])))
         if operation == "allowed":
-            return encode_result(number, self._describe_allowance(connection, kind))
-        outcome = self._restore(connection, kind, is_final=operation == "release")
+            return encode_result(number, self._describe_allowance(client, kind))
+        outcome = self._restore(client, kind, is_final=operation == "release")
         return encode_result(number, {"outcome": outcome})
 
-    def end(self, connection: Connection, why: str) -> None:
-        """Restore what a connection has changed."""
-        for lease in [lease for lease in self._leases.values() if lease.connection is connection]:
+    def end(self, client: Client, why: str) -> None:
+        """Restore what a client has changed by its connection, which has ended."""
+        for lease in [lease for lease in self._leases.values() if lease.client is client]:
             self._end_lease(lease, why)
 
     def end_all(self) -> None:
@@ -132,10 +132,10 @@ class Desk:
         """Return what is held now, each with the value that was set last; from any thread."""
         return [(lease.entry, next(iter(lease.in_force), None)) for lease in list(self._leases.values())]
 
-    def _describe_allowance(self, connection: Connection, kind: Kind) -> dict[str, Any]:
+    def _describe_allowance(self, client: Client, kind: Kind) -> dict[str, Any]:
         lease = self._leases.get(kind)
         original = self._read_original(kind) if lease is None else lease.entry.original
-        lowest, highest = self._policy.allowance(connection.peer, self._gpu.uuid, kind, original)
+        lowest, highest = self._policy.allowance(client.peer, self._gpu.uuid, kind, original)
         accepted = self._read_accepted(kind)
         return {"lowest": max(lowest, min(accepted)), "highest": min(highest, max(accepted)), "original": original}
 
@@ -148,11 +148,11 @@ class Desk:
         """Return the value before any change; where the driver does not tell it, the one that the policy names."""
         return kind.read(self._gpu) if kind.is_readable else self._policy.originals.get(kind)
 
-    def _set(self, connection: Connection, client: Client, kind: Kind, value: float) -> float | None:
+    def _set(self, client: Client, kind: Kind, value: float) -> float | None:
         """Change a setting, and return the value that is enforced, if the board reports it."""
         lease = self._leases.get(kind)
-        if lease is None or lease.connection is not connection:
-            lease = self._claim(connection, client, kind)
+        if lease is None or lease.client is not client:
+            lease = self._claim(client, kind)
         try:
             self._check(lease, value)
             before = self._check_still_ours(lease)
@@ -171,9 +171,9 @@ class Desk:
             raise
         return kind.read_enforced(self._gpu)
 
-    def _claim(self, connection: Connection, client: Client, kind: Kind) -> _Lease:
-        """Give a connection the right to change a setting, unless another has it."""
-        gpu, peer = self._gpu, connection.peer
+    def _claim(self, client: Client, kind: Kind) -> _Lease:
+        """Give a client the right to change a setting, unless another has it."""
+        gpu, peer = self._gpu, client.peer
         rule = self._policy.find_rule(peer, gpu.uuid, kind)  # before anything is read or written for this process
         for lease in list(self._leases.values()):
             if not lease.client.identity.is_alive():  # and the end of its connection waits behind this request
@@ -198,7 +198,7 @@ class Desk:
         except OSError as error:
             raise _ledger_fault(error) from error
         allowance = self._policy.allowance(peer, gpu.uuid, kind, entry.original)
-        lease = self._leases[kind] = _Lease(connection, client, entry, allowance, self._ledger)
+        lease = self._leases[kind] = _Lease(client, entry, allowance, self._ledger)
         return lease
 
     def _check(self, lease: _Lease, value: float) -> None:
@@ -226,10 +226,10 @@ class Desk:
             raise DeviceHeldError(f"{who} has set {kind.text(found)} on {self._gpu.name}, which stays")
         return found
 
-    def _restore(self, connection: Connection, kind: Kind, *, is_final: bool) -> str:
+    def _restore(self, client: Client, kind: Kind, *, is_final: bool) -> str:
         """Restore the original, for good or until the next change. Nothing happens where nothing was changed."""
         lease = self._leases.get(kind)
-        if lease is None or lease.connection is not connection:
+        if lease is None or lease.client is not client:
             return "original"
         if is_final:
             return self._end_lease(lease, "released")
@@ -246,7 +246,7 @@ class Desk:
         entry = lease.entry
         del self._leases[entry.kind]
         outcome = self._keeper.restore(entry)
-        note_end(self._audit, outcome, why, connection=lease.connection.number)
+        note_end(self._audit, outcome, why, connection=lease.client.connection)
         return outcome.kind
 
     def _forget_unused(self, lease: _Lease) -> None:

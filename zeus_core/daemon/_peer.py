@@ -1,15 +1,16 @@
-"""The process at the other end of a connection, as the kernel knows it."""
+"""The process at the other end of a connection: as the kernel knows it, and what it says of itself."""
 
 from __future__ import annotations
 
 import os
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from zeus_core._identity import ProcessIdentity
 from zeus_core.errors import ZeusError
 
-__all__ = ["Peer", "read_peer"]
+__all__ = ["Client", "Peer", "read_peer"]
 
 # <asm-generic/socket.h>; Python has no names for them.
 _SO_PEERGROUPS, _SO_PEERPIDFD = 59, 77
@@ -34,6 +35,29 @@ class Peer:
     uid: int
     gids: frozenset[int]
     pidfd: int | None = None
+
+
+@dataclass(frozen=True)
+class Client:
+    """A process that has greeted, by one of its connections. Equal for all connections of the same program.
+
+    Attributes:
+        peer: The process as the kernel knows it.
+        connection: The number of the connection, for the audit log.
+        identity: The process.
+        uid: Its user.
+        program: Its program, in its own words.
+        job: Its job in a batch system, in its own words; may be empty.
+        token: Tells the programs apart that one process executes one after another.
+    """
+
+    peer: Peer = field(compare=False)
+    connection: int = field(compare=False)
+    identity: ProcessIdentity
+    uid: int
+    program: str
+    job: str
+    token: str
 
 
 def read_peer(connection: socket.socket) -> Peer:

@@ -1,4 +1,4 @@
-"""The TOML file of an administrator, which nobody else can change."""
+"""The TOML file of an administrator; it, and the programs it names, can be changed by nobody else."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from typing import Any
 
 from zeus_core._files import follow_own_links
 from zeus_core._validate import shown
-from zeus_core.daemon._commands import OPERATIONS
+from zeus_core.daemon._commanded_gpu import OPERATIONS
 from zeus_core.daemon._policy import ANY_VALUE, Allowance, Policy, Rule
-from zeus_core.daemon._trusted import check_trusted
 from zeus_core.errors import UsageError
 from zeus_core.settings.kinds import KINDS
 
-__all__ = ["DEFAULT_GROUP", "find_policy", "read_policy"]
+__all__ = ["DEFAULT_GROUP", "check_programs", "check_trusted", "find_policy", "read_policy"]
 
 DEFAULT_GROUP = "zeus"
 
@@ -81,6 +80,27 @@ def read_policy(path: Path | None) -> Policy:
     originals = {kind: _count(key, document[key]) for key, kind in _ORIGINAL_KEYS.items() if key in document}
     commands, pattern = _commands(document.get("commands", {}))
     return Policy(gid, rules, originals=originals, commands=commands, failure_pattern=pattern, **counts)
+
+
+def check_programs(commands: Mapping[str, tuple[str, ...]]) -> None:
+    """Check that only an administrator can change the programs of the commands.
+
+    Raises:
+        OSError: One is missing; `PermissionError` if others could change it.
+    """
+    for words in commands.values():
+        program = Path(words[0]).resolve(strict=True)
+        for path in (program, *program.parents):
+            check_trusted(path, path.stat())
+
+
+def check_trusted(path: Path, state: os.stat_result) -> None:
+    """Raise `PermissionError` if others than root and this user could change a file, or what is in a folder."""
+    if state.st_uid not in (0, os.geteuid()):
+        raise PermissionError(f"{path} belongs to user {state.st_uid}; it must be root's: sudo chown root {path}")
+    is_sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX  # others cannot replace what is ours
+    if state.st_mode & 0o022 and not is_sticky:
+        raise PermissionError(f"{path} can be changed by others: sudo chmod go-w {path}")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import logging
@@ -9,20 +10,19 @@ import os
 import signal
 import socket
 import stat
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from zeus_core.daemon._audit import AuditLog, note_end
-from zeus_core.daemon._commands import CommandedGpu, check_programs
+from zeus_core.daemon._commanded_gpu import CommandedGpu
+from zeus_core.daemon._connection import Entrance
 from zeus_core.daemon._desk import Desk, Registers
 from zeus_core.daemon._policy import Policy
-from zeus_core.daemon._policy_file import DEFAULT_GROUP, read_policy
+from zeus_core.daemon._policy_file import DEFAULT_GROUP, check_programs, check_trusted, read_policy
 from zeus_core.daemon._server import Server
 from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, tell_systemd
-from zeus_core.daemon._trusted import check_trusted
 from zeus_core.device import Gpu
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
@@ -79,7 +79,7 @@ def run_daemon(settings: Settings) -> None:
             _restore_left_behind(ledger, gpus, audit)
             listener = _listen(settings.socket, policy.group)
             try:
-                _serve(listener, policy, gpus, Registers(ledger, audit), settings)
+                asyncio.run(_serve(listener, policy, gpus, Registers(ledger, audit), settings))
             finally:
                 listener.close()
                 settings.socket.unlink(missing_ok=True)
@@ -87,25 +87,35 @@ def run_daemon(settings: Settings) -> None:
         raise ZeusError(f"the daemon cannot start: {error}") from error
 
 
-def _serve(
+async def _serve(
     listener: socket.socket, policy: Policy, gpus: dict[str, Gpu], registers: Registers, settings: Settings
 ) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_end_after_defect)
     calls = DriverCalls()
     registers = Registers(WatchedLedger(registers.ledger.folder, calls), registers.audit)
     desks = {uuid: Desk(cast(Gpu, WatchedGpu(gpu, calls)), policy, registers) for uuid, gpu in gpus.items()}
-    server = Server(listener, policy, registers.audit, desks, settings.powercap_root)
+    server = Server(policy, registers.audit, desks, settings.powercap_root)
+    accepting = asyncio.create_task(Entrance(listener, policy, server).accept())
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: server.stop())
+        loop.add_signal_handler(number, accepting.cancel)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     registers.audit.note("started", encode_members({"pid": os.getpid(), "devices": list(desks)}))
     _logger.info("%d GPU(s) at %s, for %s", len(desks), settings.socket, _who(policy))
     tell_systemd("READY=1")
-    Watchdog(server.watched_loops, calls).start()
-    server.serve()
+    Watchdog(server.workers.values(), calls).start()
+    with contextlib.suppress(asyncio.CancelledError):
+        await accepting
     tell_systemd("STOPPING=1")
-    for uuid in server.restore(time.monotonic() + _END_SECONDS):
+    for uuid in await server.restore(_END_SECONDS):
         _logger.error("%s does not answer: what is to be restored there is kept in %s", uuid, registers.ledger.folder)
     registers.audit.note("stopped", encode_members({"pid": os.getpid()}))
+
+
+def _end_after_defect(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """End the daemon after a defect of ours in the loop: the next one restores everything before it serves."""
+    _logger.error("the daemon ends, %s", context["message"], exc_info=context.get("exception"))
+    os._exit(1)
 
 
 @contextlib.contextmanager

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from zeus_core.daemon._loop import Loop
+from zeus_core.daemon._worker import Worker
 from zeus_core.settings.ledger import Ledger
 
 __all__ = ["DriverCalls", "Watchdog", "WatchedGpu", "WatchedLedger", "tell_systemd"]
@@ -88,54 +88,58 @@ class WatchedLedger(Ledger):
 
 
 class Watchdog:
-    """Answers systemd's watchdog while every thread is alive: it moves, or is in a call of the driver.
+    """Answers systemd's watchdog, from the loop, while every thread is alive: it moves, or is in a call of the driver.
 
     Without an answer systemd kills the daemon, and starts it anew. That restores everything, which a thread that is
-    stuck, or a process that is stopped, would not.
+    stuck, a loop that is, or a process that is stopped, would not.
 
     Args:
-        loops: The loops of the threads.
+        workers: The threads of the devices.
         calls: The threads that are in a call of the driver, which may hang.
     """
 
-    def __init__(self, loops: Iterable[Loop], calls: DriverCalls) -> None:
+    def __init__(self, workers: Iterable[Worker], calls: DriverCalls) -> None:
         self._calls = calls
-        self._passes = dict.fromkeys(loops, -1)  # when they were looked at last
+        self._job_counts = dict.fromkeys(workers, -1)  # when they were looked at last
+        self._missed = 0
 
     def start(self) -> None:
-        """Answer from now on, in a thread, if systemd watches this process."""
+        """Answer from now on, if systemd watches this process."""
         seconds = _watchdog_seconds()
         if seconds is not None:
-            threading.Thread(target=self._answer, args=(seconds,), name="zeus-core watchdog", daemon=True).start()
+            self._answer(seconds / _ANSWERS)
 
     def stuck(self) -> list[str]:
         """Return the names of the threads that have not moved since the last call, and let all of them move."""
         names = []
-        for loop, passes in self._passes.items():
-            if loop.passes == passes and not (loop.is_stopped or loop.thread in self._calls):
-                names.append(loop.name)
-            self._passes[loop] = loop.passes
-            loop.wake()
+        for worker, count in self._job_counts.items():
+            if worker.job_count == count and not (worker.is_ended or worker.thread in self._calls):
+                names.append(worker.name)
+            self._job_counts[worker] = worker.job_count
+            if not worker.has_waiting_jobs:
+                worker.put(_move)
         return names
 
-    def _answer(self, period_seconds: float) -> None:
-        missed = 0
-        while True:
-            stuck = self.stuck()
-            missed = missed + 1 if stuck else 0
-            if not stuck:
-                tell_systemd("WATCHDOG=1")
-            elif missed == _ANSWERS // 2:
-                _logger.error("%s: stuck, so that systemd is going to start the daemon anew", ", ".join(stuck))
-            time.sleep(period_seconds / _ANSWERS)
+    def _answer(self, interval_seconds: float) -> None:
+        stuck = self.stuck()
+        self._missed = self._missed + 1 if stuck else 0
+        if not stuck:
+            tell_systemd("WATCHDOG=1", socket.MSG_DONTWAIT)  # the loop must not wait for systemd
+        elif self._missed == _ANSWERS // 2:
+            _logger.error("%s: stuck, so that systemd is going to start the daemon anew", ", ".join(stuck))
+        asyncio.get_running_loop().call_later(interval_seconds, self._answer, interval_seconds)
 
 
-def tell_systemd(state: str) -> None:
-    """Tell systemd about this service (sd_notify), if it is one of its own."""
+def _move() -> None:
+    """Do nothing, as the job of a thread that is to show that it is alive."""
+
+
+def tell_systemd(state: str, flags: int = 0) -> None:
+    """Send systemd a state of this service (sd_notify), if it is one of its own."""
     name = os.environ.get("NOTIFY_SOCKET", "")
     if name:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.sendto(state.encode(), "\0" + name[1:] if name.startswith("@") else name)
+            notify.sendto(state.encode(), flags, "\0" + name[1:] if name.startswith("@") else name)
 
 
 def _watchdog_seconds() -> float | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Program
 from tests.nvml_driver import DeviceSpec
 from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
@@ -99,8 +100,8 @@ def test_a_change_has_its_effect_when_the_readings_stay_near_the_last_ones(trace
     assert _settled_after(trace) == expected
 
 
-def test_without_a_gpu_it_says_so(on_nothing):
-    ended = on_nothing("selfcheck")
+def test_without_a_gpu_it_says_so():
+    ended = Program({})("selfcheck")
     assert ended.returncode == 1
     assert "ZEUS_SIMULATED_GPUS" in ended.stderr
     assert ended.stdout == ""
@@ -123,7 +124,7 @@ def test_wrong_arguments_are_named(arguments, message, tmp_path, monkeypatch, ca
 
 
 @pytest.mark.long
-def test_in_an_unpacked_tree_on_the_driver_it_needs_nothing_else_and_changes_nothing(on_driver, tmp_path):
+def test_in_an_unpacked_tree_on_the_driver_it_needs_nothing_else_and_changes_nothing(make_driver, tmp_path):
     """In an environment of torch, numpy and the driver's binding alone."""
     packages = Path(find_spec("torch").origin).parents[1]
     environment = tmp_path / "packages"
@@ -133,7 +134,8 @@ def test_in_an_unpacked_tree_on_the_driver_it_needs_nothing_else_and_changes_not
             (environment / name).symlink_to(packages / name)
     tree = tmp_path / "tree"
     shutil.copytree(ROOT / "zeus_core", tree / "zeus_core", ignore=shutil.ignore_patterns("__pycache__"))
-    program, driver = on_driver(DeviceSpec())
+    driver = make_driver(DeviceSpec())
+    program = Program(driver.environment)
     driver.clear_calls()
     ended = subprocess.run(
         [sys.executable, "-I", "-S", "-c", START, str(tree), str(environment), "--quick", "--output", tmp_path / "out"],

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 
-from zeus_core.daemon._trusted import check_trusted
 from zeus_core.device import Gpu
 from zeus_core.errors import DriverFaultError, UsageError
 from zeus_core.settings.kinds import POWER_LIMIT
 
-__all__ = ["OPERATIONS", "CommandedGpu", "check_programs"]
+__all__ = ["OPERATIONS", "CommandedGpu"]
 
 # Each operation with the placeholders that its command must have.
 OPERATIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -25,18 +23,6 @@ OPERATIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 _COMMAND_SECONDS = 10.0  # nvidia-smi takes 1 s, and where it opens the driver of eight boards, several
-
-
-def check_programs(commands: Mapping[str, tuple[str, ...]]) -> None:
-    """Check that only an administrator can change the programs of the commands.
-
-    Raises:
-        OSError: One is missing; `PermissionError` if others could change it.
-    """
-    for words in commands.values():
-        program = Path(words[0]).resolve(strict=True)
-        for path in (program, *program.parents):
-            check_trusted(path, path.stat())
 
 
 class CommandedGpu:
