@@ -157,8 +157,8 @@ def test_the_default_policy_of_a_folder_that_is_closed_to_the_daemon_is_refused(
     program = f"""
         import pathlib, sys
         from zeus_core.cli import main
-        from zeus_core.daemon import _command
-        _command._POLICY = pathlib.Path({str(closed / "daemon.toml")!r})
+        from zeus_core.daemon import _daemon_command
+        _daemon_command._POLICY = pathlib.Path({str(closed / "daemon.toml")!r})
         sys.argv = ["zeus-core", "daemon", "--audit", "-"]
         sys.exit(main())
     """
@@ -587,7 +587,7 @@ def test_the_daemon_ends_with_the_thread_of_a_device_and_the_next_one_restores()
 def test_the_daemon_ends_with_its_loop_and_the_next_one_restores():
     program = """
         import asyncio
-        from zeus_core.daemon._program import _end_after_defect
+        from zeus_core.daemon._daemon import _end_after_defect
         loop = asyncio.new_event_loop()
         loop.set_exception_handler(_end_after_defect)
         loop.call_soon(lambda: 1 / 0)
@@ -608,7 +608,7 @@ def test_the_privileged_process_holds_the_standard_library_and_the_binding_of_th
     program = """
         import sys
         before = set(sys.modules)
-        import zeus_core.cli, zeus_core.daemon._program, zeus_core.device.nvml._gpu, pynvml
+        import zeus_core.cli, zeus_core.daemon._daemon, zeus_core.device.nvml._gpu, pynvml
         new = {name.partition(".")[0] for name in set(sys.modules) - before}
         print(sorted(new - sys.stdlib_module_names))
     """

@@ -37,11 +37,11 @@ class Command(Protocol):
 # The module of each command, in the order of the help. Those of a wing lie in its folder.
 _COMMANDS = {
     "devices": "zeus_core.cli._devices",
-    "power": "zeus_core.cli._power",
-    "energy": "zeus_core.cli._energy",
-    "run": "zeus_core.cli._run",
-    "doctor": "zeus_core.cli._doctor",
-    "selfcheck": "zeus_core.selfcheck._command",
+    "power": "zeus_core.cli.meters._power",
+    "energy": "zeus_core.cli.meters._energy",
+    "run": "zeus_core.cli.run._run",
+    "doctor": "zeus_core.cli.doctor._doctor",
+    "selfcheck": "zeus_core.selfcheck._selfcheck_command",
     "plan": "zeus_core.cli._plan",
     "allocate": "zeus_core.cli._allocate",
     "carbon": "zeus_core.cli._carbon",
@@ -52,9 +52,9 @@ _COMMANDS = {
     "leases": "zeus_core.cli._leases",
     "restore": "zeus_core.cli._restore",
     "exporter": "zeus_core.cli._exporter",
-    "daemon": "zeus_core.daemon._command",
+    "daemon": "zeus_core.daemon._daemon_command",
     "trace": "zeus_core.cli._trace",
-    "top": "zeus_core.cli._top",
+    "top": "zeus_core.cli.meters._top",
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from zeus_core._documents import JsonFormat
 from zeus_core.selfcheck._bench import Finding
-from zeus_core.selfcheck._program import CheckResult
+from zeus_core.selfcheck._selfcheck import CheckResult
 
 __all__ = ["FORMAT", "json_fields", "markdown_heading", "markdown_section"]
 

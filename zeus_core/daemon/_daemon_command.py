@@ -1,0 +1,40 @@
+"""`zeus-core daemon`: set limits and clocks, and read CPU energies, for processes without the right."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+from zeus_core.cli._arguments import path
+
+__all__ = ["SUMMARY", "add_arguments", "execute"]
+
+SUMMARY = "Set power limits and clocks for processes without the right, and restore them when these end"
+
+_POLICY, _AUDIT = Path("/etc/zeus-core/daemon.toml"), Path("/var/log/zeus-core/audit.jsonl")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--socket", type=path, metavar="PATH", help="its socket (/run/zeus-core/daemon.sock)")
+    parser.add_argument("--policy", type=path, metavar="PATH", help=f"who may do what ({_POLICY}, if it exists)")
+    parser.add_argument(
+        "--audit", metavar="PATH", default=str(_AUDIT), help=f"the log of all changes ({_AUDIT}); - is standard output"
+    )
+    parser.add_argument("--rapl-root", type=path, metavar="PATH", help="where /sys/class/powercap is, if elsewhere")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Run until SIGTERM or Ctrl-C."""
+    from zeus_core.daemon._daemon import Settings, run_daemon
+    from zeus_core.daemon._policy_file import find_policy
+    from zeus_core.device.rapl._powercap import POWERCAP_ROOT
+    from zeus_core.device.remote._protocol import socket_path
+
+    logging.getLogger("zeus_core.daemon").setLevel(logging.INFO)
+    policy = arguments.policy or find_policy(_POLICY)
+    audit = None if arguments.audit == "-" else Path(arguments.audit)
+    socket = arguments.socket or Path(socket_path())
+    run_daemon(Settings(socket, policy, audit, arguments.rapl_root or POWERCAP_ROOT))
+    return 0

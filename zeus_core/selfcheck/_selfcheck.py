@@ -1,0 +1,144 @@
+"""Run the checks in order, each one contained, within a time."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from zeus_core import __version__
+from zeus_core.device import Gpu
+from zeus_core.device._gpu import read_driver_version
+from zeus_core.errors import DeviceError
+from zeus_core.selfcheck._bench import Bench, Finding
+from zeus_core.selfcheck._calls import check_calls, check_window_overhead
+from zeus_core.selfcheck._counter_check import check_counter
+from zeus_core.selfcheck._hooks import check_hooks
+from zeus_core.selfcheck._load import Load
+from zeus_core.selfcheck._marks import check_marks
+from zeus_core.selfcheck._resting_power import check_idle, check_resting_power
+from zeus_core.selfcheck._setting_changes import check_clock, check_power_limit, check_restored, check_saving
+from zeus_core.selfcheck._truth import check_agreement, check_truth
+
+__all__ = ["CheckResult", "SelfCheck"]
+
+_logger = logging.getLogger(__name__)
+
+_MAX_SECONDS = 480.0  # as promised: 8 minutes
+
+
+@dataclass(frozen=True)
+class _Check:
+    """A part of the report.
+
+    Attributes:
+        title: Its heading.
+        run: Measures.
+        usual_seconds: About how long that takes; it is not begun if less is left.
+        changes: Whether it changes settings.
+    """
+
+    title: str
+    run: Callable[[Bench], Iterator[Finding]]
+    usual_seconds: float
+    changes: bool = False
+
+
+# The first one measures before there is a load.
+_CHECKS = (
+    _Check("Idle power", check_idle, 10),
+    _Check("Energy counter", check_counter, 45),
+    _Check("Calls of the driver", check_calls, 15),
+    _Check("A window beside its bare calls", check_window_overhead, 15),
+    _Check("Truth of the stated uncertainties", check_truth, 75),
+    _Check("Counter and integrated power", check_agreement, 30),
+    _Check("Marks beside CUDA events", check_marks, 15),
+    _Check("Hooks in a training step", check_hooks, 45),
+    _Check("Power at rest and at work", check_resting_power, 45),
+    _Check("Power limits", check_power_limit, 20, changes=True),
+    _Check("SM clocks", check_clock, 25, changes=True),
+    _Check("Saving of a search", check_saving, 80, changes=True),
+)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The findings of one check."""
+
+    title: str
+    seconds: float
+    findings: list[Finding] = field(default_factory=list)
+    not_measured_because: str | None = None
+
+
+class SelfCheck:
+    """Checks one GPU.
+
+    Args:
+        gpu: The GPU.
+        make_load: Makes a load for it.
+        allow_changes: Whether its power limit and SM clock may be changed; they are restored.
+        is_quick: Whether to take seconds only, for tests.
+    """
+
+    def __init__(
+        self, gpu: Gpu, make_load: Callable[[Gpu], Load], *, allow_changes: bool = False, is_quick: bool = False
+    ) -> None:
+        self._bench = Bench(gpu, make_load, is_quick)
+        self._allow_changes = allow_changes
+        self.results: list[CheckResult] = []
+        self.machine: dict[str, Any] = {
+            "device": gpu.name,
+            "is_simulated": gpu.is_simulated,
+            "driver": read_driver_version(gpu),
+            "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+            "load": None,
+            "zeus_core": __version__,
+            "python": platform.python_version(),
+            "host": f"{platform.system()} {platform.release()} {platform.machine()}",
+            "is_quick": is_quick,
+            "changes_allowed": allow_changes,
+        }
+        """The device and the circumstances."""
+
+    def run(self) -> Iterator[CheckResult]:
+        """Run the checks, and yield the result of each."""
+        end = time.monotonic() + _MAX_SECONDS
+        original_watts = self._original_limit_watts() if self._allow_changes else None
+        for check in _CHECKS:
+            if check.changes and not self._allow_changes:
+                continue
+            left = end - time.monotonic()
+            if not self._bench.is_quick and left < check.usual_seconds:
+                result = CheckResult(check.title, 0.0, [], "the 8 minutes of a self-check were used up")
+            else:
+                result = self._contained(check)
+            self.results.append(result)
+            yield result
+        if original_watts is not None:
+            finding = check_restored(self._bench, original_watts)
+            self.results.append(CheckResult("Settings at the end", 0.0, [finding]))
+            yield self.results[-1]
+
+    def _contained(self, check: _Check) -> CheckResult:
+        """Run one check; a fault costs its remaining findings, and no other check."""
+        begin, findings, reason = time.monotonic(), list[Finding](), None
+        try:
+            for finding in check.run(self._bench):
+                findings.append(finding)
+        except Exception as error:
+            _logger.debug("%s ended early", check.title, exc_info=True)
+            reason = str(error) or type(error).__name__
+        if "load" in vars(self._bench):
+            self.machine["load"] = self._bench.load.name
+        return CheckResult(check.title, time.monotonic() - begin, findings, reason)
+
+    def _original_limit_watts(self) -> float | None:
+        try:
+            return self._bench.gpu.read_power_limit_watts()
+        except DeviceError:
+            return None
