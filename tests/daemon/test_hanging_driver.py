@@ -131,3 +131,20 @@ def test_a_change_that_waits_behind_one_that_hangs_is_not_made_once_its_client_h
     until(lambda: world.audited("ended"))
     assert 200_000 not in [call.argument for call in world.driver.calls(SET)]
     assert world.driver[0].power_limit_watts == ORIGINAL_WATTS
+
+
+def test_a_client_that_sends_requests_without_end_while_one_is_under_way_is_refused(world):
+    client = world.connect()
+    hang_with(world, client)
+    try:
+        client.send(b'{"id":1,"op":"list"}\n' * 4000)
+        reply = client.read()
+        assert reply["error"] == "protocol"
+        assert "more than 65536 bytes of requests came before a reply" in reply["message"]
+        assert client.read() is None, "the connection is over"
+        assert [line["connection"] for line in world.audited("refused")] == [0]
+        assert "result" in set_other(world, world.connect(), 300)
+    finally:
+        world.driver[0].release()
+    until(lambda: world.audited("ended"))
+    assert world.driver[0].power_limit_watts == ORIGINAL_WATTS

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -310,8 +311,12 @@ def random_message(chooser, uuids):
     return data
 
 
+def open_files(world):
+    return len(list(Path(f"/proc/{world.daemon.pid}/fd").iterdir()))
+
+
 def fuzz(world, seed, count):
-    chooser = random.Random(seed)
+    chooser, files = random.Random(seed), open_files(world)
     world.driver.clear_calls()
     client = Raw(world.socket)
     connection, sent = Raw(world.socket), 0
@@ -332,6 +337,7 @@ def fuzz(world, seed, count):
     connection.close()
     assert "result" in client.ask("list")
     client.close()
+    until(lambda: open_files(world) <= files, "the end of all connections")
     assert world.daemon.poll() is None
     assert [call for call in world.driver.calls() if "Set" in call.function or "Reset" in call.function] == []
     assert [device.power_limit_watts for device in world.driver] == [ORIGINAL_WATTS] * len(world.driver)

@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import cast
 
 from zeus_core import __version__
 from zeus_core._identity import ProcessIdentity
@@ -62,11 +61,14 @@ class Allotment:
         return 0.0
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """A connection of a client: bytes in, requests out, one at a time; and the replies.
 
+    All of it is done in the thread of the loop, but for an answer that needs a device: its thread replies itself.
+
     Args:
-        server: Serves the requests.
+        accepted: Its socket, which does not block.
+        server: Answers the requests.
         number: The number of the connection, for the audit log.
         peer: The process at the other end.
         identity: The same as a process.
@@ -74,56 +76,73 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(
-        self, server: Server, number: int, peer: Peer, identity: ProcessIdentity, allotment: Allotment
+        self,
+        accepted: socket.socket,
+        server: Server,
+        number: int,
+        peer: Peer,
+        identity: ProcessIdentity,
+        allotment: Allotment,
     ) -> None:
-        self._server, self._number, self._peer, self._identity = server, number, peer, identity
-        self._allotment = allotment
+        self._socket, self._server, self._number = accepted, server, number
+        self._peer, self._identity, self._allotment = peer, identity, allotment
         self._loop = asyncio.get_running_loop()
         self._client: Client | None = None  # until it greets
         self._devices: set[str] = set()  # that it has asked for
         self._received = b""
         self._is_busy = False  # a request is under way, or waits as its user has asked too often
         self._is_ended = False
+        allotment.connection_count += 1
+        self._loop.add_reader(accepted, self._receive)
+        if peer.pidfd is not None:
+            self._loop.add_reader(peer.pidfd, self._end, "the process ended")
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Serve requests, until the connection or the process ends."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(0)
-        self._allotment.connection_count += 1
-        if self._peer.pidfd is not None:
-            self._loop.add_reader(self._peer.pidfd, self._end, "the process ended")
-
-    def data_received(self, data: bytes) -> None:
-        """Begin the next request, unless one is under way."""
+    def _receive(self) -> None:
+        try:
+            data = self._socket.recv(_MAX_WAITING_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._end("the connection ended")
+            return
         self._received = self._received + data if self._received else data
         if len(self._received) > _MAX_WAITING_BYTES:
             self._refuse(ProtocolError(f"more than {_MAX_WAITING_BYTES} bytes of requests came before a reply"))
-        elif not self._is_busy:
+        else:
             self._advance()
 
-    def pause_writing(self) -> None:
-        """End the connection: the client has left so many replies unread that no more fit into its socket."""
-        self._end("the connection ended")
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """End the leases, unless there was another reason before."""
-        self._end("the connection ended")
-        self._allotment.connection_count -= 1
-
     def _advance(self) -> None:
-        """Begin the next request, if it is here and its user may ask now. None is under way."""
-        self._is_busy = False
-        if self._is_ended or not (b"\n" in self._received or len(self._received) >= MAX_REQUEST_BYTES):
+        """Begin the next request, if it is here, none is under way, and its user may ask now."""
+        if self._is_busy or self._is_ended or not (b"\n" in self._received or len(self._received) >= MAX_REQUEST_BYTES):
             return
         self._is_busy = True
         wait_seconds = self._allotment.spend()
         if wait_seconds > 0.0:
-            self._loop.call_later(wait_seconds, self._advance)
+            self._loop.call_later(wait_seconds, self._finish)
             return
         try:
             self._serve(self._take_request())
         except ProtocolError as error:
+            self._is_busy = False
             self._refuse(error)
+
+    def _finish(self) -> None:
+        """End a request or a wait, in any thread, and let the loop go on if there is anything to do.
+
+        The loop first notes what it has received, or that the connection has ended, and then looks for a request under
+        way; here it is the other way round: one of both sees it.
+        """
+        self._is_busy = False
+        if self._received or self._is_ended:
+            self._loop.call_soon_threadsafe(self._go_on)  # after a request of each other connection
+
+    def _go_on(self) -> None:
+        if self._is_ended:
+            self._close()
+        else:
+            self._advance()
 
     def _take_request(self) -> Request:
         line, _, self._received = self._received.partition(b"\n")
@@ -132,6 +151,7 @@ class Connection(asyncio.Protocol):
         return decode_request(line)
 
     def _serve(self, request: Request) -> None:
+        """Answer a request, or let the thread do so that must. Raises `ProtocolError`."""
         if request.operation == "hello":
             self._greet(request)
             self._reply(encode_result(request.number, {"version": VERSION, "daemon": __version__}))
@@ -140,15 +160,27 @@ class Connection(asyncio.Protocol):
             raise ProtocolError("the first request must be a greeting (hello)")
         worker = self._server.worker_of(request)
         if worker is None:
-            self._reply(self._server.answer(self._client, request))
+            self._answer(self._client, request)
             return
         if "device" in request.fields:
             self._devices.add(request.fields["device"])
-        worker.ask(partial(self._answer, self._client, request), self._reply)
+        worker.put(partial(self._answer, self._client, request))
 
-    def _answer(self, client: Client, request: Request) -> bytes:
-        """Return the reply to a request, in the thread of a device: nothing, and without a change, to who has ended."""
-        return b"" if self._is_ended else self._server.answer(client, request)
+    def _answer(self, client: Client, request: Request) -> None:
+        if self._is_ended:  # while it waited for the thread: nothing is changed for who has ended
+            self._finish()
+        else:
+            self._reply(self._server.answer(client, request))
+
+    def _reply(self, line: bytes) -> None:
+        """Reply, without waiting: a client that has left so many replies unread that no more fit is dropped."""
+        try:
+            is_sent = self._socket.send(line) == len(line)
+        except OSError:
+            is_sent = False
+        if not is_sent:
+            self._loop.call_soon_threadsafe(self._end, "the connection ended")
+        self._finish()
 
     def _greet(self, request: Request) -> None:
         fields = request.fields
@@ -164,20 +196,12 @@ class Connection(asyncio.Protocol):
         words = {name: fields[name] for name in ("program", "job", "token")}
         self._client = Client(self._peer, self._number, self._identity, self._peer.uid, **words)
 
-    def _reply(self, line: bytes) -> None:
-        if self._is_ended:
-            return
-        self._transport.write(line)
-        if self._received:
-            self._loop.call_soon(self._advance)  # after a request of each other connection
-        else:
-            self._is_busy = False
-
     def _refuse(self, error: ProtocolError) -> None:
         client = self._client
         words = {} if client is None else {"program": client.program, "job": client.job}
         self._server.refuse(self._peer, error, **words, connection=self._number)
-        self._transport.write(encode_error(0, error))
+        with contextlib.suppress(OSError):
+            self._socket.send(encode_error(0, error))
         self._end("an invalid request")
 
     def _end(self, why: str) -> None:
@@ -187,10 +211,20 @@ class Connection(asyncio.Protocol):
         self._is_ended = True
         if self._client is not None:
             self._server.end(self._client, self._devices, why)
+        self._loop.remove_reader(self._socket)
         if self._peer.pidfd is not None:
             self._loop.remove_reader(self._peer.pidfd)
             os.close(self._peer.pidfd)
-        self._transport.abort()
+        with contextlib.suppress(OSError):  # the other side has ended
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if not self._is_busy:
+            self._close()
+
+    def _close(self) -> None:
+        """Close the socket, as no thread uses it: its number may be another's from now on."""
+        if self._socket.fileno() >= 0:
+            self._socket.close()
+            self._allotment.connection_count -= 1
 
 
 class Entrance:
@@ -220,22 +254,16 @@ class Entrance:
                 _logger.error("a connection cannot be accepted: %s", error)
                 await asyncio.sleep(_NO_MORE_FILES_SECONDS)
                 continue
-            await self._admit(accepted)
+            try:
+                self._open(accepted)
+            except (ZeusError, OSError) as error:
+                refusal = error if isinstance(error, ZeusError) else DriverFaultError(f"the daemon failed: {error}")
+                with contextlib.suppress(OSError):
+                    accepted.send(encode_error(0, refusal))
+                accepted.close()
 
-    async def _admit(self, accepted: socket.socket) -> None:
-        """Serve an accepted connection, or refuse it."""
-        try:
-            connection = self._open(accepted)
-        except (ZeusError, OSError) as error:
-            refusal = error if isinstance(error, ZeusError) else DriverFaultError(f"the daemon failed: {error}")
-            with contextlib.suppress(OSError):
-                accepted.send(encode_error(0, refusal))
-            accepted.close()
-        else:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted)
-
-    def _open(self, accepted: socket.socket) -> Connection:
-        """Return a connection. Raises `ZeusError` or `OSError` if it is refused."""
+    def _open(self, accepted: socket.socket) -> None:
+        """Serve a connection. Raises `ZeusError` or `OSError` if it is refused."""
         peer = read_peer(accepted)  # before the loop has the socket, and reads from it
         allotment = self._allotments.setdefault(peer.uid, Allotment(self._policy.requests_per_second))
         try:
@@ -246,8 +274,8 @@ class Entrance:
             if allotment.spend() == 0.0:  # else a flood would fill the disk
                 self._server.refuse(peer, error)
             raise
+        Connection(accepted, self._server, self._connection_count, peer, identity, allotment)
         self._connection_count += 1
-        return Connection(self._server, self._connection_count - 1, peer, identity, allotment)
 
     def _identify(self, peer: Peer, allotment: Allotment) -> ProcessIdentity:
         """Return the process of a peer that may connect."""

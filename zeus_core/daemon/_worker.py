@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import queue
 import threading
 from collections.abc import Callable
-from typing import TypeVar
 
 __all__ = ["Worker"]
 
 _logger = logging.getLogger(__name__)
-
-_Result = TypeVar("_Result")
 
 
 class Worker:
@@ -25,7 +21,7 @@ class Worker:
 
     Args:
         name: The name of the thread.
-        loop: Receives the results.
+        loop: The loop of the main thread.
     """
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -50,16 +46,6 @@ class Worker:
         """Do a job soon. It must not raise."""
         self._jobs.put(job)
 
-    def ask(self, job: Callable[[], _Result], then: Callable[[_Result], object]) -> None:
-        """Do a job soon, and then let the loop call a function with its result."""
-
-        def ask() -> None:
-            result = job()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon has not waited for this driver
-                self._loop.call_soon_threadsafe(then, result)
-
-        self._jobs.put(ask)
-
     def end(self, job: Callable[[], object]) -> asyncio.Future[None]:
         """Do a last job. Those that are put later are not done. Returns a future, which is done once this job is."""
         ended: asyncio.Future[None] = self._loop.create_future()
@@ -67,8 +53,9 @@ class Worker:
         def end() -> None:
             job()
             self.is_ended = True
+            self._loop.call_soon_threadsafe(ended.set_result, None)
 
-        self.ask(end, ended.set_result)
+        self.put(end)
         return ended
 
     def _work(self) -> None:
@@ -79,5 +66,7 @@ class Worker:
                 self._jobs.get()()
                 self.job_count += 1
         except BaseException:
+            if self._loop.is_closed():  # the daemon has ended, and has not waited for this driver
+                return
             _logger.exception("the daemon ends, and restores everything when it is started anew")
             os._exit(1)
