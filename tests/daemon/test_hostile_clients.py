@@ -1,9 +1,11 @@
 """Clients that are slow, silent, broken or malicious: they get nothing, and delay nobody."""
 
+import asyncio
 import contextlib
 import json
 import os
 import random
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.conftest import MEMBERS_ALLOWED, ORIGINAL_WATTS, Raw, needs_root, until
+from zeus_core.daemon._connection import Allotment, Entrance
+from zeus_core.daemon._policy import Policy
 from zeus_core.device.remote._protocol import (
     MAX_REQUEST_BYTES,
     ProtocolError,
@@ -253,8 +257,6 @@ def test_a_user_has_so_many_connections_and_the_others_theirs(make_world):
 
 
 def test_an_allotment_is_that_many_requests_a_second_with_a_burst():
-    from zeus_core.daemon._connection import Allotment
-
     now = 0.0
     allotment = Allotment(100, lambda: now)
     served = []
@@ -286,6 +288,28 @@ def test_a_flood_of_refused_connections_is_refused_and_not_all_on_record(make_wo
         is_on_record()
     assert len(world.audited("refused")) < count
     assert "result" in client.ask("list")
+
+
+def test_a_flood_of_connections_does_not_keep_the_loop_from_its_other_work(tmp_path):
+    path, count, refused = tmp_path / "daemon.sock", 30, []
+
+    class NoServer:
+        def refuse(self, peer, error):
+            refused.append(peer.pid)
+
+    async def accept(listener):
+        accepting = asyncio.create_task(Entrance(listener, Policy(), NoServer()).accept())
+        for turn in range(1, count + 1):
+            await asyncio.sleep(0)
+            assert len(refused) == turn
+        accepting.cancel()
+
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as flood:
+        listener.bind(str(path))
+        listener.listen(count)
+        for _ in range(count):
+            flood.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
+        asyncio.run(accept(listener))
 
 
 def random_message(chooser, uuids):

@@ -139,7 +139,7 @@ class Connection:
             self._loop.call_soon_threadsafe(self._go_on)  # after a request of each other connection
 
     def _go_on(self) -> None:
-        if self._is_ended:
+        if self._is_ended and not self._is_busy:  # with a request that was begun meanwhile
             self._close()
         else:
             self._advance()
@@ -261,6 +261,7 @@ class Entrance:
                 with contextlib.suppress(OSError):
                     accepted.send(encode_error(0, refusal))
                 accepted.close()
+            await asyncio.sleep(0)  # the requests that have come meanwhile
 
     def _open(self, accepted: socket.socket) -> None:
         """Serve a connection. Raises `ZeusError` or `OSError` if it is refused."""
