@@ -153,12 +153,10 @@ def _open_gpus(policy: Policy) -> dict[str, Gpu]:
         except DeviceError as error:
             _logger.warning("GPU %d is left out: %s", index, error)
         else:
-            gpus[gpu.uuid] = _changed_by_commands(gpu, policy) if policy.commands else gpu
+            if policy.commands:
+                gpu = cast(Gpu, CommandedGpu(gpu, policy.commands, policy.failure_pattern))  # passes on other methods
+            gpus[gpu.uuid] = gpu
     return gpus
-
-
-def _changed_by_commands(gpu: Gpu, policy: Policy) -> Gpu:
-    return cast(Gpu, CommandedGpu(gpu, policy.commands, policy.failure_pattern))  # which passes on all other methods
 
 
 def _warn_of_unknown(policy: Policy, gpus: dict[str, Gpu]) -> None:
