@@ -247,8 +247,11 @@ def test_the_readme(tmp_path, capsys):
     names["zeus_deepspeed"].auto.disable()
 
 
-def test_every_file_that_the_architecture_names_exists():
-    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    "name", ["ARCHITECTURE.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("zeus_core/*/README.md")))]
+)
+def test_every_file_that_the_pages_on_the_code_name_exists(name):
+    page = (ROOT / name).read_text(encoding="utf-8")
     walks = set(re.findall(r"`(\w+\.py)`", page))
     paths = set(re.findall(r"`((?:zeus_|tests|tools|integrations)[\w./]*/[\w./]*)`", page))
     roots = [ROOT, *(ROOT / "integrations").iterdir()]
