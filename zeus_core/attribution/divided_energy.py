@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from zeus_core.attribution.amount import Amount, in_quanta, is_class, lose, whole_quanta
 from zeus_core.attribution.class_energy import ClassEnergy
+from zeus_core.attribution.expected_energy import Interval
 from zeus_core.attribution.power_sum import PowerSum
 from zeus_core.attribution.timeline import Estimate, Part, Timeline
 from zeus_core.attribution.updates import STILL_PERIODS, CounterUpdates, Knot
@@ -106,17 +107,13 @@ class DividedEnergy:
         """Whether the power is to be read, given what the counter shows now."""
         return counter_joules is None or self.source.stands_still(now, counter_joules)
 
-    def is_read_due(self, now: float) -> bool:
-        """Whether to read now."""
-        return self._reader.is_read_due(now, self._timeline.changed_at)
+    def next_read_at(self, now: float) -> float:
+        """Return when to read next; the activity that has begun last counts."""
+        return self._reader.next_read_at(now, self._timeline.changed_at)
 
     def plan_read(self, now: float, calls: int) -> None:
         """Plan the next read after one that has ended now, and took so many calls of the driver."""
         self._reader.plan_read(now, calls)
-
-    def next_look_at(self, now: float) -> float:
-        """Return when to ask again whether a read is due."""
-        return self._reader.next_look_at(now)
 
     def add_edge(self, begin: float, end: float, counter_joules: float | None, power_watts: float | None) -> None:
         """Note a read that was made between two moments; None is what was not read."""
@@ -173,7 +170,7 @@ class DividedEnergy:
             off = 0.0 if is_last else abs(estimate.energy_joules - amounts[key].energy_joules)
             amounts[key].uncertainty_joules = estimate.uncertainty_joules + off
             if self.source.is_of_power:  # energies between samples are themselves uncertain
-                share = self._classes.total_seconds(key) / self._classes.seconds
+                share = self._classes.total_seconds(key) / self._classes.of_parts.seconds
                 amounts[key].uncertainty_joules += self.source.uncertainty_joules * share + late_joules
         uncounted = self._classes.uncounted
         if is_last:
@@ -229,14 +226,14 @@ class DividedEnergy:
         seconds = second.at - first.at
         if seconds <= 0:
             return
-        classes, source = self._classes, self.source
+        classes, source, so_far = self._classes, self.source, self._classes.of_parts
         classes.timing_seconds, classes.age_seconds = source.half_width_seconds, self._age_seconds
         joules: float | None = (
             whole_quanta(second.energy_joules - first.energy_joules) if self._may_follow(first, second) else None
         )
         is_still = second.still_seconds >= STILL_PERIODS * source.period_seconds
         knots = first.half_width_seconds, second.half_width_seconds
-        is_long = classes.seconds > 0 and seconds > _LONG_INTERVALS * classes.usual_seconds
+        is_long = so_far.seconds > 0 and seconds > _LONG_INTERVALS * so_far.usual_seconds
         pieces: list[tuple[float, float]] = []
         if not source.is_of_power and (joules is None or is_still or is_long):
             pieces = self._spare.between(first.at, second.at, self._timeline.is_one_part)
@@ -244,12 +241,12 @@ class DividedEnergy:
             if not pieces:
                 parts = self._timeline.parts(first.at, second.at)
                 expected = sum(classes.expected(part).energy_joules for part in parts)
-            still = min(second.still_seconds / seconds, 1.0) if is_still and classes.seconds > 0 else 0.0
+            still = min(second.still_seconds / seconds, 1.0) if is_still and so_far.seconds > 0 else 0.0
             if joules is not None and still > 0 and joules < (1 - _LOST * still) * expected:
                 joules = None  # it has not caught up
         if not pieces:
-            after = None
-            if third is not None and self._timeline.is_one_part(second.at, third.at):
+            after, is_one_part = None, self._timeline.is_one_part
+            if third is not None and is_one_part(second.at, third.at) and not is_one_part(first.at, second.at):
                 after = third.energy_joules - second.energy_joules, self._timeline.parts(second.at, third.at)[0]
             self._add(first.at, second.at, joules, knots, 0.0, after, is_estimated=joules is None)
             return
@@ -277,7 +274,7 @@ class DividedEnergy:
         is_estimated: bool,
     ) -> None:
         parts = self._timeline.parts(begin, end)
-        divided = self._classes.add(joules, parts, knots, stderr_joules, after)
+        divided = self._classes.add(Interval(parts, joules, knots, stderr_joules, after))
         if joules is None:
             divided = {key: whole_quanta(of_class) for key, of_class in divided.items()}
             self._lost_joules += sum(divided.values())
@@ -301,15 +298,13 @@ class DividedEnergy:
                 knot = newer
         begin = self._timeline.begin if knot is None else knot.at
         tail = self._timeline.parts(begin, now)
-        period_seconds = self.source.period_seconds
         watts = self._classes.mean_watts or self._spare.watts
         if now - begin > self._outage_seconds or watts is None:
             lose(amounts, tail)
             return off_joules
         self._add_expected(amounts, tail, None, watts)
-        seconds = min(now - begin, period_seconds)
         reach = self._peak_watts * (knot.half_width_seconds if knot else 0.0)
-        return off_joules + reach + max(watts, self._peak_watts - watts) * seconds
+        return off_joules + reach + max(watts, self._peak_watts - watts) * (now - begin)
 
     def _add_expected(
         self, amounts: dict[Hashable, Amount], parts: Sequence[Part], joules: float | None, watts: float = 0.0
