@@ -12,14 +12,14 @@ total to the last bit, over ranks, interruptions and files too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from zeus_core.attribution.amount import Amount, in_quanta, is_class, lose, whole_quanta
+from zeus_core.attribution.amount import Amount, add_expected, in_quanta, is_class, lose, revise, whole_quanta
 from zeus_core.attribution.class_energy import ClassEnergy
 from zeus_core.attribution.expected_energy import Interval
 from zeus_core.attribution.power_sum import PowerSum
-from zeus_core.attribution.timeline import Estimate, Part, Timeline
+from zeus_core.attribution.timeline import Part, Timeline
 from zeus_core.attribution.updates import STILL_PERIODS, CounterUpdates, Knot
 
 __all__ = ["DividedEnergy", "Division"]
@@ -87,9 +87,11 @@ class DividedEnergy:
     @property
     def settled_joules(self) -> float:
         """The energy that was counted until then, without that before the first moment that counts."""
-        return sum(
-            amount.energy_joules for key, amount in self._settled.items() if is_class(key) and key != self._before
-        )
+        return sum(self._settled[key].energy_joules for key in self._counted(self._settled))
+
+    def _counted(self, keys: Iterable[Hashable]) -> list[Hashable]:
+        """Return the classes but for the time before the first moment that counts."""
+        return [key for key in keys if is_class(key) and key != self._before]
 
     @property
     def _outage_seconds(self) -> float:
@@ -174,7 +176,8 @@ class DividedEnergy:
                 amounts[key].uncertainty_joules += self.source.uncertainty_joules * share + late_joules
         uncounted = self._classes.uncounted
         if is_last:
-            self._revise(amounts, estimates)
+            most = {key: self._peak_watts * self._classes.total_seconds(key) for key in amounts}
+            revise(amounts, self._counted(amounts), estimates, most)
         off = estimates[self._before].uncertainty_joules if self._before in estimates else 0.0
         off += self.source.uncertainty_joules
         off += 2 * late_joules if self.source.is_of_power else self._age_seconds * (self._classes.mean_watts or 0.0)
@@ -317,30 +320,13 @@ class DividedEnergy:
             joules: Their energy as it was counted; None if it was not.
             watts: The power of classes that were never seen.
         """
-        told = [self._classes.expected(part, watts) for part in parts]
-        total = sum(estimate.energy_joules for estimate in told)
-        classes: dict[Hashable, float] = {}
-        off: dict[Hashable, float] = {}
-        for part, estimate in zip(parts, told, strict=True):
-            share = estimate.energy_joules / total if total > 0 else 0.0
-            for key in part.keys:
-                classes[key] = classes.get(key, 0.0) + (estimate.energy_joules if joules is None else share * joules)
-                off[key] = off.get(key, 0.0) + (
-                    estimate.uncertainty_joules if joules is None else min(share, 1 - share) * joules
-                )
-        if joules is not None and classes:
-            spans = {key: whole_quanta(of_span) for key, of_span in classes.items() if not is_class(key)}
-            classes = {**spans, **in_quanta({key: of for key, of in classes.items() if is_class(key)}, joules)}
-        for key, of_key in classes.items():
-            amount = amounts.setdefault(key, Amount())
-            amount.energy_joules += whole_quanta(of_key)
-            amount.uncertainty_joules += off[key]
-        return off.get(self._before, 0.0)
+        estimates = [self._classes.expected(part, watts) for part in parts]
+        return add_expected(amounts, parts, estimates, joules).get(self._before, 0.0)
 
     def _keep_total(self, amounts: dict[Hashable, Amount]) -> float:
         """Let none of the total be taken back; return how much would have been."""
         self._total_joules, self._told_more_joules = self._total_joules + self._told_more_joules, 0.0
-        counted = [key for key in amounts if is_class(key) and key != self._before]
+        counted = self._counted(amounts)
         if not counted or any(amounts[key].lost_seconds for key in counted):
             return 0.0
         total_joules = sum(amounts[key].energy_joules for key in counted)
@@ -351,15 +337,3 @@ class DividedEnergy:
             amounts[largest].uncertainty_joules += missing
         self._total_joules = max(total_joules, self._total_joules)
         return missing
-
-    def _revise(self, amounts: dict[Hashable, Amount], estimates: Mapping[Hashable, Estimate]) -> None:
-        """Divide all that was counted once more, by what is known by now."""
-        counted = [key for key in amounts if is_class(key) and key != self._before]
-        left = sum(amounts[key].energy_joules - whole_quanta(estimates[key].energy_joules) for key in counted)
-        for key in sorted(counted, key=lambda key: -amounts[key].uncertainty_joules):
-            joules = whole_quanta(estimates[key].energy_joules)
-            room_joules = self._peak_watts * self._classes.total_seconds(key) - joules
-            given = whole_quanta(min(max(left, -joules), max(room_joules, 0.0)))
-            amounts[key].energy_joules = joules + given
-            amounts[key].uncertainty_joules += abs(given)
-            left -= given
