@@ -6,6 +6,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from zeus_core._process.sampler import Sampler
@@ -47,8 +48,7 @@ class RepeatedCall:
     def stop(self) -> None:
         """Call it no more. A call under way ends later."""
         self._wait_seconds = math.inf
-        if self._planned:
-            self._planned.pop()()
+        self._cancel()
         if self._sampler.is_running:  # else the event may be locked by a thread of a parent process
             self._sampler.stop()
             self._woken.set()
@@ -57,9 +57,15 @@ class RepeatedCall:
         """Call it at once, and then after the seconds that it returns."""
         if self._sampler.is_running:
             self._woken.set()
-        elif self._repeats is not None and self._planned:
-            self._planned.pop()()
+        elif self._repeats is not None and self._cancel():
             self._planned.append(self._repeats.repeatedly(self._act, MIN_WAIT_SECONDS))
+
+    def _cancel(self) -> bool:
+        """Cancel the next call in virtual time; return whether there was one, as several threads may."""
+        with suppress(IndexError):
+            self._planned.pop()()
+            return True
+        return False
 
     def _call(self) -> None:
         method = self._method()
@@ -75,8 +81,7 @@ class RepeatedCall:
         self._woken.clear()
 
     def _act(self) -> None:
-        if self._repeats is not None and self._planned:  # else another thread has stopped it meanwhile
-            self._planned.pop()()
+        if self._repeats is not None and self._cancel():  # else another thread has stopped it meanwhile
             self._call()
             if self._wait_seconds < math.inf:
                 self._planned.append(self._repeats.repeatedly(self._act, self._wait_seconds))
