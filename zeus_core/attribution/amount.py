@@ -62,7 +62,7 @@ def add_expected(
     Args:
         amounts: Where to.
         parts: All parts of some time.
-        estimates: Of each.
+        estimates: The likely energy of each part.
         joules: Their energy as it was counted; None if it was not.
 
     Returns:
@@ -99,7 +99,7 @@ def revise(
     Args:
         amounts: The energies; their sum stays.
         classes: Those to divide.
-        estimates: What each has likely drawn.
+        estimates: The likely energy of each class.
         most_joules: The most that each can have drawn.
     """
     left = sum(amounts[key].energy_joules - whole_quanta(estimates[key].energy_joules) for key in classes)

@@ -67,7 +67,7 @@ class ClassEnergy:
         peak_watts: The most it can draw, for moments too.
 
     Attributes:
-        of_parts: What parts are expected to draw.
+        of_parts: The energy that parts are expected to draw.
         timing_seconds: How far the knots of the next interval can be off together with others, in the same direction.
         age_seconds: How old the energy of a knot can be.
     """
