@@ -9,7 +9,7 @@ where a step is one optimizer step. Loops that report less (no TrainBegin, no St
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -93,7 +93,14 @@ class EpochBegin(Event):
 
 @dataclass(frozen=True, slots=True)
 class StepBegin(Event):
-    """A training step begins. A step whose end was not reported ends here."""
+    """A training step begins. A step whose end was not reported ends here.
+
+    Attributes:
+        gap_seconds: The time since the latest step that belongs to no step, as it was unusually long and nothing
+            announced it; 0 if all of it belongs to the steps, None if nobody has judged it. It is not compared.
+    """
+
+    gap_seconds: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

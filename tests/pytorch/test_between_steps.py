@@ -134,6 +134,19 @@ def test_evaluations_between_a_log_and_a_step_or_a_pause_and_a_step_are_seen_too
     assert between.seconds == pytest.approx(2 * evaluation_seconds(gpu))
 
 
+def test_a_pause_within_a_step_hides_no_time_after_it(monitor, gpu):
+    with TrainingEnergy(monitor, quiet=True) as energy:
+        for number in range(1, 31):
+            with energy.step():
+                gpu.execute(FORWARD)
+                if number == 20:
+                    with energy.during(Activity.CHECKPOINT):
+                        gpu.execute(Work(10.0, 100.0))
+            if number == 20:
+                gpu.execute(Work(5.0, 200.0))
+    assert energy.summary.account.activities[Activity.BETWEEN_STEPS].seconds == pytest.approx(5.0)
+
+
 def stalls(energy, gpu, pattern, steps=120):
     """Train with times between the steps that repeat."""
     for _, gap in zip(range(steps), itertools.cycle(pattern), strict=False):

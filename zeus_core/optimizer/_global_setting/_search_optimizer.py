@@ -183,8 +183,8 @@ class SearchOptimizer(SearchFacts):
         in the profile.
         """
         kind = type(event)
-        if kind is StepBegin:
-            self._begin_step()
+        if isinstance(event, StepBegin):
+            self._begin_step(event)
         elif kind is StepEnd:
             if not self._is_in_step:
                 return
@@ -199,10 +199,10 @@ class SearchOptimizer(SearchFacts):
             if self._expects_interference:
                 self._course.receive(Pause())
 
-    def _begin_step(self) -> None:
+    def _begin_step(self, event: StepBegin) -> None:
         if self._is_in_step:
             self.receive(STEP_END)
-        if self._recorder.is_after_unusual_gap():
+        if self._recorder.is_after_unusual_gap() if event.gap_seconds is None else event.gap_seconds > 0:
             self.receive(INTERFERENCE)
         if self._follower is not None:
             self.pause()
