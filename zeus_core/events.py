@@ -62,10 +62,9 @@ class Activity(Enum):
         __hash__ = object.__hash__
 
 
+@dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a training loop: the base of their classes."""
-
-    __slots__ = ()
+    """One event of a training loop: the base of their classes. Those without attributes are equal if of one class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +85,10 @@ class TrainBegin(Event):
         return None if self.max_steps is None else max(self.max_steps - self.step, 1)
 
 
-@dataclass(frozen=True, slots=True)
 class EpochBegin(Event):
     """An epoch begins, with the loading of its first data."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,10 @@ class StepBegin(Event):
     gap_seconds: float | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
 class StepEnd(Event):
     """The training step has ended."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +122,16 @@ class Pause(Event):
     on_all_ranks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class Resume(Event):
     """The work that the latest `Pause` announced has ended."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class Interference(Event):
     """Work other than training has started without a `Pause` since the last step ended."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,24 +145,28 @@ class PassBegin(Event):
     activity: Activity
 
 
-@dataclass(frozen=True, slots=True)
 class PassEnd(Event):
     """The pass has ended."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class EpochEnd(Event):
     """The epoch has ended. No training follows until the next step begins."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class TrainEnd(Event):
     """Training has ended, normally or by an error."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class Forget(Event):
     """From now on a step is another amount of work: what was learned from steps no longer holds."""
+
+    __slots__ = ()
 
 
 EPOCH_BEGIN, EPOCH_END, STEP_BEGIN, STEP_END = EpochBegin(), EpochEnd(), StepBegin(), StepEnd()
