@@ -230,3 +230,25 @@ def test_two_unusual_times_with_a_log_between_them_are_both_in_no_step(monitor, 
     between, steps = account.activities[Activity.BETWEEN_STEPS], account.activities[Activity.STEPS]
     assert between.energy_joules == pytest.approx(passes_joules(gpu, 6 * 8), rel=0.05)
     assert steps.energy_joules == pytest.approx(passes_joules(gpu, 60, 60), rel=0.02)
+
+
+@pytest.mark.parametrize("reports", ["by itself", "through TrainingEnergy"])
+def test_no_trial_holds_such_an_evaluation_before_the_end_of_an_epoch(monitor, gpu, loop, reports):
+    search = GlobalPowerLimitOptimizer(
+        monitor, Energy(), warmup_steps=1, profile_steps=30, pl_step=100, search=GridSearch, quiet=True
+    )
+    with TrainingEnergy(monitor, search if reports == "through TrainingEnergy" else None, quiet=True) as energy:
+        observer = energy if reports == "through TrainingEnergy" else search
+        for _ in range(12):
+            observer.on_epoch_begin()
+            for _ in range(20):
+                observer.on_step_begin()
+                loop.train_batch()
+                observer.on_step_end()
+            loop.evaluate()
+            observer.on_epoch_end()
+        search.close()
+    assert len(search.trials) == 4
+    for trial in search.trials:
+        points = [gpu.preset.physics.operating_point(work, trial.setting) for work in (FORWARD, BACKWARD)]
+        assert trial.joules_per_step == pytest.approx(sum(point.energy_joules for point in points), rel=0.02)

@@ -14,9 +14,11 @@ from zeus_core.adapters._contained import Hooked, log_fault
 from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
 from zeus_core.events import (
+    INTERFERENCE,
     PASS_END,
     TRAIN_END,
     Activity,
+    EpochEnd,
     Event,
     Observer,
     PassBegin,
@@ -228,6 +230,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
                 self._wait_out()
         elif isinstance(event, TrainBegin):
             self._prepare(event)
+        elif kind is Pause or kind is EpochEnd:
+            self._end_gap()
         try:
             if kind is StepBegin:  # with the verdict of the account on the gap before it
                 event = self._recorder.begin_step()
@@ -249,10 +253,17 @@ class TrainingEnergy(TrainingHooks, Hooked):
 
     def _wait_out(self) -> None:
         """Have the optimizer pause training; within a hook."""
+        self._end_gap()
         for observer in (*self._observers, self._recorder):
             observer.receive(Pause())
         self._optimizer.while_paused = self._recorder.keep
         self._outside_of_hooks(self._optimizer.pause)
+
+    def _end_gap(self) -> None:
+        """Report work that nothing announced since the latest step, before a pause or the end of an epoch."""
+        if self._recorder.ends_unusual_gap():
+            for observer in self._observers:
+                observer.receive(INTERFERENCE)
 
     def _conclude(self) -> None:
         self._training, ended = None, self._recorder.ended

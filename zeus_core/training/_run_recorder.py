@@ -160,6 +160,10 @@ class RunRecorder:
         gap_seconds = part.split.begin_step()
         return StepBegin(gap_seconds) if gap_seconds > 0 else _STEP_WITHOUT_GAP
 
+    def ends_unusual_gap(self) -> bool:
+        """End the gap since the latest step, before what follows begins. Return whether it is charged to no step."""
+        return self._part is not None and self._part.split.ends_unusual_gap()
+
     def _begin(self, step: int) -> None:
         """Begin a part of a run; a collective call. If the previous part has not ended, its steps are redone.
 

@@ -139,6 +139,12 @@ class ActivitySplit:
         gap_seconds, self._gap_seconds = self._gap_seconds, 0.0
         return gap_seconds
 
+    def ends_unusual_gap(self) -> bool:
+        """End the gap between two steps, if there is one. Return whether it is charged to no step."""
+        seconds = self._gap_seconds
+        self._end_gap()
+        return self._gap_seconds > seconds
+
     def end_step(self) -> None:
         """End the step."""
         self._gaps.end_step(self._time_source.now())

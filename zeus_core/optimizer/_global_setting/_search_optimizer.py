@@ -202,7 +202,8 @@ class SearchOptimizer(SearchFacts):
     def _begin_step(self, event: StepBegin) -> None:
         if self._is_in_step:
             self.receive(STEP_END)
-        if self._recorder.is_after_unusual_gap() if event.gap_seconds is None else event.gap_seconds > 0:
+        seconds = event.gap_seconds
+        if self._recorder.is_after_unusual_gap(begins_step=True) if seconds is None else seconds > 0:
             self.receive(INTERFERENCE)
         if self._follower is not None:
             self.pause()
@@ -244,6 +245,8 @@ class SearchOptimizer(SearchFacts):
     def _leave_step(self) -> None:
         if self._is_in_step:
             self.receive(STEP_END)
+        elif self._recorder.is_after_unusual_gap(begins_step=False):
+            self.receive(INTERFERENCE)
 
     def on_evaluate(self, metric: float) -> None:
         """Report an evaluation of the model, as loops written for the `zeus` package do."""
