@@ -30,8 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset  # noqa: E402
 from zeus_core.device.simulated._power_model import OperatingPoint  # noqa: E402
-from zeus_core.optimizer.levelling._leveller import Leveller  # noqa: E402
-from zeus_core.optimizer.levelling._longest import mean_longest  # noqa: E402
+from zeus_core.mixed.levelling._leveller import Leveller, mean_longest  # noqa: E402
 from zeus_core.testing import VirtualTime  # noqa: E402
 
 RANKS = 8

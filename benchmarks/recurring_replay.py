@@ -22,24 +22,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from zeus_core.errors import UsageError
-from zeus_core.replay import (
-    Contestant,
-    EpochAtLimit,
-    PolicyResult,
-    RecordedJob,
-    RecordedSize,
-    Workload,
-    compare_policies,
-    read_workloads,
-    replay,
-)
-from zeus_core.report import regret_table
-from zeus_core.search.batch_size import (
-    AdaptiveBatchSize,
-    DefaultBatchSize,
-    GridBatchSize,
-    PublishedBatchSize,
-)
+from zeus_core.jobs.policies import AdaptiveBatchSize
+from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize, GridBatchSize
+from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
+from zeus_core.jobs.replay import Contestant, RecordedJob, compare_policies, read_workloads
+from zeus_core.jobs.replay._job_replay import replay
+from zeus_core.jobs.replay._policy_comparison import PolicyResult
+from zeus_core.jobs.replay._regrets import regret_table
+from zeus_core.jobs.replay._workload import EpochAtLimit, RecordedSize, Workload
 
 JOBS = (  # dataset, target, default batch size and most epochs, as published
     RecordedJob("cifar100", 0.6, 1024, 100),

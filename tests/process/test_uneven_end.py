@@ -24,10 +24,11 @@ PROGRAM = """
     import os, time
     import torch
     from torch.nn.parallel import DistributedDataParallel
-    from zeus_core.allocation import DeviceProfile, MeasuredBatch, keep_profile
+    from zeus_core.mixed.allocation import DeviceProfile, MeasuredBatch, keep_profile
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer import LevellingOptimizer
-    from zeus_core.pytorch import BatchAllocation, UnevenBatches, report_work_end, torch_world
+    from zeus_core.mixed.pytorch import BatchAllocation, UnevenBatches, report_work_end
+    from zeus_core.pytorch import torch_world
 
     SETTINGS = [(450, 440.0), (300, 290.0)]
     points = tuple(MeasuredBatch(w, b, 0.05 + 0.01 * b, drawn) for w, drawn in SETTINGS for b in (2, 8))
