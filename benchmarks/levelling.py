@@ -109,7 +109,7 @@ class Boards:
             energies.append((sums[0][1], sums[1][1]))
             clocks = [self.preset.highest_clock_mhz * point.clock_fraction for point in points]
             own = [point.seconds * factor for point, factor in zip(points, factors, strict=True)]
-            leveller.tell(own, clocks if self.is_clock else None)
+            leveller.add_step(own, clocks if self.is_clock else None)
         return change(energies[-LAST_STEPS:]), change(times), leveller.changes
 
 

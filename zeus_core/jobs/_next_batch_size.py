@@ -14,8 +14,7 @@ from zeus_core.jobs._job_records import RunRecord
 from zeus_core.jobs.policies import BatchProblem, BatchProposal, BatchRun, BatchSizePolicy
 from zeus_core.jobs.policies.batch_size_policy import feasible_sizes
 
-__all__ = ["NextBatchSize", "divisible_sizes", "epoch_costs", "unknown_sizes"]
-
+__all__ = ["NextBatchSize", "divisible_sizes", "epoch_costs"]
 
 _logger = logging.getLogger(__name__)
 
@@ -75,10 +74,10 @@ class NextBatchSize:
         return [size for size in unknown_sizes(records, self.problem, self.ranks) if size in feasible]
 
     def _runs(self, records: Sequence[RunRecord]) -> list[BatchRun]:
-        return [run for record in records for run in self._told_by(record)]
+        return [run for record in records for run in self._evidence_of(record)]
 
-    def _told_by(self, record: RunRecord) -> list[BatchRun]:
-        """Return what a record tells. Where one batch size is out of memory, so are those above it."""
+    def _evidence_of(self, record: RunRecord) -> list[BatchRun]:
+        """Return the runs that a record stands for. Where a batch size is out of memory, so are those above it."""
         run, gpu_model = record.to_batch_run(), self.problem.gpu_model
         if run.outcome != "infeasible":
             return [run]
@@ -103,9 +102,10 @@ def divisible_sizes(batch_sizes: Sequence[int], default: int, ranks: int) -> tup
 
 
 def epoch_costs(records: Sequence[RunRecord], problem: BatchProblem, ranks: int) -> dict[int, float]:
-    """Return the cost of an epoch of the batch sizes of which no training has ended.
+    """Return the cost of an epoch of the batch sizes of which no training has ended; of the others a policy knows it.
 
-    A measured cost is multiplied by how much more, or less, trainings have cost that were measured as well: they also
+    It comes from runs of `RecurringJob.measure_epochs`, and from trainings that were killed or are under way. A
+    measured cost is multiplied by how much more, or less, trainings have cost that were measured as well: they also
     evaluate, and may have found a better power limit.
 
     Args:
@@ -114,11 +114,11 @@ def epoch_costs(records: Sequence[RunRecord], problem: BatchProblem, ranks: int)
         ranks: The number of ranks they are wanted for.
     """
     trained, measured = _by_size(records, problem, ranks)
-    told = {record.batch_size for record in records if record.to_batch_run().outcome in {"reached", "stopped"}}
+    ended = {record.batch_size for record in records if record.to_batch_run().outcome in {"reached", "stopped"}}
     ratios = [math.log(trained[size] / measured[size]) for size in trained.keys() & measured.keys()]
     factor = math.exp(statistics.fmean(ratios)) if ratios else 1.0
     costs = {**{size: factor * cost for size, cost in measured.items()}, **trained}
-    return {size: costs[size] for size in problem.batch_sizes if size in costs and size not in told}
+    return {size: costs[size] for size in problem.batch_sizes if size in costs and size not in ended}
 
 
 def unknown_sizes(records: Sequence[RunRecord], problem: BatchProblem, ranks: int) -> list[int]:

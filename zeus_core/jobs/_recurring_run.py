@@ -142,14 +142,14 @@ class RecurringRun:
         """
         if self.outcome != "running":
             return True
-        told = self._exchange.decide(lambda: self._told(epoch, metric, energy_joules, seconds))
-        if told is None:
+        reported = self._exchange.decide(lambda: self._reported(epoch, metric, energy_joules, seconds))
+        if reported is None:
             return False
-        spent = self._spent(told["energy_joules"], told["seconds"])
+        spent = self._spent(reported["energy_joules"], reported["seconds"])
         cost = cost_of(self._rules.objective, spent)
         if cost is None:
             self._complain_of_cost(spent)
-        evaluation = Evaluation(told["epoch"], told["metric"], spent.seconds, spent.energy_joules, cost)
+        evaluation = Evaluation(reported["epoch"], reported["metric"], spent.seconds, spent.energy_joules, cost)
         record = replace(
             self._record,
             evaluations=(*self._record.evaluations, evaluation),
@@ -184,7 +184,7 @@ class RecurringRun:
         if self._reporter is not None:
             self._reporter.finish(self._record)
 
-    def _told(
+    def _reported(
         self, epoch: float, metric: float | Mapping[str, Any], energy_joules: float | None, seconds: float | None
     ) -> dict[str, Any] | None:
         """Return what rank 0 reports, in JSON types; None without the metric."""

@@ -1,4 +1,4 @@
-"""Tells the storage what happens in a run, in the background: training never waits for a database."""
+"""Reports of a run to the storage, in the background, and in files while it cannot be reached."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from zeus_core.errors import UsageError
 from zeus_core.jobs._job_records import RunRecord
 from zeus_core.ports import Background
 
-__all__ = ["KeepsRuns", "PendingRuns", "RunReporter", "TakesRuns", "fault_text"]
+__all__ = ["PendingRuns", "RunHistory", "RunReporter", "fault_text"]
 
 
 _FORMAT = JsonFormat("zeus-core pending run", 1)
+
+# The end of a run waits so long for the database, of which a usual request takes 20 ms; then a file keeps the result.
+_LAST_REPORT_SECONDS = 5.0
 
 _logger = logging.getLogger(__name__)
 
@@ -30,8 +33,16 @@ def fault_text(error: BaseException) -> str:
     return str(error).split("\n", 1)[0]
 
 
-class TakesRuns(Protocol):
-    """The history that runs are reported to."""
+class RunHistory(Protocol):
+    """The history that runs are reported to. Every method may raise, if it cannot be reached."""
+
+    def beat(self, number: int) -> None:
+        """Say that a run is alive."""
+        ...
+
+    def update(self, number: int, record: RunRecord) -> None:
+        """Replace the record of a run."""
+        ...
 
     def finish(self, number: int | None, record: RunRecord) -> None:
         """Keep the record of a run that has ended, once."""
@@ -69,7 +80,7 @@ class PendingRuns:
         except OSError as error:
             _logger.warning("%s cannot be deleted: %s", self._path(record), error)
 
-    def report(self, store: TakesRuns) -> None:
+    def report(self, store: RunHistory) -> None:
         """Report what is kept, and delete what was taken."""
         for path, number, record in self._found():
             try:
@@ -93,24 +104,6 @@ class PendingRuns:
         return self._folder / f"{self._stem}-{record.uid}.json"
 
 
-# The end of a run waits so long for the database, of which a usual request takes 20 ms; then a file keeps the result.
-_LAST_REPORT_SECONDS = 5.0
-
-_logger = logging.getLogger(__name__)
-
-
-class KeepsRuns(TakesRuns, Protocol):
-    """The history of a job, as a run that is under way sees it. Every method may raise, if it cannot be reached."""
-
-    def beat(self, number: int) -> None:
-        """Say that a run is alive."""
-        ...
-
-    def update(self, number: int, record: RunRecord) -> None:
-        """Replace the record of a run."""
-        ...
-
-
 class RunReporter:
     """Reports one run. No method raises, and only `finish` waits.
 
@@ -124,7 +117,7 @@ class RunReporter:
 
     def __init__(
         self,
-        store: KeepsRuns | None,
+        store: RunHistory | None,
         number: int | None,
         pending: PendingRuns,
         background: Background,
@@ -176,7 +169,7 @@ class RunReporter:
         if number is not None:
             self._attempt(lambda store: store.beat(number))
 
-    def _attempt(self, request: Callable[[KeepsRuns], object]) -> bool:
+    def _attempt(self, request: Callable[[RunHistory], object]) -> bool:
         """Make a request, and return whether it was answered; the first failure is logged."""
         if self._store is None:
             return False

@@ -34,7 +34,7 @@ class Target:
     is_higher_better: bool | None = None
 
     def __post_init__(self) -> None:
-        """Check the attributes, and tell the better direction."""
+        """Check the attributes, and choose the better direction by the name."""
         wanted = 'the name of a metric, such as "eval_accuracy"'
         if not checked_text("Target.metric", self.metric, wanted):
             raise UsageError(f"Target.metric is ''; it must be {wanted}")

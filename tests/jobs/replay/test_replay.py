@@ -284,12 +284,7 @@ def test_forgetting_pays_where_the_work_drifts():
         (lambda: workload({16: size([3])}), "default is 32; job on A40 was recorded at 16"),
         (lambda: workload({32: size([None])}), "job on A40: no recorded training reaches the target in 20 epochs"),
         (lambda: workload({32: size([21])}), "job on A40: no recorded training reaches the target in 20 epochs"),
-        (
-            lambda: replay([], Contestant("x", DefaultBatchSize()), 0),
-            r"workloads is \[\]; it must be a list of at least one Workload",
-        ),
         (lambda: replayed(Scripted(17), {32: size([3])}), "x proposes the batch size 17, which is none of the job's"),
-        (lambda: Contestant("x", DefaultBatchSize(), 2.0), "measured_epoch_fraction is 2.0; it must be a fraction"),
     ],
 )
 def test_what_cannot_be_is_refused(call, message):

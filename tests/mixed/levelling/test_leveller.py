@@ -64,7 +64,7 @@ class Boards:
         self.times.append(seconds / usual_seconds)
         self.energies.append(joules / usual_joules)
         clocks = [self.top_mhz * point.clock_fraction for point in points] if self.clocks else None
-        return self.leveller.tell(own, clocks)
+        return self.leveller.add_step(own, clocks)
 
     def run(self, steps):
         """Return the steps after which settings have changed."""
@@ -157,7 +157,7 @@ def test_no_draw_of_steps_that_scatter_misleads_it(seed):
         assert own.max() <= 1.01
         factors = np.array([generator.gauss(1, 0.01) for _ in lead])
         ours, usual = ours + (own * factors).max(), usual + ((1 - lead) * factors).max()
-        leveller.tell(list(own * factors))
+        leveller.add_step(list(own * factors))
     assert ours <= 1.002 * usual
 
 
@@ -169,7 +169,7 @@ def test_a_rank_that_slows_down_by_more_than_predicted_is_undone():
         steeper = [1.03 if rank == 1 and mhz < 1400 else 1.0 for rank, mhz in enumerate(leveller.settings)]
         own = [a * b * (1410 / mhz) for a, b, mhz in zip(quickest, steeper, leveller.settings, strict=True)]
         longest.append(max(own))
-        leveller.tell([one * generator.gauss(1, 0.002) for one in own])
+        leveller.add_step([one * generator.gauss(1, 0.002) for one in own])
     assert max(longest[60:]) <= 1.002
     assert leveller.settings[2] < 1350, "the others are levelled"
 
@@ -193,7 +193,7 @@ def test_all_settings_are_possible_ones_whatever_the_times(data):
     budget = data.draw(st.sampled_from([None, ranks * 300, ranks * 1000]))
     leveller = Leveller([grid] * ranks, budget is not None, budget)
     for _ in range(data.draw(st.integers(1, 60))):
-        leveller.tell([data.draw(st.floats(1e-3, 1e3)) for _ in range(ranks)])
+        leveller.add_step([data.draw(st.floats(1e-3, 1e3)) for _ in range(ranks)])
         assert set(leveller.settings) <= set(grid)
         if budget is not None:
             assert sum(leveller.settings) <= max(budget, ranks * grid[-1])
@@ -217,5 +217,5 @@ def test_a_call_for_many_ranks_does_not_compute_for_each_setting_unless_it_choos
     choose = leveller._lowest_within
     leveller._lowest_within = lambda *arguments: chosen.append(1) or choose(*arguments)
     for _ in range(300):
-        leveller.tell([generator.gauss(1.0, 0.003) for _ in range(1024)])
+        leveller.add_step([generator.gauss(1.0, 0.003) for _ in range(1024)])
     assert len(chosen) <= 20

@@ -73,7 +73,7 @@ class AdaptiveBatchSize:
     Epochs to the target and the cost of an epoch are smooth over the logarithm of the batch size. It begins with the
     default and tries the sizes next to what was tried, where a trial is expected to gain more over the next `horizon`
     runs than it costs. A run at a size that has not reached the target before is stopped once it costs `stop_factor`
-    times a training at the best size; what it then tells is a lower bound. A size that has succeeded is never stopped.
+    times a training at the best size; its cost is then a lower bound. A size that has succeeded is never stopped.
 
     Epochs do not depend on the GPU model, so runs on other models, and `BatchProblem.known_epochs`, count for them.
     With a half-life, what was observed fades, and sizes are tried anew.

@@ -28,11 +28,11 @@ _MIN_SURPRISE = 0.2  # of the epochs: a smaller change does not reorder batch si
 
 @dataclass(frozen=True)
 class History:
-    """The runs of a job, sorted by what they tell.
+    """The runs of a job, sorted by what is known by them.
 
     Attributes:
         problem: The facts that are the same for all runs.
-        known: Runs that tell something, in order.
+        known: Runs by which something is known, in order.
         ages: How long ago each was, in half-lives.
         running: Batch sizes of the runs that have not ended.
     """

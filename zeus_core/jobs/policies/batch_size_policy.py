@@ -1,4 +1,4 @@
-"""The port of policies for the batch size of a recurring job: what they are told, and what they answer."""
+"""The port of policies for the batch size of a recurring job: what they get, and what they answer."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Outcome = Literal["reached", "stopped", "infeasible", "failed", "running"]
 class BatchRun:
     """One training of a recurring job at one batch size.
 
-    The outcome says what the run tells about its batch size:
+    The outcome says what is known of its batch size by the run:
 
-    | outcome | the training | it tells |
+    | outcome | the training | known is |
     |---|---|---|
     | `reached` | reached its target | what a training costs, and how many epochs it takes |
     | `stopped` | ended short of the target: too dear, or after `max_epochs` | a lower bound of both |

@@ -1,4 +1,4 @@
-"""All batch sizes, in order."""
+"""Strategies to compare with: always the default, and each batch size once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from zeus_core.jobs.policies.batch_size_policy import BatchProblem, BatchProposal, BatchRun, feasible_sizes
 
 __all__ = ["DefaultBatchSize", "GridBatchSize"]
+
+_STOP_FACTOR = 2.0  # as the published policy
 
 
 class DefaultBatchSize:
@@ -27,9 +29,6 @@ class DefaultBatchSize:
             return BatchProposal(problem.default, reason="it is the default")
         nearest = min(feasible, key=lambda size: abs(size - problem.default))
         return BatchProposal(nearest, reason=f"the default of {problem.default} is infeasible, and this is next to it")
-
-
-_STOP_FACTOR = 2.0  # as the published policy
 
 
 class GridBatchSize:

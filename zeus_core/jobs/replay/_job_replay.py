@@ -6,27 +6,16 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
-from zeus_core._validate import (
-    checked_flag,
-    checked_function,
-    checked_instance,
-    checked_list,
-    checked_number,
-    checked_object,
-    checked_text,
-    checked_whole_number,
-)
 from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import BatchProblem, BatchProposal, BatchRun, BatchSizePolicy
 from zeus_core.jobs.replay._traces import Submission
 from zeus_core.jobs.replay._workload import EpochAtLimit, SearchedEpoch, SearchFactory, Workload
 from zeus_core.search import GridSearch
 
-__all__ = ["Contestant", "Replay", "ReplayedRun", "checked_submissions", "checked_workloads", "replay"]
+__all__ = ["Contestant", "Replay", "ReplayedRun", "replay"]
 
 _MAX_TRIES = 20  # of a recurrence, as in the published simulation
 _ROUNDING = 1e-9  # a cost is a sum of floats: an epoch that just fits into its bound fits
@@ -43,9 +32,6 @@ class Contestant:
             each for as long as this fraction of an epoch at the default takes, over all power limits.
         knows_epochs: Whether the epochs to the target are known, as from another GPU model.
         half_life_runs: That of `BatchProblem`.
-
-    Raises:
-        UsageError: An attribute cannot be.
     """
 
     name: str
@@ -53,17 +39,6 @@ class Contestant:
     measured_epoch_fraction: float = 0.0
     knows_epochs: bool = False
     half_life_runs: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check the attributes."""
-        checked_text("name", self.name)
-        wanted = "a fraction of an epoch, such as 0.1"
-        checked_number("measured_epoch_fraction", self.measured_epoch_fraction, 0.0, 1.0, wanted)
-        checked_object("policy", self.policy, "propose", "a BatchSizePolicy object, such as AdaptiveBatchSize()")
-        checked_flag("knows_epochs", self.knows_epochs)
-        if self.half_life_runs is not None:
-            wanted = "a number of runs above 0, such as 20, or None"
-            checked_number("half_life_runs", self.half_life_runs, 0.0, math.inf, wanted, is_open=True)
 
 
 @dataclass(frozen=True)
@@ -144,18 +119,9 @@ def replay(
         make_search: The search for the power limit of a batch size, in the first epoch of its first run.
 
     Raises:
-        UsageError: An argument is wrong; or the policy proposes what is none of the batch sizes.
+        UsageError: The policy proposes what is none of the batch sizes.
     """
-    workloads = checked_workloads("workloads", workloads)
-    checked_instance("contestant", contestant, Contestant, 'Contestant("adaptive", AdaptiveBatchSize())')
-    checked_function("make_search", make_search, "a class of searches, such as GridSearch")
-    earlier = checked_list(
-        "earlier", earlier, partial(checked_instance, kind=BatchRun, example="BatchRun(...)"), "runs"
-    )
-    if submissions is not None:
-        submissions = checked_submissions("submissions", submissions)
-    checked_whole_number("seed", seed, 0)
-    count = checked_whole_number("recurrences", recurrences, 1) if submissions is None else len(submissions)
+    count = recurrences if submissions is None else len(submissions)
     job = _Job(workloads, contestant, seed, make_search, earlier)
     # The events to come: (time, order, recurrence, try). A try that fell short is followed by another at its end.
     order = 0
@@ -175,26 +141,6 @@ def replay(
             heapq.heappush(events, (ended_at, order, recurrence + 1, 0))
     least_costs = tuple(job.workload(number).least_cost for number in range(count))
     return Replay(tuple(job.runs), job.measuring_cost, least_costs)
-
-
-def checked_workloads(argument: str, workloads: Sequence[Workload]) -> list[Workload]:
-    """Return the workloads of a job.
-
-    Raises:
-        UsageError: They are something else, or there are none.
-    """
-    check = partial(checked_instance, kind=Workload, example="one of read_workloads(...)")
-    return checked_list(argument, workloads, check, "a list of at least one Workload", minimum=1)
-
-
-def checked_submissions(argument: str, submissions: Sequence[Submission]) -> list[Submission]:
-    """Return submissions.
-
-    Raises:
-        UsageError: They are something else, or there are none.
-    """
-    check = partial(checked_instance, kind=Submission, example="Submission(0.0)")
-    return checked_list(argument, submissions, check, "a list of at least one Submission", minimum=1)
 
 
 class _Job:

@@ -7,13 +7,11 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from zeus_core._files import write_atomically
-from zeus_core._validate import checked_instance, checked_list, checked_path, checked_whole_number
 from zeus_core.errors import UsageError
-from zeus_core.jobs.replay._job_replay import Contestant, Replay, checked_submissions, checked_workloads, replay
+from zeus_core.jobs.replay._job_replay import Contestant, Replay, replay
 from zeus_core.jobs.replay._traces import Submission
 from zeus_core.jobs.replay._workload import SearchFactory, Workload
 from zeus_core.search import GridSearch
@@ -55,23 +53,14 @@ class PolicyResult:
         ]
 
     def regret(self, recurrences: int) -> float:
-        """Return the mean cumulative regret after some recurrences.
-
-        Raises:
-            UsageError: It is not a whole number, at least 1.
-        """
+        """Return the mean cumulative regret after some recurrences, at least 1."""
         regrets = self.regrets()
-        return regrets[min(checked_whole_number("recurrences", recurrences, 1), len(regrets)) - 1]
+        return regrets[min(recurrences, len(regrets)) - 1]
 
     def regrets_by_seed(self, recurrences: int) -> list[float]:
-        """Return the cumulative regret after some recurrences with each seed, the mean over its groups.
-
-        Raises:
-            UsageError: It is not a whole number, at least 1.
-        """
-        at = checked_whole_number("recurrences", recurrences, 1)
+        """Return the cumulative regret after some recurrences with each seed, the mean over its groups."""
         by_seed = ([one.regrets() for one in groups] for groups in self.replays)
-        return [math.fsum(some[min(at, len(some)) - 1] for some in groups) / len(groups) for groups in by_seed]
+        return [math.fsum(some[min(recurrences, len(some)) - 1] for some in groups) / len(groups) for groups in by_seed]
 
     @property
     def mean_tried(self) -> float:
@@ -111,15 +100,8 @@ def compare_policies(
             chosen there, such as Ray or Dask.
 
     Raises:
-        UsageError: An argument is wrong.
+        UsageError: Several workers are asked for, and joblib is not installed.
     """
-    checked_whole_number("seeds", seeds, 1)
-    checked_whole_number("workers", workers, 1)
-    jobs = checked_list("jobs", jobs, checked_workloads, "a list of what read_workloads(...) returns", minimum=1)
-    check = partial(checked_instance, kind=Contestant, example='Contestant("adaptive", AdaptiveBatchSize())')
-    contestants = checked_list("contestants", contestants, check, "a list of at least one Contestant", minimum=1)
-    if groups is not None:
-        groups = checked_list("groups", groups, checked_submissions, "a list of lists of submissions", minimum=1)
     tasks = [
         (workloads, contestant, seed, recurrences, groups, make_search)
         for workloads in jobs
@@ -134,15 +116,12 @@ def compare_policies(
     return results
 
 
-def write_runs(results: Iterable[PolicyResult], path: str | Path) -> None:
+def write_runs(results: Iterable[PolicyResult], path: Path) -> None:
     """Write every training of some replays as CSV, one a line.
 
     Raises:
-        UsageError: An argument is wrong.
         OSError: The file cannot be written.
     """
-    check = partial(checked_instance, kind=PolicyResult, example="one of those of compare_policies()")
-    results = checked_list("results", results, check, "the results of compare_policies()")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -157,7 +136,7 @@ def write_runs(results: Iterable[PolicyResult], path: str | Path) -> None:
                         + [f"{value:.3f}" for value in (run.seconds, run.energy_joules, run.cost, each.charged_cost)]
                         + [each.reason]
                     )
-    write_atomically(Path(checked_path("path", path, "runs.csv")), text.getvalue().encode())
+    write_atomically(path, text.getvalue().encode())
 
 
 _Task = tuple[Sequence[Workload], Contestant, int, int, Sequence[Sequence[Submission]] | None, SearchFactory]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
-from zeus_core._validate import checked_instance, checked_list, checked_text
 from zeus_core.jobs.replay._policy_comparison import PolicyResult
 from zeus_core.report._figure import new_figure, write_figure
 
@@ -19,12 +17,8 @@ def regret_table(results: Sequence[PolicyResult]) -> str:
     """Return the mean cumulative regret of each policy, over all jobs and for each, as a table.
 
     Args:
-        results: Those of `compare_policies`.
-
-    Raises:
-        UsageError: They are something else, or empty.
+        results: Those of `compare_policies`, at least one.
     """
-    results = _checked(results)
     policies = list(dict.fromkeys(result.policy for result in results))
     jobs = list(dict.fromkeys((result.gpu_model, result.job) for result in results))
     names = [f"{model} {job}" for model, job in jobs] if len(jobs) > 1 else []
@@ -58,16 +52,14 @@ def draw_regrets(results: Sequence[PolicyResult], title: str, path: str | Path) 
     """Draw the cumulative regret of each policy over the recurrences, the mean over all jobs.
 
     Args:
-        results: Those of `compare_policies`.
+        results: Those of `compare_policies`, at least one.
         title: Heading of the picture.
         path: The file to write; its suffix (`.png`, `.svg`) is the format.
 
     Raises:
-        UsageError: An argument is wrong, matplotlib is not installed, or the suffix is no format.
+        UsageError: Matplotlib is not installed, or the suffix is no format.
         OSError: The file cannot be written.
     """
-    results = _checked(results)
-    checked_text("title", title)
     figure = new_figure(7, 4.5)
     from matplotlib.ticker import FixedLocator, StrMethodFormatter
 
@@ -87,11 +79,6 @@ def draw_regrets(results: Sequence[PolicyResult], title: str, path: str | Path) 
     axes.grid(alpha=0.3)
     axes.legend()
     write_figure(figure, path)
-
-
-def _checked(results: Sequence[PolicyResult]) -> list[PolicyResult]:
-    check = partial(checked_instance, kind=PolicyResult, example="one of those of compare_policies()")
-    return checked_list("results", results, check, "the results of compare_policies()", minimum=1)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -9,14 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zeus_core._validate import (
-    checked_instance,
-    checked_number,
-    checked_path,
-    checked_text,
-    checked_whole_number,
-    shown,
-)
+from zeus_core._validate import checked_number, checked_path, checked_whole_number, shown
 from zeus_core.errors import UsageError
 from zeus_core.jobs.replay._workload import EpochAtLimit, RecordedSize, Workload
 
@@ -50,8 +43,7 @@ class RecordedJob:
     max_epochs: int
 
     def __post_init__(self) -> None:
-        """Check the attributes."""
-        checked_text("dataset", self.dataset)
+        """Check the attributes, which come from a command line."""
         checked_number("target", self.target, -_MAX, _MAX, "a number, such as 0.84")
         checked_whole_number("default", self.default, 1)
         checked_whole_number("max_epochs", self.max_epochs, 1)
@@ -64,18 +56,10 @@ class Submission:
     Attributes:
         seconds: The time.
         runtime_factor: Its duration over that of an average one.
-
-    Raises:
-        UsageError: One of them cannot be.
     """
 
     seconds: float
     runtime_factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the attributes."""
-        checked_number("seconds", self.seconds, 0.0, math.inf, "seconds, at least 0")
-        checked_number("runtime_factor", self.runtime_factor, 0.0, math.inf, "a factor above 0", is_open=True)
 
 
 def read_workloads(
@@ -94,8 +78,6 @@ def read_workloads(
     Raises:
         UsageError: A file cannot be read, or has no such job; or nothing reaches the target.
     """
-    checked_instance("job", job, RecordedJob, 'RecordedJob("cifar100", 0.6, 1024, 100)')
-    checked_text("gpu_model", gpu_model)
     powers = list(_rows(power, _POWER, "summary_power_v100.csv"))
     if not powers:
         raise UsageError(f"{power} has no rows")

@@ -7,14 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from zeus_core._validate import (
-    checked_instance,
-    checked_list,
-    checked_mapping,
-    checked_number,
-    checked_text,
-    checked_whole_number,
-)
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.search import Search, Trial
@@ -34,18 +26,10 @@ class EpochAtLimit:
     Attributes:
         seconds: Its duration.
         joules: Its energy.
-
-    Raises:
-        UsageError: One of them is not a number, or below 0.
     """
 
     seconds: float
     joules: float
-
-    def __post_init__(self) -> None:
-        """Check the attributes."""
-        for name in ("seconds", "joules"):
-            checked_number(f"EpochAtLimit.{name}", getattr(self, name), 0.0, math.inf, "a number, at least 0")
 
 
 @dataclass(frozen=True)
@@ -55,23 +39,10 @@ class RecordedSize:
     Attributes:
         epochs: Epochs to the target of each recorded training; None where the target was never reached.
         limits: An epoch at each power limit, by watts.
-
-    Raises:
-        UsageError: One of them is something else, or empty.
     """
 
     epochs: tuple[int | None, ...]
     limits: Mapping[int, EpochAtLimit]
-
-    def __post_init__(self) -> None:
-        """Check the attributes."""
-        epochs = checked_list("epochs", self.epochs, _checked_epochs, "epochs, such as [12, None, 14]", minimum=1)
-        object.__setattr__(self, "epochs", tuple(epochs))
-        if not checked_mapping("limits", self.limits, "{250: EpochAtLimit(60.0, 12000.0)}"):
-            raise UsageError("limits is empty; it must hold an epoch at one power limit at least")
-        for watts, epoch in self.limits.items():
-            checked_whole_number("a power limit of RecordedSize.limits", watts, 1)
-            checked_instance(f"limits[{watts}]", epoch, EpochAtLimit, "EpochAtLimit(60.0, 12000.0)")
 
 
 @dataclass(frozen=True)
@@ -115,16 +86,7 @@ class Workload:
     eta_knob: float = 0.5
 
     def __post_init__(self) -> None:
-        """Check the attributes."""
-        checked_text("name", self.name)
-        checked_text("gpu_model", self.gpu_model)
-        for size, recorded in checked_mapping("sizes", self.sizes, "{64: RecordedSize(...)}").items():
-            checked_whole_number("a batch size of Workload.sizes", size, 1)
-            checked_instance(f"sizes[{size}]", recorded, RecordedSize, "RecordedSize(epochs=(12,), limits={...})")
-        checked_whole_number("default", self.default, 1)
-        checked_whole_number("max_epochs", self.max_epochs, 1)
-        checked_number("max_power_watts", self.max_power_watts, 0.0, math.inf, "watts, such as 300", is_open=True)
-        checked_number("eta_knob", self.eta_knob, 0.0, 1.0, "0 (time alone) to 1 (energy alone), such as 0.5")
+        """Check that there is something to replay."""
         if self.default not in self.sizes:
             known = ", ".join(map(str, sorted(self.sizes)))
             raise UsageError(f"default is {self.default}; {self.name} on {self.gpu_model} was recorded at {known}")
@@ -187,7 +149,3 @@ class Workload:
         reached = [one for one in epochs if one is not None and one <= self.max_epochs]
         used = math.fsum(reached) + self.max_epochs * (len(epochs) - len(reached))
         return self.best_epoch_cost(size) * used / len(reached) if reached else math.inf
-
-
-def _checked_epochs(name: str, epochs: int | None) -> int | None:
-    return None if epochs is None else checked_whole_number(name, epochs, 1)

@@ -28,7 +28,7 @@ class Goal(NamedTuple):
         energy_weight: Cost of a joule.
         time_weight: Cost of a second.
         max_slowdown: Longest accepted step over the shortest possible; infinite if any is accepted.
-        is_time: Whether the cost is the duration itself: `max_slowdown` is 1, and the weights tell among the shortest.
+        is_time: Whether the cost is the duration itself: `max_slowdown` is 1, and the weights choose among these.
     """
 
     energy_weight: float

@@ -25,6 +25,8 @@ from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOptions, 
 
 __all__ = ["AllocationPlan", "RankShare", "checked_devices", "checked_reduce_seconds", "read_plan", "write_plan"]
 
+_FORMAT = JsonFormat("zeus-core allocation plan", 1)
+
 
 @dataclass(frozen=True)
 class RankShare:
@@ -192,9 +194,6 @@ def checked_reduce_seconds(seconds: float) -> float:
         UsageError: It is none.
     """
     return checked_number("reduce_seconds", seconds, 0.0, 1e9, "seconds, 0 to 1e9, such as 0.01")
-
-
-_FORMAT = JsonFormat("zeus-core allocation plan", 1)
 
 
 def write_plan(plan: AllocationPlan, path: str | Path) -> None:

@@ -39,7 +39,7 @@ class DeviceProfile:
         gpu_model: The product name of the GPU, such as "NVIDIA A40".
         points: The measured steps, of two batch sizes at least at each setting.
         blocking_power_watts: Power of the GPU while it waits for others in a collective.
-        work: A name that tells this work from other work, such as "cifar100/shufflenetv2"; empty if there is only one.
+        work: The name of this work, such as "cifar100/shufflenetv2"; empty if there is only one.
         knob: The name of the setting: "power limit" (watts) or "SM clock" (MHz).
 
     Raises:

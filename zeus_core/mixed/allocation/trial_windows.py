@@ -12,7 +12,7 @@ from zeus_core.mixed.allocation.device_profile import DeviceProfile
 __all__ = ["MeasuredWindow", "profile_of_windows", "split_in_proportion", "trial_splits"]
 
 # Every other rank gets three times the samples of its neighbours, and then the reverse: two sizes far apart for a line,
-# and a third that tells whether it is one. Larger ones would need more memory than people leave free, unless they say
+# and a third that shows whether it is one. Larger ones would need more memory than people leave free, unless they say
 # how much there is: then five times, so that a GPU twice as quick as the mean of all gets what suits it.
 _TIMES, _TIMES_IN_KNOWN_MEMORY = 3, 5
 # A share of further waiting below which its power is lost in the errors of energy counters.
@@ -99,7 +99,7 @@ def trial_splits(
         global_batch: Samples of all ranks.
         max_batches: The most that the memory of each rank holds; any batch if None.
         multiple_of: Each batch is a multiple of this number, as the global batch is.
-        foreseen: The most that the memory of each rank is foreseen to hold; None where nobody can tell.
+        foreseen: The most that the memory of each rank is foreseen to hold; None where that is not known.
 
     Returns:
         The equal split alone if the global batch is too small for two sizes on each rank.

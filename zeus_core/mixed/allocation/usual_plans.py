@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation._goal import Goal
-from zeus_core.mixed.allocation.allocation_plan import AllocationPlan, checked_devices
+from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
 from zeus_core.mixed.allocation.device_options import DeviceOption, DeviceOptions, checked_global_batch
 from zeus_core.search._objectives import Objective
 
@@ -27,7 +27,6 @@ def even_plan(
     Raises:
         UsageError: An argument is wrong, or a device cannot hold its batch; the message names it.
     """
-    devices = checked_devices(devices)
     units = checked_global_batch(global_batch, multiple_of)
     return _plan("even", devices, _shared(units, [1.0] * len(devices)), multiple_of, reduce_seconds, objective)
 
@@ -45,7 +44,6 @@ def proportional_plan(
     Raises:
         UsageError: An argument is wrong, or a device cannot hold its batch; the message names it.
     """
-    devices = checked_devices(devices)
     units = checked_global_batch(global_batch, multiple_of)
     equal = max(1, units * multiple_of // len(devices))
     throughputs = [equal / _highest(device).seconds(equal) for device in devices]

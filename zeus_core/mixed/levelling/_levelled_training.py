@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 # The ranks exchange the times of their steps as often as takes at most this share of the time of training. Over gloo an
-# exchange takes 0.2 to 1 ms, so that steps of 0.5 s are told one by one.
+# exchange takes 0.2 to 1 ms, so that steps of 0.5 s are exchanged one by one.
 _EXCHANGE_FRACTION = 0.002
 _MAX_STEPS_APART = 64
 _COMPARED_STEPS = 8  # at the original settings, before the first change
@@ -96,27 +96,27 @@ class Session:
         """Whether nothing is set."""
         return self._observation is not None
 
-    def take_step(self, work: OwnWork | None) -> bool:
-        """Take in a step; None for one that is not counted. Returns whether something was learned."""
+    def add_step(self, work: OwnWork | None) -> bool:
+        """Add a step; None for one that is not counted. Returns whether the ranks have exchanged their times."""
         self._steps.append(work)
         if len(self._steps) <= self._steps_apart:  # the device may still be at work at the latest one
             return False
-        told, self._steps = self._steps[:-1], self._steps[-1:]
+        ended, self._steps = self._steps[:-1], self._steps[-1:]
         before = self._time_source.now()
-        ranks = self._exchange.gather(lambda: self._report(told))
+        ranks = self._exchange.gather(lambda: self._report(ended))
         self._steps_apart = ranks[0]["steps_apart"]
         clocks = [rank["clock_mhz"] for rank in ranks]
         steps = [own for own in zip(*(rank["seconds"] for rank in ranks), strict=True) if all(own)]  # else one is lost
         for own_seconds in steps:
             self._note_waiting(own_seconds)
             if self._observation is not None:
-                self._observation.take_step(own_seconds[self._exchange.rank], max(own_seconds))
-            elif self.leveller.tell(own_seconds, None if None in clocks else clocks):
+                self._observation.add_step(own_seconds[self._exchange.rank], max(own_seconds))
+            elif self.leveller.add_step(own_seconds, None if None in clocks else clocks):
                 self._exchange.attempt(self._set_own)
                 break
         if self._observation is not None:
-            self._observation.predict(self._exchange, len(told), clocks[self._exchange.rank])
-        self._choose_steps_apart(before, len(told))
+            self._observation.predict(self._exchange, len(ended), clocks[self._exchange.rank])
+        self._choose_steps_apart(before, len(ended))
         return True
 
     def rows(self) -> dict[str, str]:
@@ -144,10 +144,10 @@ class Session:
         denials = self._exchange.gather(lambda: self._hold.set(self.leveller.settings[self._exchange.rank]))
         return self._exchange.complaint(denials) if any(denials) else None
 
-    def _report(self, told: Sequence[OwnWork | None]) -> dict[str, Any]:
+    def _report(self, ended: Sequence[OwnWork | None]) -> dict[str, Any]:
         clocks_mhz = () if self._sampler is None else self._sampler.take_means_mhz()
         return {
-            "seconds": [None if work is None else work.seconds for work in told],
+            "seconds": [None if work is None else work.seconds for work in ended],
             "clock_mhz": min(clocks_mhz, default=None),
             "steps_apart": self._proposed_steps_apart,
         }

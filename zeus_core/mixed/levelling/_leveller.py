@@ -1,4 +1,4 @@
-"""Which setting each rank of a job needs so that none waits for another. Pure: it is told the times of steps."""
+"""Which setting each rank of a job needs so that none waits for another, by the times of steps. Pure."""
 
 from __future__ import annotations
 
@@ -43,6 +43,12 @@ _BACK_OFF = 1.5
 _LIMIT_SHARED_EXPONENT = 1.5  # of limits that share a budget: each change takes away a third to all of the difference
 _MIN_APART_FRACTION = 0.006  # of times that are to be equal: limits 5 W apart are up to 0.8 % of time apart
 
+_REACH = 6.0  # standard deviations, beyond which a time lies once in a billion cases
+_POINTS = 33  # of the integral: within 1e-3 of a standard deviation of what 1,000 give, for 2 to 1,024 times
+
+_AWAY = np.linspace(-_REACH, _REACH, 601)
+_SHARE = np.array([0.5 * math.erfc(-away / math.sqrt(2)) for away in _AWAY])  # of a Gaussian that is below
+
 
 class Leveller:
     """Chooses a setting for each rank: the lowest at which it does not hold the others up.
@@ -51,7 +57,7 @@ class Leveller:
     down until it takes as long, and up again once it holds others up. With a budget, the settings are power limits
     whose sum it is: it is divided so that all take the same time.
 
-    All ranks are told the same, and so come to the same. On a busy machine a call took 0.4 to 0.6 ms for 1,024 ranks;
+    All ranks get the same times, and so choose the same. On a busy machine a call took 0.4 to 0.6 ms for 1,024 ranks;
     where it chooses, some ten times in a run, 27 to 208 ms.
 
     Args:
@@ -91,8 +97,8 @@ class Leveller:
     def _in_force(self) -> _Numbers:
         return np.take_along_axis(self._settings, self._places[:, None], axis=1)[:, 0]
 
-    def tell(self, own_seconds: Sequence[float], effective: Sequence[float] | None = None) -> bool:
-        """Take in a step, and choose.
+    def add_step(self, own_seconds: Sequence[float], effective: Sequence[float] | None = None) -> bool:
+        """Add a step, and choose.
 
         Args:
             own_seconds: The time of the own work of each rank in it, without waiting for others.
@@ -106,7 +112,7 @@ class Leveller:
             return False
         setting, times = self._in_force, self._times
         had = setting if effective is None else np.minimum(np.asarray(effective, dtype=float), setting)
-        has_shifted, is_stray = times.take_step(np.asarray(own_seconds, dtype=float), had, self._places == 0)
+        has_shifted, is_stray = times.add_step(np.asarray(own_seconds, dtype=float), had, self._places == 0)
         self._quiet_steps += 1
         if has_shifted.any():
             self._needed_steps[has_shifted] = _MIN_STEPS
@@ -170,7 +176,7 @@ class Leveller:
         return self._within(budget)
 
     def _within(self, budget: float) -> _Places:
-        """Return the places of limits with this sum by which all take the same time, as far as can be told."""
+        """Return the places of limits with this sum by which all take the same time, by the times so far."""
         seconds, in_force = self._times.seconds, self._in_force
 
         def places(equal_seconds: float) -> _Places:
@@ -206,15 +212,11 @@ class Leveller:
         return True
 
 
-_REACH = 6.0  # standard deviations, beyond which a time lies once in a billion cases
-_POINTS = 33  # of the integral: within 1e-3 of a standard deviation of what 1,000 give, for 2 to 1,024 times
-
-_AWAY = np.linspace(-_REACH, _REACH, 601)
-_SHARE = np.array([0.5 * math.erfc(-away / math.sqrt(2)) for away in _AWAY])  # of a Gaussian that is below
-
-
 def mean_longest(means: _Numbers, deviations: _Numbers) -> float:
     """Return the mean of the longest of some times, which are independent and Gaussian.
+
+    With the probability F(t) = prod_i Phi((t - mean_i) / deviation_i) that all are below t, and an upper end h above
+    which none lies, the mean is h - the integral of F up to h, by the trapezoidal rule.
 
     Args:
         means: Their means.

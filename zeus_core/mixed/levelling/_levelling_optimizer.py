@@ -51,7 +51,7 @@ class LevellingOptimizer(TrainingOptimizer):
     """Lowers the clock, or the power limit, of GPUs that wait for slower ones, as far as it lengthens no step.
 
     A data-parallel step lasts as long as that of the slowest rank: of GPUs of one model, which differ by some percent,
-    of different models, or of one with more work or less air. The others are early, and draw power for it. Tell it the
+    of different models, or of one with more work or less air. The others are early, and draw power for it. Report the
     end of the own work of a step, before the gradients of the other ranks are waited for:
 
         optimizer = LevellingOptimizer(ZeusMonitor(), world=torch_world())
@@ -78,7 +78,7 @@ class LevellingOptimizer(TrainingOptimizer):
         knob: "clock" for the SM clock, or "power limit"; if None "clock", and "power limit" with a budget.
         budget_watts: The power of all GPUs of the job together; None for none.
         after: A search for a common setting, such as a `GlobalPowerLimitOptimizer` with the same monitor, which this
-            object then tells of all events. Levelling begins below the setting that it chooses. None for none.
+            object then sends all events to. Levelling begins below the setting that it chooses. None for none.
         mode: "level", or "observe" to change nothing, measure who waits, and predict what levelling would save.
         original_clock_mhz: The clock that the GPUs were locked at before; None if they were not locked.
         world: The ranks, such as `zeus_core.pytorch.torch_world()`.
@@ -170,7 +170,7 @@ class LevellingOptimizer(TrainingOptimizer):
             self._events = checked_function("events", events, "a maker")
 
     def use_work(self, work: Mapping[str, int | str]) -> None:
-        """Tell the work of a step from other work; see `GlobalPowerLimitOptimizer.use_work`."""
+        """Distinguish the work of a step from other work; see `GlobalPowerLimitOptimizer.use_work`."""
         self._search.use_work({**work, "levelled": 1})  # trials take less energy than they would without
 
     def state_dict(self) -> dict[str, Any]:
@@ -257,7 +257,7 @@ class LevellingOptimizer(TrainingOptimizer):
             return  # the search is under way
         if self._session is None:
             self._session = self._started(level)
-        elif self._session.take_step(work):
+        elif self._session.add_step(work):
             self._rows = self._session.rows()
 
     @contained

@@ -18,8 +18,8 @@ __all__ = ["RankTimes"]
 _SHIFT_STEPS = 3  # in a row, all early or all late: one alone is a stray step, such as a slow batch
 _SHIFT_ERRORS = 4.0  # by chance, a step is farther off than that once in 16,000, and three in a row never are
 _MIN_SHIFT_FRACTION = 0.01
-_KNOWN_STEPS = 6  # of a rank before one of its steps can be told to be stray
-_SCATTER_STEPS = 64  # the latest ones of all ranks tell how far a step scatters
+_KNOWN_STEPS = 6  # of a rank before one of its steps can count as stray
+_SCATTER_STEPS = 64  # the latest ones of all ranks, which the scatter of a step is estimated from
 _MAX_STEPS = 512  # a mean follows what changes as slowly as the temperature of a machine room
 _WEIGHED_STEPS = 64
 
@@ -97,8 +97,8 @@ class RankTimes:
         """Return the standard deviations of a step that is expected to take so long, with the error of its mean."""
         return np.asarray(seconds * np.hypot(self.scatter, errors))
 
-    def take_step(self, own_seconds: _Numbers, effective: _Numbers, is_top: _Flags) -> tuple[_Flags, bool]:
-        """Take in a step.
+    def add_step(self, own_seconds: _Numbers, effective: _Numbers, is_top: _Flags) -> tuple[_Flags, bool]:
+        """Add a step.
 
         Args:
             own_seconds: The time of each rank.
@@ -160,7 +160,10 @@ class RankTimes:
         return np.where(np.isnan(self._exponent_variances), usual, self._exponent_variances)
 
     def _variances_at(self, below: _Numbers) -> _Numbers:
-        """Return the variances of the logarithms of times at settings (columns) this far below the present ones."""
+        """Return the variances of the logarithms of times at settings (columns) this far below the present ones.
+
+        With the state of `_weigh` and b = log(present setting / setting): V + 2 b C + b^2 X + (unforeseen b)^2.
+        """
         unforeseen = (_PREDICTED_ERROR * below / max(self.scatter, _MIN_SCATTER)) ** 2
         known = self._variances[:, None] + 2 * below * self._covariances[:, None]
         return np.asarray(known + below**2 * self._known_exponent_variances()[:, None] + unforeseen)
@@ -205,7 +208,15 @@ class RankTimes:
         self._top = np.where(is_top, self.effective, self._top)
 
     def _weigh(self, apart: _Numbers, is_counted: _Flags) -> None:
-        """Correct times and exponents by how far a step was off: a Kalman filter, in variances of a step."""
+        """Correct times and exponents by how far a step was off.
+
+        A Kalman filter of two states, the logarithm of the time and the exponent, with variances V and X and the
+        covariance C in units of the variance of one step; a step observes the first, with variance 1 and error e.
+
+            gains               g = V / (V + 1),  h = C / (V + 1)
+            states              time *= 1 + g e,  exponent += h e
+            variances           V -= g V,  X -= h C,  C -= g C
+        """
         is_first = np.isinf(self._variances)
         variances = np.where(is_first, 1.0, self._variances)
         if self._scatter_count:  # a GPU that does not do as predicted is measured anew

@@ -13,13 +13,15 @@ from zeus_core.search._trial import Trial
 
 __all__ = ["Observation", "PredictedSaving", "predicted_saving"]
 
-
 # The power while waiting in a collective, over that of work: 40 to 60 % on measured GPUs, and NCCL spins. The lowest
 # and the highest are those of an idle GPU, and of one that takes as much as at work.
 _BLOCKING_FRACTION = 0.5
 _MIN_BLOCKING_FRACTION = 0.2
 _MAX_BLOCKING_FRACTION = 1.0
 _STEPS, _STEP_CV = 16, 0.01  # of the steps that were observed, about: the prior counts for more than their scatter
+_FIRST_STEPS = 16  # to the first prediction; each further one takes twice as many
+_MAX_STEP_FRACTION = 2.0  # of the slowest work: in a longer step something other than training took place
+_WINDOW = "zeus-core levelling"
 
 
 class PredictedSaving(NamedTuple):
@@ -57,7 +59,7 @@ def predicted_saving(
     measurement = Measurement.from_energies(own_seconds * _STEPS, {0: work_joules * _STEPS})
     search.tell(Trial(clocks_mhz[0], _STEPS, measurement, _STEP_CV * own_seconds))
     prediction = search.prediction(clocks_mhz[place])
-    assert prediction is not None, "the first clock was told"
+    assert prediction is not None, "the search has a trial at the first clock"
     stretch = min(prediction.slowdown_factor, slowest_seconds / own_seconds) - 1
 
     def saved(blocking_fraction: float, saving_fraction: float) -> float:
@@ -75,11 +77,6 @@ def predicted_saving(
 
 def _lowest(clocks_mhz: Sequence[int], enough_mhz: float) -> int:
     return max(place for place, clock_mhz in enumerate(clocks_mhz) if place == 0 or clock_mhz >= enough_mhz)
-
-
-_FIRST_STEPS = 16  # to the first prediction; each further one takes twice as many
-_WINDOW = "zeus-core levelling"
-_MAX_STEP_FRACTION = 2.0  # of the slowest work: in a longer step something other than training took place
 
 
 class Observation:
@@ -101,9 +98,9 @@ class Observation:
         self._is_open = False
         self._begin()
 
-    def take_step(self, own_seconds: float, slowest_seconds: float) -> None:
-        """Take in the time of the own work of this rank in a step, and of the slowest one."""
-        self._told += 1
+    def add_step(self, own_seconds: float, slowest_seconds: float) -> None:
+        """Add the time of the own work of this rank in a step, and of the slowest one."""
+        self._counted += 1
         self._own_seconds += own_seconds
         self._slowest_seconds += slowest_seconds
 
@@ -119,9 +116,9 @@ class Observation:
         if self._steps < self._due_steps:
             return
         self._due_steps *= 2
-        told = exchange.gather(lambda: self._own(clock_mhz))
-        if None not in told:
-            self._predicted = PredictedSaving(*map(sum, zip(*told, strict=True)))
+        savings = exchange.gather(lambda: self._own(clock_mhz))
+        if None not in savings:
+            self._predicted = PredictedSaving(*map(sum, zip(*savings, strict=True)))
         self._begin()
 
     def rows(self) -> dict[str, str]:
@@ -142,7 +139,7 @@ class Observation:
             self._monitor.end_window(_WINDOW, sync_execution=False, cancel=True)
 
     def _begin(self) -> None:
-        self._steps = self._told = 0
+        self._steps = self._counted = 0
         self._own_seconds = self._slowest_seconds = 0.0
         self._monitor.begin_window(_WINDOW, sync_execution=False, restart=True)
         self._is_open = True
@@ -153,9 +150,9 @@ class Observation:
         measurement = self._monitor.end_window(_WINDOW, sync_execution=False)
         (joules,) = measurement.gpu_energy.values()
         step_seconds = measurement.time / self._steps
-        if joules is None or clock_mhz is None or not self._told or not self._clocks_mhz or self._own_seconds <= 0:
+        if joules is None or clock_mhz is None or not self._counted or not self._clocks_mhz or self._own_seconds <= 0:
             return None
-        own_seconds, slowest_seconds = self._own_seconds / self._told, self._slowest_seconds / self._told
+        own_seconds, slowest_seconds = self._own_seconds / self._counted, self._slowest_seconds / self._counted
         if step_seconds > _MAX_STEP_FRACTION * slowest_seconds:
             return None
         clocks_mhz = [round(clock_mhz), *(clock for clock in self._clocks_mhz if clock < round(clock_mhz))]

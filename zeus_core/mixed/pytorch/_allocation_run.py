@@ -61,13 +61,13 @@ class AllocationRun:
     def __init__(self, allocation: BatchAllocation, world: World, check: Callable[[], None]) -> None:
         self._allocation = allocation
         self._exchange = Exchange(world)
-        told = self._exchange.gather(lambda: _told(allocation, check))
-        if any(rank["same"] != told[0]["same"] for rank in told):
+        reports = self._exchange.gather(lambda: _report_of(allocation, check))
+        if any(rank["same"] != reports[0]["same"] for rank in reports):
             raise UsageError(
                 "the ranks have different arguments for BatchAllocation; all but max_batch must be the same"
             )
-        self._caps = [rank["max_batch"] for rank in told]
-        models = [rank["gpu_model"] for rank in told]
+        self._caps = [rank["max_batch"] for rank in reports]
+        models = [rank["gpu_model"] for rank in reports]
         self._plans = PlanChoice(allocation, models, self._caps)
         splits = self._plans.trial_splits()
         self.batches: tuple[int, ...] = splits[0]
@@ -166,16 +166,16 @@ class AllocationRun:
     def _begin_trials(self, sampler: UnevenBatchSampler) -> None:
         """Agree on the length of all trials, and lay them out from the first global batch that no rank has loaded."""
         seconds = min(after - before for before, after in itertools.pairwise(self._begins))
-        told = self._exchange.gather(lambda: (seconds, sampler.drawn, self._foreseen_batch()))
-        self._try_what_fits([foreseen for *_, foreseen in told])
-        slowest = max(rank_seconds for rank_seconds, *_ in told)
+        reports = self._exchange.gather(lambda: (seconds, sampler.drawn, self._foreseen_batch()))
+        self._try_what_fits([foreseen for *_, foreseen in reports])
+        slowest = max(rank_seconds for rank_seconds, *_ in reports)
         steps = math.ceil(_MIN_WINDOW_SECONDS / slowest) if slowest > 0.0 else self._allocation.steps
         room = len(sampler) - 1 - SETTLING_STEPS
         length = SETTLING_STEPS + max(self._allocation.steps, min(steps, room))
-        self._lay_out(TrialSchedule(self._trials, length), sampler, max(drawn for _, drawn, _ in told))
+        self._lay_out(TrialSchedule(self._trials, length), sampler, max(drawn for _, drawn, _ in reports))
 
     def _foreseen_batch(self) -> int | None:
-        """Return the largest batch that the memory of this rank holds, as far as can be told; None if not."""
+        """Return the largest batch that the memory of this rank holds, as far as is known; None if not."""
         assert self._measured is not None
         is_stated = self._caps[self._exchange.rank] is not None
         return None if is_stated else self._measured.memory.largest_batch(self.batches[self._exchange.rank])
@@ -200,15 +200,15 @@ class AllocationRun:
 
     def _conclude(self, sampler: UnevenBatchSampler) -> None:
         """Agree on a plan, and follow it from the first global batch that no rank has begun to load."""
-        told = self._exchange.gather(lambda: self._report(sampler))
-        drawn = max(rank["drawn"] for rank in told)
-        disturbed = set.intersection(*(set(rank["disturbed"]) for rank in told))
+        reports = self._exchange.gather(lambda: self._report(sampler))
+        drawn = max(rank["drawn"] for rank in reports)
+        disturbed = set.intersection(*(set(rank["disturbed"]) for rank in reports))
         self._rounds += 1
         if disturbed and self._rounds < _MAX_ROUNDS and self._schedule is not None:
             again = [trial for trial in self._trials if trial.number in disturbed]
             self._lay_out(TrialSchedule(again, self._schedule.length), sampler, drawn)
             return
-        plan = decode(AllocationPlan, self._exchange.decide(lambda: self._decided(told, disturbed)), "the plan")
+        plan = decode(AllocationPlan, self._exchange.decide(lambda: self._decided(reports, disturbed)), "the plan")
         self._stop()
         self._follow(plan)
         sampler.use(plan.batches, drawn)
@@ -227,10 +227,10 @@ class AllocationRun:
             "drawn": sampler.drawn,
         }
 
-    def _decided(self, told: Sequence[dict[str, Any]], disturbed: set[int]) -> Any:
+    def _decided(self, reports: Sequence[dict[str, Any]], disturbed: set[int]) -> Any:
         if disturbed:
             raise UsageError("something else than training steps, such as evaluations, was in all that was measured")
-        return encode(self._plans.measured(told))
+        return encode(self._plans.measured(reports))
 
     def _follow(self, plan: AllocationPlan) -> None:
         self._allocation.plan = plan
@@ -251,8 +251,8 @@ class AllocationRun:
             self._limits.restore()
 
 
-def _told(allocation: BatchAllocation, check: Callable[[], None]) -> dict[str, Any]:
-    """Return what this rank tells the others."""
+def _report_of(allocation: BatchAllocation, check: Callable[[], None]) -> dict[str, Any]:
+    """Return what this rank reports to the others."""
     check()
     if len(allocation.monitor.gpus) > 1:
         raise UsageError("monitor measures several GPUs; it must measure that of this rank: gpu_indices=[local_rank]")

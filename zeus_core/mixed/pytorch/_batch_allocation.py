@@ -46,7 +46,7 @@ class BatchAllocation:
             largest it has tried, which is one and a half times an equal share, or less if that would not fit.
         multiple_of: Each batch is a multiple of this number of samples.
         folder: Where rank 0 keeps profiles; nowhere if None.
-        work: A name that tells this training from others, such as "gpt2/owt"; needed where they share a folder.
+        work: A name that distinguishes this training from others, such as "gpt2/owt"; needed where they share a folder.
         steps: Steps that are measured for each of the sizes and limits.
 
     Attributes:

@@ -37,7 +37,7 @@ class PlanChoice:
         """Return the splits of a global batch to measure; see `zeus_core.mixed.allocation.trial_windows.trial_splits`.
 
         Args:
-            foreseen: The largest batch of each rank, as far as can be told while training; None before.
+            foreseen: The largest batch of each rank, as far as is known while training; None before.
         """
         return trial_splits(self._allocation.global_batch, self._caps, self._allocation.multiple_of, foreseen)
 
@@ -54,20 +54,20 @@ class PlanChoice:
             _logger.warning("the profiles in %s are of no use, and measured again: %s", allocation.folder, error)
             return None
 
-    def measured(self, told: Sequence[dict[str, Any]]) -> AllocationPlan:
+    def measured(self, reports: Sequence[dict[str, Any]]) -> AllocationPlan:
         """Return the plan by what the ranks have measured, and keep their profiles.
 
         Args:
-            told: The report of each rank.
+            reports: One of each rank.
 
         Raises:
             UsageError: There is no plan by it.
         """
-        profiles = [decode(DeviceProfile, rank["profile"], "the profile") for rank in told]
+        profiles = [decode(DeviceProfile, rank["profile"], "the profile") for rank in reports]
         if self._allocation.folder is not None:
             for profile in {profile.gpu_model: profile for profile in profiles}.values():
                 keep_profile(profile, self._allocation.folder)
-        by_trial = zip(*(rank["windows"] for rank in told), strict=True)
+        by_trial = zip(*(rank["windows"] for rank in reports), strict=True)
         rest = [max(w["interval_seconds"] for w in ranks) - max(w["step_seconds"] for w in ranks) for ranks in by_trial]
         return self._plan(profiles, max(0.0, statistics.median(rest)))
 

@@ -67,7 +67,7 @@ class UnevenBatchSampler(Sampler[list[int]]):
     many batches. The last, incomplete global batch is split in proportion, or dropped.
 
     A rank without a sample in a global batch must still take part in its collectives: it gets the first sample of the
-    global batch, which is to be weighted by 0 (`sizes` tells).
+    global batch, which is to be weighted by 0 (see `sizes`).
 
     Args:
         order: A sampler of single samples, such as a `RandomSampler`, with the same order on all ranks.

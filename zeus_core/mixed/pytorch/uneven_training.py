@@ -149,15 +149,15 @@ class UnevenTraining:
 def _agreed(world: World, given: Sequence[int] | AllocationPlan, check: Callable[[], None]) -> tuple[int, ...]:
     """Return the batches of all ranks, once all have found them right: a collective call."""
 
-    def tell() -> list[int]:
+    def report() -> list[int]:
         check()
         return list(checked_batches(_batches_in(given), ranks=world.size))
 
-    told = Exchange(world).gather(tell)
-    for rank, others in enumerate(told):
-        if others != told[0]:
-            raise UsageError(f"batches is {told[0]} on rank 0 and {others} on rank {rank}; all ranks need the same")
-    return tuple(told[0])
+    reports = Exchange(world).gather(report)
+    for rank, others in enumerate(reports):
+        if others != reports[0]:
+            raise UsageError(f"batches is {reports[0]} on rank 0 and {others} on rank {rank}; all ranks need the same")
+    return tuple(reports[0])
 
 
 def check_total(given: AnyBatches, total: int) -> None:
