@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from zeus_core._codec import decode, encode
-from zeus_core._documents import JsonFormat
-from zeus_core._validate import shown
-from zeus_core.errors import UsageError
+from zeus_core._documents import JsonFormat, parse_json
 from zeus_core.jobs._target import Target
 from zeus_core.jobs.policies import BatchRun
 
@@ -168,19 +164,13 @@ def record_to_text(record: RunRecord) -> str:
     return json.dumps(_RUN.document(encode(record)), allow_nan=False)
 
 
-def record_from_text(text: Any) -> RunRecord:
+def record_from_text(text: str) -> RunRecord:
     """Return the record in a JSON text.
 
     Raises:
         UsageError: It is something else, or of another version.
     """
-    try:
-        document = json.loads(text)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"a run is {shown(text)}, which is not JSON") from error
-    if not isinstance(document, Mapping):
-        raise UsageError(f"a run is {shown(document)}; it must be an object")
-    return decode(RunRecord, _RUN.fields(document))
+    return decode(RunRecord, _RUN.fields(parse_json(text)))
 
 
 def ended(record: RunRecord, outcome: str, reason: str) -> RunRecord:

@@ -274,7 +274,7 @@ def _record_of(trial: FrozenTrial) -> RunRecord | None:
     text = trial.user_attrs.get(_ATTRIBUTE)
     if text is None:
         return None
-    record = record_from_text(text)
+    record = record_from_text(str(text))
     if trial.state.is_finished() and record.outcome == "running":
         return ended(record, "failed", "its process was killed, or lost the database")
     return record

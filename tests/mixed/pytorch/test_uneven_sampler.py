@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation.trial_windows import split_in_proportion
-from zeus_core.mixed.pytorch.uneven_sampler import EpochOrder, UnevenBatchSampler
+from zeus_core.mixed.pytorch.uneven_sampler import EpochOrder, UnevenBatchSampler, checked_batches
 
 BATCHES = st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any)
 
@@ -124,7 +124,7 @@ def test_a_loader_of_torch_accepts_it():
 )
 def test_batches_that_make_no_sense(batches, message):
     with pytest.raises(UsageError, match=message):
-        UnevenBatchSampler(range(10), batches, 0)
+        checked_batches(batches)
 
 
 def test_another_split_must_have_the_same_ranks_and_samples():
@@ -136,5 +136,3 @@ def test_another_split_must_have_the_same_ranks_and_samples():
     next(iter(sampler))
     with pytest.raises(UsageError, match="first_batch is 0, but 1 global batches are being loaded already"):
         sampler.use([2, 2])
-    with pytest.raises(UsageError, match="rank is 2; it must be from 0 to 1"):
-        UnevenBatchSampler(range(10), [3, 1], 2)

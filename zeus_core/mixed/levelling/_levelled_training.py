@@ -19,7 +19,7 @@ from zeus_core.settings.kinds import SM_CLOCK, Kind
 if TYPE_CHECKING:
     from zeus_core.mixed.levelling._leveller import Leveller
 
-__all__ = ["Session"]
+__all__ = ["LevelledTraining"]
 
 # The ranks exchange the times of their steps as often as takes at most this share of the time of training. Over gloo an
 # exchange takes 0.2 to 1 ms, so that steps of 0.5 s are exchanged one by one.
@@ -28,7 +28,7 @@ _MAX_STEPS_APART = 64
 _COMPARED_STEPS = 8  # at the original settings, before the first change
 
 
-class Session:
+class LevelledTraining:
     """The levelling of one training, or of the part of it at one common level. Made by all ranks at the same time.
 
     Args:

@@ -26,7 +26,7 @@ from zeus_core.events import (
     TrainingOptimizer,
 )
 from zeus_core.mixed.levelling._hold import CommonLevel, common_level
-from zeus_core.mixed.levelling._levelled_training import Session
+from zeus_core.mixed.levelling._levelled_training import LevelledTraining
 from zeus_core.mixed.levelling._own_work import OwnWork
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
@@ -125,7 +125,7 @@ class LevellingOptimizer(TrainingOptimizer):
             self._search.use_world(world)
         self.quiet: bool = checked_flag("quiet", quiet)
         """Whether the end of training shows no result."""
-        self._session: Session | None = None
+        self._session: LevelledTraining | None = None
         self._level: CommonLevel | None = None
         self._earlier_changes = 0
         self._is_off = False
@@ -265,14 +265,14 @@ class LevellingOptimizer(TrainingOptimizer):
         if not self.quiet and self._exchange.rank == 0 and self.result():
             show_result(self.result())
 
-    def _started(self, level: CommonLevel | None) -> Session:
+    def _started(self, level: CommonLevel | None) -> LevelledTraining:
         """Begin to level, on all ranks. Raises what keeps one of them from it."""
         if self._exchange.size == 1:
             raise UsageError(
                 "there is one rank, which waits for nobody: pass world=zeus_core.pytorch.torch_world() on each process"
             )
         observes = self._observes or (level is not None and level.observes)
-        return Session(
+        return LevelledTraining(
             self.monitor,
             self._kind,
             self._budget_watts,

@@ -111,7 +111,7 @@ class UnevenBatches:
         order = EpochOrder(
             len(dataset), checked_whole_number("seed", seed, 0, wanted, _MAX_SEED), checked_flag("shuffle", shuffle)
         )
-        sampler = self._training.sampler(order, drop_last)
+        sampler = self._training.sampler(order, checked_flag("drop_last", drop_last))
         return UnevenLoader(DataLoader(dataset, batch_sampler=sampler, **arguments), sampler, order, self._on_batch)
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:

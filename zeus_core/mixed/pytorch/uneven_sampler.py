@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch.utils.data import Sampler
 
-from zeus_core._validate import checked_flag, checked_list, checked_object, checked_whole_number, shown
+from zeus_core._validate import checked_list, checked_whole_number, shown
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation.trial_windows import split_in_proportion
 
@@ -74,17 +74,13 @@ class UnevenBatchSampler(Sampler[list[int]]):
         batches: The samples of each rank in a global batch, by rank.
         rank: This rank, from 0.
         drop_last: Drop the last global batch if it is incomplete.
-
-    Raises:
-        UsageError: An argument is wrong; the message names it.
     """
 
     def __init__(self, order: IndexOrder, batches: Sequence[int], rank: int, drop_last: bool = False) -> None:
-        self.sampler: IndexOrder = checked_object("order", order, "__iter__", "a sampler, such as a RandomSampler")
-        splits = checked_batches(batches)
-        self._rank = checked_whole_number("rank", rank, 0, f"from 0 to {len(splits) - 1}", len(splits) - 1)
-        self.drop_last: bool = checked_flag("drop_last", drop_last)
-        self.batch_size: int = sum(splits)
+        self.sampler: IndexOrder = order
+        self._rank = rank
+        self.drop_last: bool = drop_last
+        self.batch_size: int = sum(batches)
         """Samples of a global batch, by the name that accelerate looks for."""
         self.skipped_samples: int = 0
         """Samples at the beginning of the epoch that were trained on before a resume."""
@@ -96,7 +92,7 @@ class UnevenBatchSampler(Sampler[list[int]]):
         """Global batches that the current iteration has begun to load, which may be more than were trained on."""
         self.lay_out: Callable[[], Sequence[tuple[int, tuple[int, ...]]]] = tuple
         """Called when an iteration begins; returns other splits, each with the first global batch it applies to."""
-        self._splits = [(0, splits)]  # the first global batch it applies to, and the split
+        self._splits = [(0, tuple(batches))]  # the first global batch it applies to, and the split
         self._samples = len(order)
 
     @property
