@@ -24,10 +24,11 @@ PROGRAM = """
     import os, time
     import torch
     from torch.nn.parallel import DistributedDataParallel
-    from zeus_core.mixed.allocation import DeviceProfile, MeasuredBatch, keep_profile
+    from zeus_core.mixed.allocation import DeviceProfile, MeasuredBatch
+    from zeus_core.mixed.allocation.device_profile import keep_profile
+    from zeus_core.mixed.pytorch import BatchAllocation, UnevenBatches, report_work_end
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer import LevellingOptimizer
-    from zeus_core.mixed.pytorch import BatchAllocation, UnevenBatches, report_work_end
     from zeus_core.pytorch import torch_world
 
     SETTINGS = [(450, 440.0), (300, 290.0)]
