@@ -181,8 +181,8 @@ def test_the_interval_of_a_mean_is_that_of_students_t_on_log_costs():
     history = JobHistory.from_runs([run(0, 32, 1.0), run(1, 32, e**2), run(2, 64, e)])
     small, large = history.sizes
     assert small.mean_cost == pytest.approx(e)
-    assert small.high_cost == pytest.approx(e ** (1 + 12.71 * (2 / 2) ** 0.5), rel=1e-3)
-    assert large.low_cost == pytest.approx(e ** (1 - 12.71 * 2**0.5), rel=1e-3)
+    assert small.high_cost == pytest.approx(e ** (1 + 12.706 * (2 / 2) ** 0.5), rel=1e-3)
+    assert large.low_cost == pytest.approx(e ** (1 - 12.706 * 2**0.5), rel=1e-3)
 
 
 def test_runs_on_another_gpu_model_do_not_compare():

@@ -8,16 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeus_core.jobs._job_records import RunRecord, StoredRun
+from zeus_core.search._comparison import student_quantile
 
 __all__ = ["JobHistory", "SizeSummary"]
-
-# Quantiles of Student's t at 97.5 %, by degrees of freedom from 1 on. Beyond, the normal distribution is within 4 %.
-_T = (
-    *(12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-_NORMAL = 1.96
 
 
 @dataclass(frozen=True)
@@ -126,8 +119,7 @@ class JobHistory:
         if freedom < 1 or count == 0:
             return None
         squares = sum((value - statistics.fmean(group)) ** 2 for group in groups for value in group)
-        quantile = _T[freedom - 1] if freedom <= len(_T) else _NORMAL
-        return quantile * math.sqrt(squares / freedom / count)
+        return student_quantile(freedom) * math.sqrt(squares / freedom / count)
 
 
 def _note(records: Sequence[RunRecord]) -> str:

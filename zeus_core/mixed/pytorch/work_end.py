@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -13,18 +13,24 @@ from zeus_core.errors import UsageError
 from zeus_core.mixed.levelling import LevellingOptimizer
 from zeus_core.pytorch._device_events import device_events_for
 
-__all__ = ["ShardedWorkReports", "TrainingWork", "WorkReports", "is_sharded", "report_work_end"]
+__all__ = ["TrainingWork", "WorkReports", "report_work_end"]
 
 
-class WorkReports(Protocol):
-    """Reports to a `LevellingOptimizer`, until `remove` is called."""
+class WorkReports:
+    """Reports to a `LevellingOptimizer`, by hooks of a model, until `remove` is called."""
+
+    def __init__(self, levelling: LevellingOptimizer) -> None:
+        self._levelling = levelling
+        self._handles: list[Any] = []
 
     def remove(self) -> None:
         """Report no more."""
-        ...
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
 
-class GradientReports:
+class _GradientReports(WorkReports):
     """Reports the last gradient of each step to a `LevellingOptimizer`.
 
     As many gradients come in a step as came in the one before; where that changes, as with layers that are left out at
@@ -32,7 +38,7 @@ class GradientReports:
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, levelling: LevellingOptimizer) -> None:
-        self._levelling = levelling
+        super().__init__(levelling)
         self._gradients = 0
         self._expected = 0
         parameters: list[Any] = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -42,12 +48,6 @@ class GradientReports:
             optimizer.register_step_post_hook(self._note_step),
         ]
 
-    def remove(self) -> None:
-        """Report no more."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
     def _note_gradient(self, parameter: torch.Tensor) -> None:
         self._gradients += 1
         if self._gradients == self._expected:
@@ -55,6 +55,46 @@ class GradientReports:
 
     def _note_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self._expected, self._gradients = self._gradients, 0
+
+
+class _ShardedReports(WorkReports):
+    """Reports the forward pass of a model without its waits for the parameters that other ranks hold.
+
+    Each part of the model that is sharded is gathered before its forward pass, and the last rank to come keeps the
+    others waiting. The rest is the rank's own work. The backward pass is not timed: which rank is slower, and by
+    how much, is taken from the forward pass alone.
+    """
+
+    def __init__(self, model: torch.nn.Module, levelling: LevellingOptimizer) -> None:
+        super().__init__(levelling)
+        self._is_in_pass = False
+        self._handles = [
+            model.register_forward_pre_hook(self._begin_work),  # after that of FSDP, which gathers the model
+            model.register_forward_hook(self._end_pass, always_call=True),
+        ]
+        for module in model.modules():
+            is_fsdp1 = _is_fsdp1(module)  # gathers a module within its forward pass, and FSDP2 in a hook before it
+            gathered: Any = module._fsdp_wrapped_module if is_fsdp1 else module
+            if module is not model and (is_fsdp1 or _is_fsdp2(module)):
+                self._handles.append(module.register_forward_pre_hook(self._begin_wait, prepend=True))
+            if is_fsdp1 or (module is not model and _is_fsdp2(module)):
+                self._handles.append(gathered.register_forward_pre_hook(self._end_wait))
+
+    def _begin_work(self, module: torch.nn.Module, args: object) -> None:
+        self._is_in_pass = True
+        self._levelling.on_work_begin()
+
+    def _end_pass(self, module: torch.nn.Module, args: object, result: object) -> None:
+        self._levelling.on_work_end()
+        self._is_in_pass = False
+
+    def _begin_wait(self, module: torch.nn.Module, args: object) -> None:
+        if self._is_in_pass:  # not where activations are computed again
+            self._levelling.on_work_end()
+
+    def _end_wait(self, module: torch.nn.Module, args: object) -> None:
+        if self._is_in_pass:
+            self._levelling.on_work_begin()
 
 
 def report_work_end(
@@ -82,7 +122,7 @@ def report_work_end(
     checked_instance("optimizer", optimizer, torch.optim.Optimizer, "a torch optimizer")
     checked_instance("levelling", levelling, LevellingOptimizer, "a LevellingOptimizer")
     _check_waits(model)
-    return ShardedWorkReports(model, levelling) if is_sharded(model) else GradientReports(model, optimizer, levelling)
+    return _ShardedReports(model, levelling) if _is_sharded(model) else _GradientReports(model, optimizer, levelling)
 
 
 class TrainingWork:
@@ -133,57 +173,11 @@ def _check_waits(model: torch.nn.Module) -> None:
         raise UsageError(f"the ranks of DeepSpeed wait for each other within the passes, which is not seen: {remedy}")
     for parameter in model.parameters():
         mesh = getattr(parameter, "device_mesh", None)
-        if mesh is not None and ("tp" in (mesh.mesh_dim_names or ()) or not is_sharded(model)):
+        if mesh is not None and ("tp" in (mesh.mesh_dim_names or ()) or not _is_sharded(model)):
             raise UsageError(f"tensor-parallel ranks wait for each other in each layer, which is not seen: {remedy}")
 
 
-class ShardedWorkReports:
-    """Reports the forward pass of a model without its waits for the parameters that other ranks hold.
-
-    Each part of the model that is sharded is gathered before its forward pass, and the last rank to come keeps the
-    others waiting. The rest is the rank's own work. The backward pass is not timed: which rank is slower, and by
-    how much, is taken from the forward pass alone.
-    """
-
-    def __init__(self, model: torch.nn.Module, levelling: LevellingOptimizer) -> None:
-        self._levelling = levelling
-        self._is_in_pass = False
-        self._handles: list[Any] = [
-            model.register_forward_pre_hook(self._begin_work),  # after that of FSDP, which gathers the model
-            model.register_forward_hook(self._end_pass, always_call=True),
-        ]
-        for module in model.modules():
-            is_fsdp1 = _is_fsdp1(module)  # gathers a module within its forward pass, and FSDP2 in a hook before it
-            gathered: Any = module._fsdp_wrapped_module if is_fsdp1 else module
-            if module is not model and (is_fsdp1 or _is_fsdp2(module)):
-                self._handles.append(module.register_forward_pre_hook(self._begin_wait, prepend=True))
-            if is_fsdp1 or (module is not model and _is_fsdp2(module)):
-                self._handles.append(gathered.register_forward_pre_hook(self._end_wait))
-
-    def remove(self) -> None:
-        """Report no more."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-    def _begin_work(self, module: torch.nn.Module, args: object) -> None:
-        self._is_in_pass = True
-        self._levelling.on_work_begin()
-
-    def _end_pass(self, module: torch.nn.Module, args: object, result: object) -> None:
-        self._levelling.on_work_end()
-        self._is_in_pass = False
-
-    def _begin_wait(self, module: torch.nn.Module, args: object) -> None:
-        if self._is_in_pass:  # not where activations are computed again
-            self._levelling.on_work_end()
-
-    def _end_wait(self, module: torch.nn.Module, args: object) -> None:
-        if self._is_in_pass:
-            self._levelling.on_work_begin()
-
-
-def is_sharded(model: torch.nn.Module) -> bool:
+def _is_sharded(model: torch.nn.Module) -> bool:
     """Return whether FSDP shards a model, or parts of it."""
     return any(_is_fsdp2(module) or _is_fsdp1(module) for module in model.modules())
 
