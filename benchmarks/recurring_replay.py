@@ -25,11 +25,20 @@ from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import AdaptiveBatchSize
 from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize, GridBatchSize
 from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
-from zeus_core.jobs.replay import Contestant, RecordedJob, compare_policies, read_workloads
-from zeus_core.jobs.replay._job_replay import replay
-from zeus_core.jobs.replay._policy_comparison import PolicyResult
 from zeus_core.jobs.replay._regrets import regret_table
 from zeus_core.jobs.replay._workload import EpochAtLimit, RecordedSize, Workload
+from zeus_core.jobs.replay.job_replay import (
+    Contestant,
+    replay,
+)
+from zeus_core.jobs.replay.policy_comparison import (
+    PolicyResult,
+    compare_policies,
+)
+from zeus_core.jobs.replay.traces import (
+    RecordedJob,
+    read_workloads,
+)
 
 JOBS = (  # dataset, target, default batch size and most epochs, as published
     RecordedJob("cifar100", 0.6, 1024, 100),

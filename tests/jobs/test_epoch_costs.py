@@ -13,9 +13,8 @@ from zeus_core.jobs._job_store import JobStore
 from zeus_core.jobs._next_batch_size import epoch_costs
 from zeus_core.jobs.policies import AdaptiveBatchSize, BatchProblem
 from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize
-from zeus_core.jobs.replay import Contestant
-from zeus_core.jobs.replay._job_replay import replay
 from zeus_core.jobs.replay._workload import EpochAtLimit, RecordedSize, Workload
+from zeus_core.jobs.replay.job_replay import Contestant, replay
 from zeus_core.optimizer import Energy
 from zeus_core.testing import ThreadWorld
 

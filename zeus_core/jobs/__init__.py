@@ -9,9 +9,28 @@
 The runs are kept by Optuna (`pip install 'zeus-core[batch-size]'`), which is imported when the first one begins.
 """
 
-from zeus_core.jobs._drifting_slices import DriftingSlices
-from zeus_core.jobs._recurring_job import RecurringJob
-from zeus_core.jobs._recurring_run import RecurringRun
-from zeus_core.jobs._target import Target
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zeus_core.jobs._drifting_slices import DriftingSlices
+    from zeus_core.jobs._recurring_job import RecurringJob
+    from zeus_core.jobs._recurring_run import RecurringRun
+    from zeus_core.jobs._target import Target
 
 __all__ = ["DriftingSlices", "RecurringJob", "RecurringRun", "Target"]
+
+_HOMES = {
+    "DriftingSlices": "zeus_core.jobs._drifting_slices",
+    "RecurringJob": "zeus_core.jobs._recurring_job",
+    "RecurringRun": "zeus_core.jobs._recurring_run",
+    "Target": "zeus_core.jobs._target",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name on its first use: the help of the commands does without numpy and devices."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

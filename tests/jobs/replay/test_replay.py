@@ -8,10 +8,9 @@ from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import AdaptiveBatchSize, BatchProblem, BatchProposal
 from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize, GridBatchSize
 from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
-from zeus_core.jobs.replay import Contestant
-from zeus_core.jobs.replay._job_replay import replay
-from zeus_core.jobs.replay._traces import Submission
 from zeus_core.jobs.replay._workload import EpochAtLimit, RecordedSize, Workload
+from zeus_core.jobs.replay.job_replay import Contestant, replay
+from zeus_core.jobs.replay.traces import Submission
 from zeus_core.search import AdaptiveSearch
 
 MAX_WATTS = 300.0

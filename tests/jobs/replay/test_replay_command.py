@@ -11,8 +11,9 @@ from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import AdaptiveBatchSize
 from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize
 from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
-from zeus_core.jobs.replay import Contestant, RecordedJob, compare_policies, read_workloads
-from zeus_core.jobs.replay._traces import Submission
+from zeus_core.jobs.replay.job_replay import Contestant
+from zeus_core.jobs.replay.policy_comparison import compare_policies
+from zeus_core.jobs.replay.traces import RecordedJob, Submission, read_workloads
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others", "traces")
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from zeus_core.errors import UsageError
-from zeus_core.jobs.replay import RecordedJob, read_submissions, read_workloads
+from zeus_core.jobs.replay.traces import RecordedJob, read_submissions, read_workloads
 
 JOB = RecordedJob("letters", 0.9, 64, 40)
 

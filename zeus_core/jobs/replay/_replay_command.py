@@ -16,8 +16,9 @@ from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
     from zeus_core.jobs.policies import BatchSizePolicy
-    from zeus_core.jobs.replay import Contestant, RecordedJob
     from zeus_core.jobs.replay._workload import SearchFactory
+    from zeus_core.jobs.replay.job_replay import Contestant
+    from zeus_core.jobs.replay.traces import RecordedJob
 
 __all__ = ["SUMMARY", "add_arguments", "execute"]
 
@@ -64,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Replay, print the table, and write the files."""
-    from zeus_core.jobs.replay._policy_comparison import compare_policies, write_runs
     from zeus_core.jobs.replay._regrets import draw_regrets, regret_table
-    from zeus_core.jobs.replay._traces import read_submissions, read_workloads
+    from zeus_core.jobs.replay.policy_comparison import compare_policies, write_runs
+    from zeus_core.jobs.replay.traces import read_submissions, read_workloads
 
     contestants = [_contestant(name, arguments.half_life) for name in arguments.policies]
     jobs = [
@@ -105,7 +106,7 @@ def _contestant(name: str, half_life_runs: float | None) -> Contestant:
     from zeus_core.jobs.policies import AdaptiveBatchSize
     from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize, GridBatchSize
     from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
-    from zeus_core.jobs.replay import Contestant
+    from zeus_core.jobs.replay.job_replay import Contestant
 
     made: dict[str, BatchSizePolicy] = {
         "default": DefaultBatchSize(),
@@ -139,7 +140,7 @@ def _search(name: str) -> SearchFactory:
 
 
 def _job(text: str) -> RecordedJob:
-    from zeus_core.jobs.replay import RecordedJob
+    from zeus_core.jobs.replay.traces import RecordedJob
 
     try:
         dataset, target, default, max_epochs = text.rsplit(":", 3)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from zeus_core._files import write_atomically
 from zeus_core.errors import UsageError
-from zeus_core.jobs.replay._job_replay import Contestant, Replay, replay
-from zeus_core.jobs.replay._traces import Submission
 from zeus_core.jobs.replay._workload import SearchFactory, Workload
+from zeus_core.jobs.replay.job_replay import Contestant, Replay, replay
+from zeus_core.jobs.replay.traces import Submission
 from zeus_core.search import GridSearch
 
 __all__ = ["PolicyResult", "compare_policies", "write_runs"]

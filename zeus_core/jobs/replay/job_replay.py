@@ -11,8 +11,8 @@ import numpy as np
 
 from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import BatchProblem, BatchProposal, BatchRun, BatchSizePolicy
-from zeus_core.jobs.replay._traces import Submission
 from zeus_core.jobs.replay._workload import EpochAtLimit, SearchedEpoch, SearchFactory, Workload
+from zeus_core.jobs.replay.traces import Submission
 from zeus_core.search import GridSearch
 
 __all__ = ["Contestant", "Replay", "ReplayedRun", "replay"]
