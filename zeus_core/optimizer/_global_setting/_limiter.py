@@ -48,17 +48,19 @@ class Limiter:
         gpus: At least one.
         kind: The kind of setting.
         user: The object that the settings are for; the knob itself if None.
+        observes: Whether no setting is changed.
 
     Raises:
         DeviceError: An original setting cannot be read.
     """
 
-    def __init__(self, gpus: Sequence[Gpu], kind: Kind, user: KnobUser | None = None) -> None:
+    def __init__(self, gpus: Sequence[Gpu], kind: Kind, user: KnobUser | None = None, observes: bool = False) -> None:
         self._gpus = gpus
         self._user = user
         knob = _make_knob(kind, gpus, user)
         self._knob: CommonKnob | None = knob
-        self._is_denied = False
+        self.observes: bool = observes
+        """Whether no setting is changed."""
         self._has_set = False
         self._ceiling: int | None = None
         self.kind: Kind = kind
@@ -76,8 +78,8 @@ class Limiter:
 
     @property
     def setting(self) -> int | None:
-        """The setting in force, the highest if GPUs differ; None once the original ones were restored."""
-        is_given_up = not self._is_denied and self._knob is not None and self._knob.in_force is None
+        """The setting in force, the highest if GPUs differ; None if it is unknown, and once `restore` was called."""
+        is_given_up = not self.observes and self._knob is not None and self._knob.in_force is None
         return None if is_given_up else self._setting
 
     def leave(self, uuids: Collection[str]) -> None:
@@ -100,18 +102,20 @@ class Limiter:
         return self._knob is None or self._knob.is_undisturbed()
 
     def set(self, setting: int) -> Answer:
-        """Apply a setting, on each GPU as far as its own range goes.
+        """Apply a setting, on each GPU as far as its own range goes; nothing if it observes.
 
         Raises:
             DeviceError: A GPU refuses for another reason. Some may have changed.
         """
+        if self.observes:
+            return Answer()
         self._wanted = setting
         if self._ceiling is not None:
             setting = min(setting, self._ceiling)
         own = min(max(setting, self.settings[-1]), self.settings[0])
         taken: int | None = None
         try:
-            if not self._is_denied and self._knob is not None:
+            if self._knob is not None:
                 settings = self._knob.settings
                 request = min(max(own, settings[-1]), settings[0])
                 self._knob.apply(request)
@@ -141,17 +145,18 @@ class Limiter:
         return None if self.setting is None else self.set(self._wanted).denial
 
     def stay(self, denial: str, is_held: bool = False) -> None:
-        """Restore the original settings, and change none from now on, nor look at those of others (`is_held`).
+        """Restore the original settings, and observe them from now on, unless others control them (`is_held`).
 
         Raises:
             DeviceError: A GPU that was changed cannot be restored. The message holds the denial too.
         """
         if not self.restore():
             raise DeviceError(f"a {self.kind.words} could be changed, but not be restored: {denial}")
-        self._is_denied = True
-        self._setting = self.settings[0]
+        self.observes = True
         if is_held:
             self._knob = None
+        else:
+            self._setting = self.settings[0]
 
     def restore(self) -> bool:
         """Restore the original settings. Never raises; False if a GPU refuses: calling this again may help."""

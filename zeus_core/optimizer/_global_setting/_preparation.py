@@ -11,10 +11,9 @@ from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError
 from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError, obstacle_to
 from zeus_core.optimizer._global_setting._measuring import RunSteps, TrialRecorder
-from zeus_core.optimizer._global_setting._orders import SearchArguments
 from zeus_core.optimizer._global_setting._phases import Phase
 from zeus_core.optimizer._global_setting._search_group import RankInformation, SearchGroup, with_power
-from zeus_core.optimizer._global_setting._search_options import SearchOptions
+from zeus_core.optimizer._global_setting._search_options import SearchArguments, SearchOptions
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.optimizer._trial_store import (
     Conditions,
@@ -120,11 +119,11 @@ class Preparation:
         """Take what a checkpoint holds for known, in the next training."""
         self._resumed = state or None
 
-    def searches(self, told_max_steps: int | None, replaced: ReplacedError | None = None) -> list[SettingSearch]:
+    def searches(self, steps_left: int | None, replaced: ReplacedError | None = None) -> list[SettingSearch]:
         """Read what is in force, and make the searches of a training. All ranks call this.
 
         Args:
-            told_max_steps: The steps of the training, if the loop knows.
+            steps_left: The steps of the training when it began, if the loop knows.
             replaced: The end of the searches before, in the same training; None in a new one.
 
         Raises:
@@ -135,8 +134,10 @@ class Preparation:
         self._limiters = [limiter for limiter in self._limiters if not limiter.restore()]
         self._is_restored = not self._limiters
         run = RunSteps()
-        left_steps = None if replaced is None else self._searches[0].left_steps
-        searches = [self._search(kind, run, told_max_steps, left_steps) for kind in self._kinds]
+        max_steps = self.options.max_steps
+        if replaced is not None and self._searches[0].max_steps is not None:
+            max_steps = max(self._searches[0].max_steps - self._searches[0].run.steps, 1)
+        searches = [self._search(kind, run, max_steps, steps_left) for kind in self._kinds]
         # Each ceiling is below the one before, so that two who set limits by turns come to an end.
         if replaced is not None and not (
             searches[0].original < self._searches[0].original and len(searches[0].settings) > 1
@@ -173,7 +174,7 @@ class Preparation:
             _logger.warning("only %ss are searched: %s", kinds[0].words, "; ".join(complaints))
         return kinds
 
-    def _search(self, kind: Kind, run: RunSteps, told_max_steps: int | None, left_steps: int | None) -> SettingSearch:
+    def _search(self, kind: Kind, run: RunSteps, max_steps: int | None, steps_left: int | None) -> SettingSearch:
         exchange = self._exchange
         # No rank changes a setting before all ranks have read theirs: some may share a GPU.
         ranks = exchange.gather_of(RankInformation, lambda: self._information(self._read(kind)), Phase.PREPARE)
@@ -187,8 +188,10 @@ class Preparation:
         conditions = group.conditions(kind, self._work)
         known = exchange.decide_of(SearchState, lambda: self._known(conditions), Phase.PREPARE)
         if kind is self._kinds[0]:
-            run.steps = known.run_steps
+            run.steps, run.seconds = known.run_steps, known.run_seconds
             self._recorder.begin_run(known.run_seconds)
+        if max_steps is None and steps_left is not None:
+            max_steps = run.steps + steps_left
         return SettingSearch(
             group.settings,
             conditions,
@@ -201,9 +204,7 @@ class Preparation:
                 self.options,
                 kind,
                 self.selector,
-                left_steps
-                or self.options.max_steps
-                or (None if told_max_steps is None else run.steps + told_max_steps),
+                max_steps,
                 max(gpu.energy_counter_period_seconds for gpu in self._gpus),
             ),
             run,
@@ -248,5 +249,5 @@ class Preparation:
             raise NoDeviceError("this rank has no GPU")
         if not self._is_restored:
             raise DeviceError("the original settings of an earlier training have not been restored yet")
-        self._limiters.append(Limiter(self._gpus, kind, self._user))
+        self._limiters.append(Limiter(self._gpus, kind, self._user, self.options.observes))
         return self._limiters[-1]

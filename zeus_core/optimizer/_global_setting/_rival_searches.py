@@ -36,18 +36,18 @@ class RivalSearches:
         self._exchange = exchange
         self._is_decided = False
 
-    @property
-    def others(self) -> Sequence[SettingSearch]:
-        """The searches that have chosen, and do not go on."""
-        return [search for search in self._tried if search is not self.current]
+    def rows(self) -> dict[str, str]:
+        """Return the choices of the searches that do not go on, as labelled lines."""
+        return {f"or {search.kind.words}": _choice_text(search) for search in self._tried if search is not self.current}
 
     def next(self, outcome: Outcome, phase: Enum) -> Outcome:
         """Go on with the next search once one has chosen; after the last, with the one that has the better choice."""
-        while outcome is Outcome.CHOSEN and self._untried and not self.current.observes:
+        while outcome is Outcome.CHOSEN and self._untried and not self.current.limiter.observes:
             before, self.current = self.current, self._untried.pop(0)
             self._tried.append(self.current)
             before.rest()
-            self.current.continue_from(before)
+            self.current.searched_steps[self.current.original] = before.searched_steps[before.original]
+            self.current.measured.take_over(before.measured)
             outcome = self.current.begin() or outcome
         if outcome is Outcome.CHOSEN and len(self._tried) > 1 and not self._is_decided:
             self._is_decided = True
@@ -61,13 +61,13 @@ class RivalSearches:
         choices = [
             PowerLimitMeasurement(search.choice, original.energy * energy_factor, original.time * time_factor)
             for search, original in zip(self._tried, originals, strict=True)
-            for energy_factor, time_factor in [search.expected]
+            for energy_factor, time_factor in [_expected(search)]
         ]
         return better_choice(self._selector, originals, choices)
 
     def _keep(self, kept: SettingSearch) -> None:
-        others = [search.choice_state for search in self._tried if search is not kept]
-        _logger.info("the search goes on with %s, and not with %s", kept.choice_state, " or ".join(others))
+        others = [_choice_state(search) for search in self._tried if search is not kept]
+        _logger.info("the search goes on with %s, and not with %s", _choice_state(kept), " or ".join(others))
         if kept is not self.current:
             self.current.rest()
             self.current = kept
@@ -89,3 +89,26 @@ def better_choice(
         if selector.prefers(changes[place], changes[best]):
             best = place
     return best
+
+
+def _expected(search: SettingSearch) -> tuple[float, float]:
+    """Return the energy and the duration of a step at the choice of a search, over those at the original setting."""
+    expected, trials = search.order.expected, search.measured.trials
+    if expected is not None:
+        return 1 - expected.saving_fraction, expected.slowdown_factor
+    before, after = trials[search.original], trials[search.choice]
+    return after.joules_per_step / before.joules_per_step, after.seconds_per_step / before.seconds_per_step
+
+
+def _choice_state(search: SettingSearch) -> str:
+    return search.kind.state_text(search.choice, is_original=search.choice == search.original)
+
+
+def _choice_text(search: SettingSearch) -> str:
+    """Return the choice of a search in words, with its expected effect and the steps it took to find."""
+    energy_factor, time_factor = _expected(search)
+    steps = sum(steps for setting, steps in search.searched_steps.items() if setting != search.original)
+    return (
+        f"{_choice_state(search)}, for {energy_factor - 1:+.1%} energy and {time_factor - 1:+.1%} time as "
+        f"far as can be told, after {steps} steps of search"
+    )

@@ -280,9 +280,8 @@ class SearchOptimizer(SearchFacts):
             return {}
         if because is not None:
             return result.rows()
-        rows = {f"or {other.kind.words}": other.choice_text for other in self._course.others}
         credit = None if self._follower is None else self._follower.credit
-        return {**result.rows(), **rows, **({} if credit is None else credit.rows())}
+        return {**result.rows(), **self._course.rival_rows, **({} if credit is None else credit.rows())}
 
     def close(self) -> None:
         """Restore the original limits. Training that continues, or begins again, resumes the search."""
