@@ -181,10 +181,6 @@ def test_following_a_signal_knows_no_search_of_a_setting_and_the_search_none_of_
     assert users == {"_search_optimizer.py", "_search_options.py"}, "those that take the argument of the user"
 
 
-def test_the_package_itself_imports_nothing():
-    assert list(imported_by(CORE / "__init__.py")) == []
-
-
 def test_only_the_folder_for_torch_imports_a_framework():
     found = {
         (name_of(path), module)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from zeus_core.optimizer._global_setting._search_options import SETTLE_UPDATES, SearchArguments
 from zeus_core.search import Trial
-from zeus_core.search._fixed_trials import FixedTrials
-from zeus_core.search._run_plan import Prediction
-from zeus_core.search._run_search import RunSearch
+from zeus_core.search.run.fixed_trials import FixedTrials
+from zeus_core.search.run.run_plan import Prediction
+from zeus_core.search.run.run_search import RunSearch
 
 if TYPE_CHECKING:
     from zeus_core.search._adaptive_search import AdaptiveSearch
