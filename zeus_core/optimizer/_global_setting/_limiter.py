@@ -10,7 +10,7 @@ from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
-from zeus_core.optimizer._global_setting._search_group import GpuFacts, facts_of_gpu
+from zeus_core.optimizer.gpu_facts import GpuFacts, facts_of_gpu
 from zeus_core.settings.clock_knob import CommonClockKnob
 from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
@@ -93,7 +93,7 @@ class Limiter:
             self._knob = _make_knob(self.kind, own, self._user) if own else None
 
     def is_undisturbed(self) -> bool:
-        """Tell whether the setting is still in force.
+        """Return whether the setting is still in force.
 
         Raises:
             DeviceHeldError: Somebody else has set another one, which stays.

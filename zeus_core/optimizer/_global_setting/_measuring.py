@@ -15,7 +15,7 @@ from zeus_core.adapters import contained
 from zeus_core.errors import DeviceHeldError
 from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.monitor._reading import Reading
-from zeus_core.optimizer._global_setting._clock_sampler import ClockSampler
+from zeus_core.monitor.clock_sampler import ClockSampler
 from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError
 from zeus_core.optimizer._global_setting._phases import Phase, Window
 from zeus_core.optimizer._global_setting._trials import (
@@ -302,10 +302,10 @@ class CommonBlock:
         exchange, run = self._exchange, self._run
         pieces = exchange.gather_of(dict[int, Piece], self._recorder.pieces, Phase.CONCLUDE)
         left_out = left_out_pieces(pieces, self._is_settling)
-        told = exchange.gather_of(_OwnPart, lambda: self._own_part(left_out), Phase.CONCLUDE)
-        if any(one.held for one in told):
-            raise ReplacedError(exchange.complaint([one.held for one in told]))
-        parts = [one.part for one in told]
+        own_parts = exchange.gather_of(_OwnPart, lambda: self._own_part(left_out), Phase.CONCLUDE)
+        if any(own.held for own in own_parts):
+            raise ReplacedError(exchange.complaint([own.held for own in own_parts]))
+        parts = [own.part for own in own_parts]
         run.outlier_steps += max(sum(piece.outliers for piece in of_rank.values()) for of_rank in pieces)
         run.excess_seconds += max(sum(piece.excess_seconds for piece in of_rank.values()) for of_rank in pieces)
         self.is_spoiled = any(part.is_spoiled for part in parts)

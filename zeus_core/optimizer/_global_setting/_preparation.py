@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zeus_core.device import Gpu
-from zeus_core.errors import DeviceError, NoDeviceError
+from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError, obstacle_to
 from zeus_core.optimizer._global_setting._measuring import RunSteps, TrialRecorder
 from zeus_core.optimizer._global_setting._phases import Phase
-from zeus_core.optimizer._global_setting._search_group import RankInformation, SearchGroup, with_power
 from zeus_core.optimizer._global_setting._search_options import SearchArguments, SearchOptions
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.optimizer._trial_store import (
     Conditions,
+    MeasuredBlock,
     RunSpent,
     SearchState,
-    ToldBlock,
     TrialStore,
     checked_facts,
     search_from_state,
     searches_to_state,
 )
+from zeus_core.optimizer.gpu_facts import GpuFacts, conditions_on, with_power
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search._objectives import OptimumSelector, ZeusCost
 from zeus_core.settings.holders import KnobUser
@@ -33,6 +33,21 @@ from zeus_core.settings.kinds import POWER_LIMIT, Kind
 __all__ = ["Preparation"]
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RankInformation:
+    """The facts about one rank that the others need.
+
+    Attributes:
+        arguments: The arguments of its optimizer that must be the same on all ranks, by name.
+        settings: The settings to try on its GPUs, highest first.
+        gpus: The facts of its GPUs, by UUID.
+    """
+
+    arguments: Mapping[str, int | str]
+    settings: tuple[int, ...]
+    gpus: Mapping[str, GpuFacts]
 
 
 class Preparation:
@@ -69,7 +84,7 @@ class Preparation:
         self._has_checked = len(self._kinds) == 1
         self._work: dict[str, int | str] = {}
         self._resumed: Any = None  # the state of a checkpoint, until a training begins
-        self._has_forgotten = False  # what is kept of this work is that of other work
+        self._has_forgotten = False  # the stored trials of this work are of other work
         self._limiters: list[Limiter] = []
         self._is_restored = True  # what an earlier training has changed
         self._searches: list[SettingSearch] = []  # of the latest training
@@ -80,7 +95,7 @@ class Preparation:
         return " or ".join(kind.words for kind in self._kinds)
 
     def use_work(self, work: Mapping[str, int | str]) -> None:
-        """Tell the work of a step from other work.
+        """State the work of a step: trials of other work are not used.
 
         Raises:
             UsageError: It is no mapping of names to whole numbers or text.
@@ -90,7 +105,7 @@ class Preparation:
             self._work, self._has_forgotten = facts, False
 
     def forget(self) -> None:
-        """Drop what is known of the work."""
+        """Drop the trials of the work, also the stored ones."""
         for search in self._searches:
             search.forget()
         self._has_forgotten = True
@@ -116,7 +131,7 @@ class Preparation:
         )
 
     def load_state(self, state: Any) -> None:
-        """Take what a checkpoint holds for known, in the next training."""
+        """Begin the next training with the blocks of a checkpoint."""
         self._resumed = state or None
 
     def searches(self, steps_left: int | None, replaced: ReplacedError | None = None) -> list[SettingSearch]:
@@ -178,14 +193,16 @@ class Preparation:
         exchange = self._exchange
         # No rank changes a setting before all ranks have read theirs: some may share a GPU.
         ranks = exchange.gather_of(RankInformation, lambda: self._information(self._read(kind)), Phase.PREPARE)
-        limiter = self._limiters[-1]
-        group = SearchGroup.from_ranks(ranks, kind)
+        _check_arguments(ranks)
+        limiter, settings = self._limiters[-1], kind.common_settings([rank.settings for rank in ranks])
+        # Ranks may share a GPU.
+        gpus = list({uuid: facts for rank in ranks for uuid, facts in rank.gpus.items()}.values())
         exchange.attempt(lambda: limiter.leave({uuid for rank in ranks[: exchange.rank] for uuid in rank.gpus}))
         if self.options.selector is None:
-            self.selector = ZeusCost(world_size=len(group.gpus))
+            self.selector = ZeusCost(world_size=len(gpus))
         if any(one != POWER_LIMIT for one in self._kinds):
-            self.selector = with_power(self.selector, group.original_limit_watts)
-        conditions = group.conditions(kind, self._work)
+            self.selector = with_power(self.selector, gpus)
+        conditions = conditions_on(gpus, kind.words, {**self._work, "ranks": exchange.size})
         known = exchange.decide_of(SearchState, lambda: self._known(conditions), Phase.PREPARE)
         if kind is self._kinds[0]:
             run.steps, run.seconds = known.run_steps, known.run_seconds
@@ -193,7 +210,7 @@ class Preparation:
         if max_steps is None and steps_left is not None:
             max_steps = run.steps + steps_left
         return SettingSearch(
-            group.settings,
+            settings,
             conditions,
             known.blocks,
             limiter,
@@ -225,9 +242,9 @@ class Preparation:
         if not earlier and not self._has_forgotten:
             earlier = self._store.load(conditions)
         if resumed is None:
-            return SearchState(conditions, tuple(ToldBlock(trial) for trial in earlier), 0, 0.0)
+            return SearchState(conditions, tuple(MeasuredBlock(trial) for trial in earlier), 0, 0.0)
         own = [block.trial for block in resumed.blocks]
-        others = [ToldBlock(trial) for trial in earlier if trial not in own]
+        others = [MeasuredBlock(trial) for trial in earlier if trial not in own]
         return replace(resumed, blocks=(*others, *resumed.blocks))
 
     def _information(self, limiter: Limiter) -> RankInformation:
@@ -251,3 +268,18 @@ class Preparation:
             raise DeviceError("the original settings of an earlier training have not been restored yet")
         self._limiters.append(Limiter(self._gpus, kind, self._user, self.options.observes))
         return self._limiters[-1]
+
+
+def _check_arguments(ranks: Sequence[RankInformation]) -> None:
+    """Check that the arguments are the same on all ranks.
+
+    Raises:
+        UsageError: They differ.
+    """
+    for rank, information in enumerate(ranks):
+        for argument, value in ranks[0].arguments.items():
+            if information.arguments[argument] != value:
+                raise UsageError(
+                    f"{argument} is {value} on rank 0 and {information.arguments[argument]} on rank {rank}; "
+                    "give every rank the same"
+                )

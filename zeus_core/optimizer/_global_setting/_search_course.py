@@ -55,7 +55,7 @@ class SearchCourse:
         world: All ranks.
         recorder: Measures.
         store: Keeps the trials.
-        history: Takes in each setting.
+        history: Records each setting.
         user: The object that the settings are for.
     """
 
@@ -228,6 +228,6 @@ class SearchCourse:
         return self.preparation.unrestored if self.state.phase in _RESTING else None
 
     def restore(self) -> None:
-        """Restore the original settings. Never raises; `unrestored` tells where a GPU refuses."""
+        """Restore the original settings. Never raises; `unrestored` names the GPUs that refuse."""
         if self.preparation.restore() and not self.preparation.unrestored:
             self._history.note_restored(self.ended_because or "training has ended")

@@ -31,7 +31,6 @@ class SearchView:
         in_force: The setting in force as far as this rank knows, the highest of its GPUs; None while it rests.
         settings: The settings that may be chosen.
         measured: All that was measured.
-        is_fixed: Whether the search is over for good once its choice is confirmed.
     """
 
     original: int | None = None
@@ -39,12 +38,11 @@ class SearchView:
     in_force: int | None = None
     settings: tuple[int, ...] = (0,)
     measured: MeasuredBlocks = field(default_factory=lambda: MeasuredBlocks((), 0))
-    is_fixed: bool = True
 
     @property
     def comparison(self) -> Comparison | None:
         """Steps at the original setting, and at the choices; None until one was measured, and if they are one."""
-        return self.measured.comparison(self.chosen, self.is_fixed)
+        return self.measured.comparison(self.chosen)
 
 
 class SearchFacts(TrainingOptimizer):
@@ -66,8 +64,7 @@ class SearchFacts(TrainingOptimizer):
         search = self._search
         if search is None or (kind is not None and search.kind != kind):
             return SearchView()
-        settings = search.original, search.chosen, search.limiter.setting, search.settings
-        return SearchView(*settings, search.measured, search.order.is_fixed)
+        return SearchView(search.original, search.chosen, search.limiter.setting, search.settings, search.measured)
 
     @property
     def optimum_selector(self) -> OptimumSelector:

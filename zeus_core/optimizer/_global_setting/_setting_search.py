@@ -15,7 +15,7 @@ from zeus_core.optimizer._global_setting._orders import Order, Orders
 from zeus_core.optimizer._global_setting._phases import MEASURED, Outcome, Phase
 from zeus_core.optimizer._global_setting._search_options import SearchArguments
 from zeus_core.optimizer._global_setting._trials import MeasuredBlocks
-from zeus_core.optimizer._trial_store import Conditions, ToldBlock, TrialStore
+from zeus_core.optimizer._trial_store import Conditions, MeasuredBlock, TrialStore
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search import Trial
 from zeus_core.search.run.run_plan import Prediction
@@ -55,7 +55,7 @@ class SettingSearch:
         self,
         settings: tuple[int, ...],
         conditions: Conditions,
-        known: Sequence[ToldBlock],
+        known: Sequence[MeasuredBlock],
         limiter: Limiter,
         exchange: Exchange,
         recorder: TrialRecorder,
@@ -247,7 +247,7 @@ class SettingSearch:
         return Outcome.HELD
 
     def _conclude_with(self, trial: Trial) -> Outcome | None:
-        order, block = self.order, ToldBlock(trial, self.run.steps, self.run.seconds)
+        order, block = self.order, MeasuredBlock(trial, self.run.steps, self.run.seconds)
         if order.is_choice:
             self.measured.add_confirmation(block, order.is_fixed)
         else:

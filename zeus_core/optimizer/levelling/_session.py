@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._global_setting._clock_sampler import ClockSampler
+from zeus_core.monitor.clock_sampler import ClockSampler
 from zeus_core.optimizer.levelling._hold import CommonLevel, Hold
 from zeus_core.optimizer.levelling._observation import Observation
 from zeus_core.optimizer.levelling._own_work import OwnWork
