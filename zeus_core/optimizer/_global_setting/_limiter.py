@@ -18,7 +18,7 @@ from zeus_core.settings.knob import CommonKnob
 from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.settings.restoration import used_by
 
-__all__ = ["Answer", "Limiter", "ReplacedError", "obstacle_to"]
+__all__ = ["Answer", "Limiter", "ReplacedError", "knob_of"]
 
 
 class ReplacedError(DeviceHeldError):
@@ -57,7 +57,7 @@ class Limiter:
     def __init__(self, gpus: Sequence[Gpu], kind: Kind, user: KnobUser | None = None, observes: bool = False) -> None:
         self._gpus = gpus
         self._user = user
-        knob = _make_knob(kind, gpus, user)
+        knob = knob_of(kind, gpus, user)
         self._knob: CommonKnob | None = knob
         self.observes: bool = observes
         """Whether no setting is changed."""
@@ -90,7 +90,7 @@ class Limiter:
         """
         own = [gpu for gpu in self._gpus if gpu.uuid not in uuids]
         if len(own) < len(self._gpus):
-            self._knob = _make_knob(self.kind, own, self._user) if own else None
+            self._knob = knob_of(self.kind, own, self._user) if own else None
 
     def is_undisturbed(self) -> bool:
         """Return whether the setting is still in force.
@@ -169,25 +169,8 @@ class Limiter:
         return {} if self._knob is None else self._knob.unrestored
 
 
-def _make_knob(kind: Kind, gpus: Sequence[Gpu], user: KnobUser | None) -> CommonKnob:
+def knob_of(kind: Kind, gpus: Sequence[Gpu], user: KnobUser | None) -> CommonKnob:
     """Make the knob of some GPUs: limits and clocks have one of their own, which also watches what is enforced."""
     if kind == POWER_LIMIT:
         return used_by(user, PowerLimitKnob(gpus, kind.step))
     return used_by(user, CommonClockKnob(gpus, kind.original) if kind == SM_CLOCK else CommonKnob(kind, gpus))
-
-
-def obstacle_to(kind: Kind, gpus: Sequence[Gpu], user: KnobUser) -> str | None:
-    """Return the reason that a kind of setting cannot be changed here; None if it can.
-
-    Raises:
-        DeviceError: A GPU fails in another way.
-    """
-    if not gpus:
-        return "this rank has no GPU"
-    try:
-        knob = _make_knob(kind, gpus, user)
-        knob.apply(knob.settings[0])
-    except (NotSupportedError, PermissionDeniedError, DeviceHeldError) as error:
-        return str(error)
-    knob.restore()
-    return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
-from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError, obstacle_to
+from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError
 from zeus_core.optimizer._global_setting._measuring import RunSteps, TrialRecorder
 from zeus_core.optimizer._global_setting._phases import Phase
 from zeus_core.optimizer._global_setting._search_options import SearchArguments, SearchOptions
@@ -145,7 +145,10 @@ class Preparation:
             ReplacedError: The value that somebody else has set is no lower ceiling, or leaves nothing to search.
         """
         if not self._has_checked:
-            self._kinds, self._has_checked = self._possible_kinds(), True
+            from zeus_core.optimizer._global_setting._rival_searches import possible_kinds  # for knob="auto" alone
+
+            self._kinds = possible_kinds(self._kinds, self._gpus, self._user, self._exchange)
+            self._has_checked = True
         self._limiters = [limiter for limiter in self._limiters if not limiter.restore()]
         self._is_restored = not self._limiters
         run = RunSteps()
@@ -171,23 +174,6 @@ class Preparation:
     def unrestored(self) -> dict[str, str]:
         """The commands for the GPUs of this rank that `restore` is not known to have restored, each with the reason."""
         return {command: why for limiter in self._limiters for command, why in limiter.unrestored.items()}
-
-    def _possible_kinds(self) -> tuple[Kind, ...]:
-        """Return the kinds of settings that all ranks can change; the first one if there is none."""
-        possible, complaints = [], []
-        for kind in self._kinds:
-            obstacles = self._exchange.gather(
-                lambda kind=kind: obstacle_to(kind, self._gpus, self._user),  # type: ignore[misc]
-                Phase.PREPARE,
-            )
-            if any(obstacles):
-                complaints.append(f"{kind.words}s cannot be changed: {self._exchange.complaint(obstacles)}")
-            else:
-                possible.append(kind)
-        kinds = tuple(possible) or self._kinds[:1]
-        if complaints and possible:
-            _logger.warning("only %ss are searched: %s", kinds[0].words, "; ".join(complaints))
-        return kinds
 
     def _search(self, kind: Kind, run: RunSteps, max_steps: int | None, steps_left: int | None) -> SettingSearch:
         exchange = self._exchange

@@ -5,15 +5,59 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 
-from zeus_core.optimizer._global_setting._phases import Outcome
+from zeus_core.device import Gpu
+from zeus_core.errors import DeviceHeldError, NotSupportedError, PermissionDeniedError
+from zeus_core.optimizer._global_setting._limiter import knob_of
+from zeus_core.optimizer._global_setting._phases import Outcome, Phase
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
+from zeus_core.settings.holders import KnobUser
+from zeus_core.settings.kinds import Kind
 
-__all__ = ["RivalSearches", "better_choice"]
+__all__ = ["RivalSearches", "better_choice", "possible_kinds"]
 
 _logger = logging.getLogger(__name__)
+
+
+def possible_kinds(kinds: Sequence[Kind], gpus: Sequence[Gpu], user: KnobUser, exchange: Exchange) -> tuple[Kind, ...]:
+    """Return the kinds of settings that all ranks can change; the first one if there is none. All ranks call this.
+
+    Args:
+        kinds: The kinds to try.
+        gpus: The GPUs of this rank.
+        user: The object that the settings are for.
+        exchange: The exchanges with the other ranks.
+    """
+    possible, complaints = [], []
+    for kind in kinds:
+        obstacles = exchange.gather(partial(_obstacle_to, kind, gpus, user), Phase.PREPARE)
+        if any(obstacles):
+            complaints.append(f"{kind.words}s cannot be changed: {exchange.complaint(obstacles)}")
+        else:
+            possible.append(kind)
+    if complaints and possible:
+        _logger.warning("only %ss are searched: %s", possible[0].words, "; ".join(complaints))
+    return tuple(possible or kinds[:1])
+
+
+def _obstacle_to(kind: Kind, gpus: Sequence[Gpu], user: KnobUser) -> str | None:
+    """Return the reason that a kind of setting cannot be changed here; None if it can.
+
+    Raises:
+        DeviceError: A GPU fails in another way.
+    """
+    if not gpus:
+        return "this rank has no GPU"
+    try:
+        knob = knob_of(kind, gpus, user)
+        knob.apply(knob.settings[0])
+    except (NotSupportedError, PermissionDeniedError, DeviceHeldError) as error:
+        return str(error)
+    knob.restore()
+    return None
 
 
 class RivalSearches:
