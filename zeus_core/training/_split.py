@@ -15,7 +15,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._reading import Reading
 from zeus_core.monitor._windows import synchronize
 from zeus_core.training._account import TRAINING
-from zeus_core.training._counted_gpus import BEFORE, SETTLE_SECONDS, CountedGpus
+from zeus_core.training._counted_gpus import BEFORE, CountedGpus
 from zeus_core.training._tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint
 
@@ -26,6 +26,7 @@ __all__ = ["ActivitySplit"]
 
 # A log divides all energy anew if the latest division is older: that takes 1 to 3 ms, 0.3 % of this time.
 _PACE_SECONDS = 1.0
+_FIRST_PACE_SECONDS = 0.5  # by then, the power of an activity is known better
 _RECENT_SECONDS = 0.3  # which tell the power of an activity better than all its time does: three updates of a counter
 _STEPS = Activity.STEPS  # to look it up in the enumeration takes 0.1 µs, and this is each step
 
@@ -97,6 +98,7 @@ class ActivitySplit:
         self._first = self._since = reading.at
         self._timeline = Timeline(reading.at, BEFORE, Activity.IDLE, stepping=Activity.STEPS)
         self._gaps = StepGaps()
+        self._gap_seconds = 0.0  # the unusual gaps since the latest step
         self._gpus = CountedGpus(monitor, gpu_indices, reading, self._timeline, self._gaps, trace)
         if trace is not None:
             trace.begin_activity(reading.at, self.activity.value)
@@ -120,8 +122,12 @@ class ActivitySplit:
         self._interrupted.clear()
         self._begin(activity, is_evaluating=False)
 
-    def begin_step(self) -> None:
-        """Begin a step: it likely draws in each of its phases what the steps before it did."""
+    def begin_step(self) -> float:
+        """Begin a step: it likely draws in each of its phases what the steps before it did.
+
+        Returns:
+            The time since the latest step that is charged to no step, as it was an unusual gap, in seconds.
+        """
         if self.activity is not _STEPS or self._span is not None or self._interrupted:
             self.switch(_STEPS)
         now = self._time_source.now()
@@ -131,6 +137,14 @@ class ActivitySplit:
         self._timeline.begin_step(now)
         if self._trace is not None:
             self._trace.begin_step(now)
+        gap_seconds, self._gap_seconds = self._gap_seconds, 0.0
+        return gap_seconds
+
+    def ends_unusual_gap(self) -> bool:
+        """End the gap between two steps, if there is one. Return whether it is charged to no step."""
+        seconds = self._gap_seconds
+        self._end_gap()
+        return self._gap_seconds > seconds
 
     def end_step(self) -> None:
         """End the step."""
@@ -209,7 +223,7 @@ class ActivitySplit:
         if tally.seconds == 0 or tally.lost_seconds > 0 or self._span is not None:
             return None
         joules = self._gpus.joules(self.activity)
-        seconds, before, ends = tally.seconds, [0.0] * len(joules), at + SETTLE_SECONDS
+        seconds, before, ends = tally.seconds, [0.0] * len(joules), at + _FIRST_PACE_SECONDS
         last = self._pace
         if last is not None and tally.seconds - last.tally.seconds >= _RECENT_SECONDS:
             seconds, before, ends = tally.seconds - last.tally.seconds, last.joules, at + _PACE_SECONDS
@@ -241,7 +255,7 @@ class ActivitySplit:
         if activity is self.activity and span == self._span:
             return
         self._end_gap()
-        self._gaps.stop()
+        self._gaps.stop(is_training=activity in TRAINING)
         synchronize(self._monitor)
         now = self._time_source.now()
         self._charge_time(now)
@@ -249,7 +263,7 @@ class ActivitySplit:
         self.activity, self._span, self._pace = activity, span, None
         if self._trace is not None:
             self._trace.begin_activity(now, activity.value)
-        self._gpus.read_if_stale(now)
+        self._gpus.follow_change(now)
 
     def _end_gap(self) -> float:
         """End the gap between two steps, if there is one: the loop reports something. Return this moment."""
@@ -270,6 +284,7 @@ class ActivitySplit:
                 "evaluation, announce it: with energy.during(Activity.EVALUATION): evaluate()",
                 now - begin,
             )
+        self._gap_seconds += now - begin
         self._gpus.leave_out(begin, now)
         for at, activity in ((begin, Activity.BETWEEN_STEPS), (now, _STEPS)):
             self._charge_time(at)
