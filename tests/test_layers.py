@@ -27,10 +27,12 @@ INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 VALUES = {"errors", "_units", "measurement"}
 TOOLS = {"_codec", "_validate", "_files", "_documents", "_record", "_identity", "_nvml", "_process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "_step_gaps", "adapters"}
-WINGS = {"daemon"}  # products of their own: no part of the core, and no other wing, imports one
-MAY_NAME_WINGS = {"zeus_core.cli._daemon"}
+WINGS = {"daemon", "jobs", "mixed"}  # products of their own: no part of the core, and no other wing, imports one
+MAY_NAME_WINGS = {"zeus_core.cli._daemon", "zeus_core.optimizer"}  # the latter has the types of its lazy table
+# The folders that import torch.
+TORCH = ("zeus_core.pytorch", "zeus_core.mixed.pytorch")
 KINDS = "settings.kinds"  # what devices, files and searches call by name: below them, unlike the rest of its folder
-PURE = {"search", "pipeline", "electricity", "allocation"}
+PURE = {"search", "pipeline", "electricity"}
 MEASURING = {*BASE, KINDS, "device", "settings", "attribution", "monitor"}
 OPTIMIZING = {*MEASURING, *PURE, "optimizer"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -49,17 +51,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{part: {*VALUES, *TOOLS} for part in PURE},
     "electricity": {*VALUES, *TOOLS, "ports"},  # a live source works in the background
     "search": {*VALUES, *TOOLS, KINDS},
-    "allocation": {*VALUES, *TOOLS, KINDS, "search"},  # by the same objectives
-    "replay": {*VALUES, *TOOLS, "search"},
     "optimizer": {*MEASURING, *PURE},
     "tracing": {*BASE, "device", "attribution", "monitor"},
     "training": {*OPTIMIZING, "tracing"},
     "pytorch": {*OPTIMIZING, "training"},
     "selfcheck": {*OPTIMIZING, "training", "pytorch"},  # torch only where a load runs
     "exporter": {*BASE, "device", "monitor"},
-    "report": {*OPTIMIZING, "tracing", "training", "replay"},
-    "cli": {*OPTIMIZING, "tracing", "training", "report", "replay", "daemon", "selfcheck", "exporter", "_launch"},
+    "report": {*OPTIMIZING, "tracing", "training"},
+    "cli": {*OPTIMIZING, "tracing", "training", "report", "daemon", "selfcheck", "exporter", "_launch"},
     "testing": {*OPTIMIZING, "training"},
+    "jobs": {*OPTIMIZING, "training", "report", "cli"},
+    "mixed": {*OPTIMIZING, "training", "pytorch", "report", "cli"},
 }
 
 
@@ -95,9 +97,9 @@ def top_level(module: str) -> str:
 
 
 def parts_imported_by(path: Path) -> set[str]:
-    """The other parts of the core a file imports."""
+    """The other parts of the core a file imports, and wings, unless it may name those."""
     parts = {part_of(module) for module in imported_by(path) if top_level(module) == "zeus_core"}
-    return parts - {part_of(name_of(path))}
+    return parts - {part_of(name_of(path))} - (WINGS if name_of(path) in MAY_NAME_WINGS else set())
 
 
 def modules_of(part: str) -> list[Path]:
@@ -139,13 +141,16 @@ def test_imports_run_downward_only(part):
 
 def test_the_core_imports_no_wing_and_no_wing_another():
     """The table of commands names modules of wings as text."""
-    found = {
-        (name_of(path), wing)
-        for path in MODULES
-        for wing in parts_imported_by(path) & WINGS
-        if name_of(path) not in MAY_NAME_WINGS
-    }
+    found = {(name_of(path), wing) for path in MODULES for wing in parts_imported_by(path) & WINGS}
     assert found == set()
+
+
+@pytest.mark.parametrize("folder", ["zeus_core.jobs.policies", "zeus_core.mixed.allocation"])
+def test_the_planners_of_wings_are_pure(folder):
+    allowed = {*VALUES, *TOOLS, KINDS, "search", folder.split(".")[1]}
+    paths = [path for path in MODULES if name_of(path).startswith(folder)]
+    outside = {(name_of(path), part) for path in paths for part in parts_imported_by(path) - allowed}
+    assert outside == set()
 
 
 def test_no_two_parts_import_each_other_even_in_a_round_about_way():
@@ -186,7 +191,7 @@ def test_only_the_folder_for_torch_imports_a_framework():
         (name_of(path), module)
         for path in MODULES
         for module in imported_by(path)
-        if top_level(module) in FRAMEWORKS and part_of(name_of(path)) != "pytorch"
+        if top_level(module) in FRAMEWORKS and not name_of(path).startswith(TORCH)
     }
     assert found == set()
 
@@ -208,7 +213,7 @@ def test_what_is_loaded_with_the_core_is_python_numpy_and_the_core():
     found = {
         (name_of(path), module)
         for path in MODULES
-        if part_of(name_of(path)) not in {"pytorch", "testing"}
+        if not name_of(path).startswith((*TORCH, "zeus_core.testing"))
         for statement in ast.parse(path.read_text(encoding="utf-8")).body
         for module in imported_in(statement, path)
         if top_level(module) not in {"zeus_core", "numpy", *sys.stdlib_module_names}

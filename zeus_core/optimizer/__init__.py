@@ -4,6 +4,7 @@ Their hooks never raise into training. A fault is logged once with its remedy, t
 training continues without the optimizer.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.optimizer._global_setting._optimizers import GlobalClockOptimizer
@@ -20,7 +21,7 @@ from zeus_core.optimizer.power_limit import (
 )
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.levelling import LevellingOptimizer
+    from zeus_core.mixed.levelling import LevellingOptimizer
     from zeus_core.optimizer.pipeline_frequency import (
         PipelineFrequencyOptimizer,
         PipelineFrequencySettings,
@@ -44,13 +45,15 @@ __all__ = [
     "ZeusCost",
 ]
 
+# Names of wings, by their modules: the only place in which an optimizer of the core names a wing.
+_IN_WINGS = {"LevellingOptimizer": "zeus_core.mixed.levelling"}
+
 
 def __getattr__(name: str) -> Any:
     """Import the names that need more on first use: the search for a power limit does without."""
-    if name == "LevellingOptimizer":
-        from zeus_core.optimizer.levelling import LevellingOptimizer
-
-        return LevellingOptimizer
+    module = _IN_WINGS.get(name)
+    if module is not None:
+        return getattr(importlib.import_module(module), name)
     if name in __all__:
         from zeus_core.optimizer import pipeline_frequency
 

@@ -2,13 +2,10 @@
 
 from zeus_core.report._pipeline import draw_timelines
 from zeus_core.report._power_limit import Comparison, draw_time_energy, trial_table
-from zeus_core.report._recurring import draw_regrets, regret_table
 
 __all__ = [
     "Comparison",
-    "draw_regrets",
     "draw_time_energy",
     "draw_timelines",
-    "regret_table",
     "trial_table",
 ]
