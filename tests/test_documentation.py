@@ -256,7 +256,7 @@ def test_every_file_that_the_pages_on_the_code_name_exists(name):
     paths = set(re.findall(r"`((?:zeus_|tests|tools|integrations)[\w./]*/[\w./]*)`", page))
     roots = [ROOT, *(ROOT / "integrations").iterdir()]
     assert [path for path in sorted(paths) if not any((root / path).exists() for root in roots)] == []
-    assert walks <= {path.name for path in (ROOT / "zeus_core").rglob("*.py")}
+    assert walks <= {path.name for folder in ("zeus_core", "integrations") for path in (ROOT / folder).rglob("*.py")}
 
 
 def commands(program):
