@@ -43,8 +43,8 @@ from zeus_core.pipeline import (  # noqa: E402
     make_plan,
     schedules,
 )
-from zeus_core.pipeline._planner import make_plans  # noqa: E402
-from zeus_core.testing import simulate_pipeline  # noqa: E402
+from zeus_core.pipeline.planner.plan_making import make_plans  # noqa: E402
+from zeus_core.pipeline.testing import simulate_pipeline  # noqa: E402
 
 SIZES = [(4, 8), (8, 16), (8, 64), (8, 128), (16, 128)]
 GROWTH = [32, 64, 128, 256, 512]

@@ -27,10 +27,15 @@ INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 VALUES = {"errors", "_units", "measurement"}
 TOOLS = {"_codec", "_validate", "_files", "_documents", "_record", "_identity", "_nvml", "_process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "_step_gaps", "adapters"}
-WINGS = {"daemon"}  # products of their own: no part of the core, and no other wing, imports one
+WINGS = {"daemon", "pipeline"}  # products of their own: no part of the core, and no other wing, imports one
 MAY_NAME_WINGS = {"zeus_core.cli._daemon"}
+PUBLISHES_WINGS = "zeus_core.optimizer"  # names of wings too, whose types it names where nothing is imported
 KINDS = "settings.kinds"  # what devices, files and searches call by name: below them, unlike the rest of its folder
-PURE = {"search", "pipeline", "electricity", "allocation"}
+PLANNER = "pipeline.planner"  # pure, and below the rest of its wing
+TAPS = "pipeline.taps"  # of frameworks that are built on torch
+FAKES = "pipeline.testing"
+FOLDERS_APART = (KINDS, PLANNER, TAPS, FAKES)
+PURE = {"search", "electricity", "allocation"}
 MEASURING = {*BASE, KINDS, "device", "settings", "attribution", "monitor"}
 OPTIMIZING = {*MEASURING, *PURE, "optimizer"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -58,6 +63,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "selfcheck": {*OPTIMIZING, "training", "pytorch"},  # torch only where a load runs
     "exporter": {*BASE, "device", "monitor"},
     "report": {*OPTIMIZING, "tracing", "training", "replay"},
+    PLANNER: {*VALUES, *TOOLS},
+    "pipeline": {*OPTIMIZING, PLANNER, "tracing", "training", "report", "cli"},
+    TAPS: {*OPTIMIZING, "pipeline", "pytorch"},
+    FAKES: {*OPTIMIZING, "pipeline", "testing"},
     "cli": {*OPTIMIZING, "tracing", "training", "report", "replay", "daemon", "selfcheck", "exporter", "_launch"},
     "testing": {*OPTIMIZING, "training"},
 }
@@ -69,13 +78,20 @@ def name_of(path: Path) -> str:
 
 def part_of(module: str) -> str:
     """The part of the core a module belongs to: "device" of "zeus_core.device._gpu", "" of "zeus_core" itself."""
-    return KINDS if module.startswith(f"zeus_core.{KINDS}") else [*module.split("."), ""][1]
+    apart = (part for part in FOLDERS_APART if module.startswith(f"zeus_core.{part}"))
+    return next(apart, [*module.split("."), ""][1])
 
 
 def imported_by(path: Path) -> Iterator[str]:
     """Every module a file imports, wherever in the file it does."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements_of(path):
         yield from imported_in(node, path)
+
+
+def statements_of(path: Path) -> Iterator[ast.AST]:
+    for node in ast.walk(tree := ast.parse(path.read_text(encoding="utf-8"))):
+        if not (name_of(path) == PUBLISHES_WINGS and isinstance(node, ast.ImportFrom) and node not in tree.body):
+            yield node
 
 
 def imported_in(node: ast.AST, path: Path) -> Iterator[str]:
@@ -140,10 +156,10 @@ def test_imports_run_downward_only(part):
 def test_the_core_imports_no_wing_and_no_wing_another():
     """The table of commands names modules of wings as text."""
     found = {
-        (name_of(path), wing)
+        (name_of(path), part)
         for path in MODULES
-        for wing in parts_imported_by(path) & WINGS
-        if name_of(path) not in MAY_NAME_WINGS
+        for part in parts_imported_by(path)
+        if top_level(part) in WINGS - {top_level(part_of(name_of(path)))} and name_of(path) not in MAY_NAME_WINGS
     }
     assert found == set()
 
@@ -157,7 +173,7 @@ def modules_imported_by(path: Path) -> set[str]:
     """The modules of the core a file imports: `from package import name` names the module, if the name is one."""
     known = {name_of(module) for module in MODULES}
     imported = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements_of(path):
         for module in imported_in(node, path):
             names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             imported |= {f"{module}.{name}" for name in names if f"{module}.{name}" in known} or {module}
@@ -190,7 +206,7 @@ def test_only_the_folder_for_torch_imports_a_framework():
         (name_of(path), module)
         for path in MODULES
         for module in imported_by(path)
-        if top_level(module) in FRAMEWORKS and part_of(name_of(path)) != "pytorch"
+        if top_level(module) in FRAMEWORKS and part_of(name_of(path)) not in {"pytorch", TAPS}
     }
     assert found == set()
 
@@ -203,8 +219,8 @@ def test_nothing_in_the_core_imports_an_integration():
 
 def test_nothing_but_the_fakes_imports_the_fakes():
     paths = [*MODULES, *REPOSITORY.glob("integrations/*/*/**/*.py")]
-    users = {name_of(path) for path in paths for module in imported_by(path) if part_of(module) == "testing"}
-    assert {name for name in users if part_of(name) != "testing"} == set()
+    users = {name_of(path) for path in paths for module in imported_by(path) if part_of(module) in {"testing", FAKES}}
+    assert {name for name in users if part_of(name) not in {"testing", FAKES}} == set()
 
 
 def test_what_is_loaded_with_the_core_is_python_numpy_and_the_core():
@@ -212,7 +228,7 @@ def test_what_is_loaded_with_the_core_is_python_numpy_and_the_core():
     found = {
         (name_of(path), module)
         for path in MODULES
-        if part_of(name_of(path)) not in {"pytorch", "testing"}
+        if part_of(name_of(path)) not in {"pytorch", TAPS, "testing", FAKES}
         for statement in ast.parse(path.read_text(encoding="utf-8")).body
         for module in imported_in(statement, path)
         if top_level(module) not in {"zeus_core", "numpy", *sys.stdlib_module_names}

@@ -89,13 +89,13 @@ def from_root(name: str) -> str:
 
 def commands_page() -> str:
     """Return a page of all commands, with the help that their parsers print."""
-    from zeus_core.cli._program import _COMMANDS, _make_parser
+    from zeus_core.cli._program import _COMMANDS, _command, _make_parser
 
     parser = _make_parser("zeus-core", _COMMANDS)
     parsers = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     lines = ["# Commands", "", "`zeus-core COMMAND --help` prints the same.", ""]
-    for name, command in _COMMANDS.items():
-        lines += [f"## zeus-core {name}", "", f"{command.SUMMARY}.", "", "```text"]
+    for name in _COMMANDS:
+        lines += [f"## zeus-core {name}", "", f"{_command(name).SUMMARY}.", "", "```text"]
         lines += [parsers.choices[name].format_help().rstrip(), "```", ""]
     return "\n".join(lines)
 

@@ -18,7 +18,12 @@ from pathlib import Path
 from types import ModuleType
 
 LIST = Path(__file__).parents[1] / "docs" / "public-api.txt"
-FOR_NEIGHBOURS = ("zeus_core.settings", "zeus_core.attribution")
+FOR_NEIGHBOURS = (
+    *("zeus_core.settings", "zeus_core.attribution", "zeus_core.report.figure"),
+    *(f"zeus_core.pipeline.{name}" for name in ("planner", "profile", "optimizer")),
+    *(f"zeus_core.pipeline.{name}" for name in ("plan_command", "pipeline_record", "iteration_timeline")),
+    "zeus_core.pipeline.taps.step_shapes",
+)
 PACKAGES = ("zeus_core", "zeus_huggingface", "zeus_lightning", "zeus_deepspeed")
 
 
@@ -46,7 +51,8 @@ def describe_api() -> str:
                 lines += [f"    {line}" for line in describe(name, value)]
             else:
                 lines.append(f"    {name}: see {known}")
-        paragraphs.append("\n".join(lines))
+        if len(lines) > 1:
+            paragraphs.append("\n".join(lines))
     return f"{len(described)} public names\n\n" + "\n\n".join(paragraphs) + "\n"
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.pipeline.instances import smooth_profile
+from tests.pipeline.planner.instances import smooth_profile
 from zeus_core import errors
 from zeus_core.allocation import AllocationPlan, DeviceOption, DeviceOptions, DeviceProfile, MeasuredBatch
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, discover_cpus, find_preset

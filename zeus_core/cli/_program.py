@@ -42,7 +42,7 @@ _COMMANDS = {
     "run": "zeus_core.cli._run",
     "doctor": "zeus_core.cli._doctor",
     "selfcheck": "zeus_core.cli._selfcheck",
-    "plan": "zeus_core.cli._plan",
+    "plan": "zeus_core.pipeline.plan_command",
     "allocate": "zeus_core.cli._allocate",
     "carbon": "zeus_core.cli._carbon",
     "jobs": "zeus_core.cli._jobs",

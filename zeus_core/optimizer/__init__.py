@@ -4,6 +4,7 @@ Their hooks never raise into training. A fault is logged once with its remedy, t
 training continues without the optimizer.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.optimizer._global_setting._optimizers import GlobalClockOptimizer
@@ -21,11 +22,7 @@ from zeus_core.optimizer.power_limit import (
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.levelling import LevellingOptimizer
-    from zeus_core.optimizer.pipeline_frequency import (
-        PipelineFrequencyOptimizer,
-        PipelineFrequencySettings,
-        PipelineRank,
-    )
+    from zeus_core.pipeline.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 
 __all__ = [
     "Energy",
@@ -45,14 +42,18 @@ __all__ = [
 ]
 
 
+# The module of each name that needs more than the search for a power limit, and is imported on first use. Names of a
+# wing are published here, and nowhere else in the core.
+_MODULES = {
+    "LevellingOptimizer": "zeus_core.optimizer.levelling",
+    "PipelineFrequencyOptimizer": "zeus_core.pipeline.optimizer",
+    "PipelineFrequencySettings": "zeus_core.pipeline.optimizer",
+    "PipelineRank": "zeus_core.pipeline.optimizer",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Import the names that need more on first use: the search for a power limit does without."""
-    if name == "LevellingOptimizer":
-        from zeus_core.optimizer.levelling import LevellingOptimizer
-
-        return LevellingOptimizer
-    if name in __all__:
-        from zeus_core.optimizer import pipeline_frequency
-
-        return getattr(pipeline_frequency, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a name of the table."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -1,6 +1,5 @@
 """Reports for people: tables, comparisons and pictures of results."""
 
-from zeus_core.report._pipeline import draw_timelines
 from zeus_core.report._power_limit import Comparison, draw_time_energy, trial_table
 from zeus_core.report._recurring import draw_regrets, regret_table
 
@@ -8,7 +7,6 @@ __all__ = [
     "Comparison",
     "draw_regrets",
     "draw_time_energy",
-    "draw_timelines",
     "regret_table",
     "trial_table",
 ]

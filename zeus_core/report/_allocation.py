@@ -9,7 +9,7 @@ from typing import Any
 
 from zeus_core.allocation import AllocationPlan, RankShare
 from zeus_core.allocation._options import checked_kind
-from zeus_core.report._figure import new_figure, write_figure
+from zeus_core.report.figure import new_figure, write_figure
 
 __all__ = ["allocation_table", "draw_allocation", "shares_table"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zeus_core._validate import checked_instance, checked_list, checked_text
 from zeus_core.replay import PolicyResult
-from zeus_core.report._figure import new_figure, write_figure
+from zeus_core.report.figure import new_figure, write_figure
 
 __all__ = ["draw_regrets", "regret_table"]
 
