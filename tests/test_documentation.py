@@ -249,11 +249,11 @@ def test_the_readme(tmp_path, capsys):
 
 def test_every_file_that_the_architecture_names_exists():
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    walks = set(re.findall(r"`(_\w+\.py)`", page))
+    walks = set(re.findall(r"`(\w+\.py)`", page))
     paths = set(re.findall(r"`((?:zeus_|tests|tools|integrations)[\w./]*/[\w./]*)`", page))
     roots = [ROOT, *(ROOT / "integrations").iterdir()]
     assert [path for path in sorted(paths) if not any((root / path).exists() for root in roots)] == []
-    assert walks <= {path.name for path in (ROOT / "zeus_core").rglob("_*.py")}
+    assert walks <= {path.name for path in (ROOT / "zeus_core").rglob("*.py")}
 
 
 def commands(program):

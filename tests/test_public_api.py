@@ -1,8 +1,12 @@
-"""The public names: listed with their signatures in one file, and in no other module than a public one."""
+"""The public names: listed with their signatures in one file, and offered where they are said to be."""
 
 import difflib
 import runpy
 from pathlib import Path
+
+import pytest
+
+import zeus_core
 
 TOOL = runpy.run_path(str(Path(__file__).parents[1] / "tools" / "public_api.py"))
 
@@ -13,7 +17,12 @@ def test_the_list_is_that_of_the_packages():
     assert not difference, f"the public interface has changed; if that is intended: make public-api\n{difference}"
 
 
-def test_a_module_without_an_underscore_has_public_names():
-    """A module for us alone begins with an underscore; a package may be a room for such modules."""
-    modules = [module for module in TOOL["public_modules"]() if not hasattr(module, "__path__")]
-    assert [module.__name__ for module in modules if not getattr(module, "__all__", ())] == []
+def test_the_names_that_most_people_need_are_those_of_their_modules():
+    from zeus_core.monitor import ZeusMonitor
+    from zeus_core.optimizer import power_limit
+
+    assert zeus_core.ZeusMonitor is ZeusMonitor
+    assert zeus_core.EnergyWithin is power_limit.EnergyWithin
+    assert [name for name in zeus_core.__all__ if not hasattr(zeus_core, name)] == []
+    with pytest.raises(AttributeError, match="has no attribute 'ZeusMonitr'"):
+        zeus_core.ZeusMonitr  # noqa: B018

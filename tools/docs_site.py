@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+PUBLIC = runpy.run_path(str(ROOT / "tools" / "public_api.py"))["PUBLIC"]
 PACKAGES = {
     "zeus_core": ROOT / "zeus_core",
     **{
@@ -114,13 +116,11 @@ def reference_pages() -> Iterator[tuple[str, str]]:
 
 
 def public_modules() -> Iterator[tuple[str, Path]]:
-    """Yield each module whose path has no underscore, with its file."""
-    for package, folder in PACKAGES.items():
-        for file in sorted(folder.rglob("*.py")):
-            parts = [package, *file.relative_to(folder).with_suffix("").parts]
-            parts = parts[:-1] if parts[-1] == "__init__" else parts
-            if not any(part.startswith("_") for part in parts):
-                yield ".".join(parts), file
+    """Yield each public module, with its file."""
+    for module in PUBLIC:
+        package, *parts = module.split(".")
+        path = PACKAGES[package].joinpath(*parts)
+        yield module, path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def public_names(tree: ast.Module) -> list[str]:

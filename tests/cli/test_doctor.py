@@ -9,9 +9,9 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from tests.support.variants import long_but_first
-from zeus_core.cli._checks import Driver, check_clock_rights, check_driver, check_limit_rights, check_rapl, check_torch
-from zeus_core.cli._checks.limits import check_limits
-from zeus_core.cli._checks.rights import Rights, rights_of
+from zeus_core.cli.doctor import Driver, check_clock_rights, check_driver, check_limit_rights, check_rapl, check_torch
+from zeus_core.cli.doctor.limits import check_limits
+from zeus_core.cli.doctor.rights import Rights, rights_of
 from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.testing._fake_rapl import FakeRapl

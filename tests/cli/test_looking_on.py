@@ -13,7 +13,7 @@ import pytest
 from tests.nvml_driver import DeviceSpec
 from tests.support.variants import long_but_first
 from zeus_core import __version__
-from zeus_core.cli._display import ticks
+from zeus_core.cli.meters._display import ticks
 
 
 def rows(output):
@@ -229,7 +229,7 @@ print(*sorted(sys.modules), file=sys.stderr)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(ended.stderr.split())
-    assert {"pynvml", "numpy", "rich", "zeus_core.monitor", "zeus_core.device", "zeus_core.cli._child"}.isdisjoint(
+    assert {"pynvml", "numpy", "rich", "zeus_core.monitor", "zeus_core.device", "zeus_core.cli.run._child"}.isdisjoint(
         loaded
     )
 

@@ -9,13 +9,13 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.cli._child import CommandError, spawn
-from zeus_core.cli._guarded_meter import GuardedMeter, within
-from zeus_core.cli._metering import open_meter
-from zeus_core.cli._run_record import RunRecord
-from zeus_core.cli._summary import summarize, total_to_json
 from zeus_core.cli._text import table, write
-from zeus_core.cli._window_charges import WindowCharges
+from zeus_core.cli.meters.energy_totals import summarize, total_to_json
+from zeus_core.cli.meters.metering import open_meter
+from zeus_core.cli.run._child import CommandError, spawn
+from zeus_core.cli.run._guarded_meter import GuardedMeter, within
+from zeus_core.cli.run._run_record import RunRecord
+from zeus_core.cli.run._window_charges import WindowCharges
 from zeus_core.device import Work, discover_cpus
 from zeus_core.electricity import Electricity, RecordedSignal
 from zeus_core.measurement import Device, DeviceEnergy, Measurement

@@ -247,8 +247,8 @@ def test_a_gpu_lost_during_the_run_is_reported_as_not_measured(on_driver, tmp_pa
 
 HURRIED = """
 import sys
-from zeus_core.cli._guarded_meter import GuardedMeter
-from zeus_core.cli._run import run_measured
+from zeus_core.cli.run._guarded_meter import GuardedMeter
+from zeus_core.cli.run._run import run_measured
 
 meter = GuardedMeter(None, patience_seconds=1.0, edge_seconds=1.0)
 sys.exit(run_measured(["sh", "-c", "echo ready; read line; exit 3"], meter))

@@ -10,7 +10,7 @@ from zeus_core.pipeline.iteration_timeline import describe_run, read_iteration
 from zeus_core.report._run_page import run_page
 from zeus_core.report._run_sections import Section
 from zeus_core.tracing._merge import merge, traces_in
-from zeus_core.training._run_file import read_run
+from zeus_core.training.record.run_file import read_run
 from zeus_deepspeed._perseus import attach
 
 

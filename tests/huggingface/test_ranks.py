@@ -19,7 +19,7 @@ from zeus_core.pytorch import SimulatedCompute
 from zeus_core.search import GridSearch
 from zeus_core.testing import VirtualTime
 from zeus_core.training._account import Account
-from zeus_core.training._run_file import read_run
+from zeus_core.training.record.run_file import read_run
 from zeus_huggingface import ZeusTrainerCallback
 
 LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)]]

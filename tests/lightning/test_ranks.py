@@ -14,7 +14,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
 from zeus_core.search import GridSearch
 from zeus_core.training._account import Account
-from zeus_core.training._run_file import read_run
+from zeus_core.training.record.run_file import read_run
 from zeus_lightning import ZeusCallback
 
 LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)]]

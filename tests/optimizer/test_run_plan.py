@@ -10,7 +10,7 @@ from tests.optimizer.test_search import BOUND, Board
 from zeus_core.errors import UsageError
 from zeus_core.search import AdaptiveSearch
 from zeus_core.search._objectives import Energy, MaxSlowdownConstraint
-from zeus_core.search._run_plan import Prediction, RunProgress, search_cost
+from zeus_core.search.run.run_plan import Prediction, RunProgress, search_cost
 
 SLOWER = Prediction(200, 0.15, (0.1, 0.2), 1.06, (1.04, 1.08))
 

@@ -8,9 +8,9 @@ from zeus_core.device import Work, find_preset
 from zeus_core.device.simulated._presets import PRESETS
 from zeus_core.measurement import Measurement
 from zeus_core.search import Trial
-from zeus_core.search._run_plan import Prediction
-from zeus_core.search._run_search import Block
-from zeus_core.search._safe_clock import SafeClock
+from zeus_core.search.run.run_plan import Prediction
+from zeus_core.search.run.run_search import Block
+from zeus_core.search.run.safe_clock import SafeClock
 
 CLOCKS = range(1410, 210, -15)
 

@@ -13,7 +13,6 @@ from zeus_core.measurement import Measurement
 from zeus_core.search import AdaptiveSearch, GoldenSectionSearch, GridSearch, Trial
 from zeus_core.search._aims import normal_probability
 from zeus_core.search._curves import CurveShapes
-from zeus_core.search._fixed_trials import FixedTrials
 from zeus_core.search._objectives import (
     Energy,
     EnergyWithin,
@@ -25,6 +24,7 @@ from zeus_core.search._objectives import (
     ZeusCost,
 )
 from zeus_core.search._prior import read_prior
+from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.testing.contracts import SearchContract
 
 # A V100-like board and work, and one whose limits never bind; columns of `CurveShapes`, and the demand.

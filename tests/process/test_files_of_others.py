@@ -12,7 +12,7 @@ from zeus_core.cli import main
 from zeus_core.errors import UsageError
 from zeus_core.monitor._log import WindowLog
 from zeus_core.training._account import Account
-from zeus_core.training._journal import Entry, Journal
+from zeus_core.training.record.journal import Entry, Journal
 
 __all__ = ["common_folder"]
 

@@ -9,7 +9,7 @@ import pytest
 from tests.nvml_driver import DeviceSpec
 from tests.support.daemons import is_unprivileged
 from tests.support.result_boxes import rows
-from zeus_core.training._run_file import read_run
+from zeus_core.training.record.run_file import read_run
 
 pytestmark = pytest.mark.skipif(is_unprivileged(), reason="the daemon restores, and has a log of its own")
 

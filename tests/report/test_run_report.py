@@ -30,8 +30,8 @@ from zeus_core.report._run_sections import sections_of
 from zeus_core.search import GridSearch
 from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy
-from zeus_core.training._power_series import EnergyPoint
-from zeus_core.training._run_file import read_run, record_from_fields
+from zeus_core.training.record.power_series import EnergyPoint
+from zeus_core.training.record.run_file import read_run, record_from_fields
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others")
 

@@ -11,10 +11,10 @@ from tests.optimizer.test_search import BOUND, CLOCK_SELECTORS, SELECTORS, UNBOU
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.search import AdaptiveSearch, GridSearch, Trial
-from zeus_core.search._adaptive_run_search import AdaptiveRunSearch
 from zeus_core.search._curves import CurveShapes
-from zeus_core.search._fixed_trials import FixedTrials
 from zeus_core.search._objectives import Energy, MaxSlowdownConstraint, ZeusCost
+from zeus_core.search.run.adaptive_run_search import AdaptiveRunSearch
+from zeus_core.search.run.fixed_trials import FixedTrials
 
 GRID = list(range(300, 99, -5))
 SETTLING_STEPS = 4

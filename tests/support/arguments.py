@@ -9,7 +9,6 @@ import fractions
 import importlib
 import inspect
 import math
-import pkgutil
 import re
 import runpy
 import sys
@@ -271,25 +270,16 @@ GOOD = {
     "half_samples": [6.0],
 }
 
-FOR_NEIGHBOURS = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "public_api.py"))["FOR_NEIGHBOURS"]
+PUBLIC = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "public_api.py"))["PUBLIC"]
 
 
 def callables(packages, skip=()):
     """Yield the name and the object of each public constructor, class method, static method and function."""
-    for package in packages:
-        for module in _public_modules(package, skip):
-            for public in getattr(module, "__all__", ()):
+    for name in PUBLIC:
+        if name.startswith(tuple(packages)) and not name.endswith(".contracts") and not name.startswith(tuple(skip)):
+            module = importlib.import_module(name)
+            for public in module.__all__:
                 yield from _of(public, getattr(module, public))
-
-
-def _public_modules(name, skip):
-    module = importlib.import_module(name)
-    yield module
-    for info in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{name}."):
-        last = info.name.rpartition(".")[2]
-        is_for_neighbours = info.name.startswith(FOR_NEIGHBOURS) and not info.ispkg
-        if not (last.startswith("_") or is_for_neighbours or last == "contracts" or info.name in skip):
-            yield from _public_modules(info.name, skip)
 
 
 def _of(name, value):

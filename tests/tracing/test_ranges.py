@@ -13,10 +13,9 @@ from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.tracing._add import rank_of
 from zeus_core.tracing._facts import DeviceFacts, Update, Updates
-from zeus_core.tracing._range_bounds import Bounds
 from zeus_core.tracing._trace_file import read_document, read_trace
+from zeus_core.tracing.ranges.range_joules import Bounds, rank_of
 from zeus_core.training import TrainingEnergy
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others")

@@ -12,10 +12,9 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy, Measurement
 from zeus_core.training._account import Account
-from zeus_core.training._checkpoint import Checkpoint
-from zeus_core.training._history import earlier_account
-from zeus_core.training._journal import Entry, Journal
 from zeus_core.training._tally import Tally
+from zeus_core.training.record.journal import Entry, Journal, earlier_account
+from zeus_core.training.record.resume import Checkpoint
 
 amounts = st.floats(0, 1e9)
 energies = st.builds(DeviceEnergy, amounts, amounts, st.sampled_from(["counted", "integrated", "estimated"]))

@@ -21,9 +21,9 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._reading import CpuEdge
 from zeus_core.testing import FakeRapl, FaultyGpu, ThreadWorld
 from zeus_core.training import TrainingEnergy
-from zeus_core.training._charging import Charging
 from zeus_core.training._host_energy import HostEnergy
 from zeus_core.training._tally import Tally
+from zeus_core.training.charges.charging import Charging
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from zeus_core._codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.training._account import Account
-from zeus_core.training._checkpoint import Checkpoint
-from zeus_core.training._journal import Entry, Journal
 from zeus_core.training._tally import Tally
+from zeus_core.training.record.journal import Entry, Journal
+from zeus_core.training.record.resume import Checkpoint
 
 ENTRY = Entry("run", "part", 0, 1, Account(Tally(10.0, DeviceEnergy(2000.0, 5.0))))
 

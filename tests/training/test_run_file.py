@@ -13,8 +13,8 @@ from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
 from zeus_core.search import GridSearch
 from zeus_core.testing import ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy
-from zeus_core.training._power_series import PowerSeries
-from zeus_core.training._run_file import read_run
+from zeus_core.training.record.power_series import PowerSeries
+from zeus_core.training.record.run_file import read_run
 
 WORK = Work(0.5, 484.9, 0.938, 0.744)
 

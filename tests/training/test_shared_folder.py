@@ -9,7 +9,7 @@ import pytest
 
 from zeus_core.tracing._merge import merge, traces_in
 from zeus_core.tracing._trace_file import read_trace
-from zeus_core.training._run_file import read_run
+from zeus_core.training.record.run_file import read_run
 
 # Obeys one line after the other, and answers each: the test decides what happens before what. A virtual second a step.
 PROGRAM = """

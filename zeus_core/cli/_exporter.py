@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Export until Ctrl-C or SIGTERM."""
-    from zeus_core.cli._metering import open_meter
+    from zeus_core.cli.meters.metering import open_meter
     from zeus_core.exporter._serving import check_prometheus_client, serve, write_file
     from zeus_core.exporter._totals import DeviceTotals
 

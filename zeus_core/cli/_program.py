@@ -37,10 +37,10 @@ class Command(Protocol):
 # The module of each command, in the order of the help. Those of a wing lie in its folder.
 _COMMANDS = {
     "devices": "zeus_core.cli._devices",
-    "power": "zeus_core.cli._power",
-    "energy": "zeus_core.cli._energy",
-    "run": "zeus_core.cli._run",
-    "doctor": "zeus_core.cli._doctor",
+    "power": "zeus_core.cli.meters._power",
+    "energy": "zeus_core.cli.meters._energy",
+    "run": "zeus_core.cli.run._run",
+    "doctor": "zeus_core.cli.doctor._doctor",
     "selfcheck": "zeus_core.cli._selfcheck",
     "plan": "zeus_core.pipeline.plan_command",
     "allocate": "zeus_core.cli._allocate",
@@ -54,7 +54,7 @@ _COMMANDS = {
     "exporter": "zeus_core.cli._exporter",
     "daemon": "zeus_core.cli._daemon",
     "trace": "zeus_core.cli._trace",
-    "top": "zeus_core.cli._top",
+    "top": "zeus_core.cli.meters._top",
 }
 
 

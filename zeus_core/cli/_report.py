@@ -17,7 +17,7 @@ from zeus_core.errors import UsageError
 if TYPE_CHECKING:
     from zeus_core.report._run_metrics import Quantity
     from zeus_core.report._run_sections import Section
-    from zeus_core.training._run_file import RunRecord
+    from zeus_core.training.record.run_file import RunRecord
 
 __all__ = ["SUMMARY", "add_arguments", "execute", "read_runs", "shown", "write_output"]
 
@@ -114,7 +114,7 @@ def read_runs(places: Sequence[Path]) -> list[tuple[str, RunRecord]]:
     Raises:
         UsageError: None can be used.
     """
-    from zeus_core.training._run_file import read_run
+    from zeus_core.training.record.run_file import read_run
 
     runs, complaints = [], []
     for place in places:
@@ -166,7 +166,7 @@ def _judged(
     """Return a sentence for each run, whether it is bad news, and whether the condition holds for one of them."""
     from zeus_core.report._fail_if import judge
     from zeus_core.report._run_metrics import metrics_of
-    from zeus_core.training._run_file import read_run
+    from zeus_core.training.record.run_file import read_run
 
     baselines = [read_run(place) for place in arguments.baseline]
     against = _span([metrics_of(baseline) for baseline in baselines]) if baselines else None

@@ -70,8 +70,8 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    from zeus_core.tracing._add import add_energy, rank_of
     from zeus_core.tracing._trace_file import read_document, read_trace, write_document
+    from zeus_core.tracing.ranges.range_joules import add_energy, rank_of
 
     document = read_document(arguments.profile)
     added = add_energy(rank_of(read_trace(arguments.energy).ranks, document, arguments.rank), document)
@@ -97,7 +97,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace) -> int:
     from zeus_core._codec import encode
-    from zeus_core.tracing._phases import phases_of, total_of
+    from zeus_core.tracing._facts import phases_of, total_of
     from zeus_core.tracing._trace_file import read_trace
 
     ranks = [rank for file in _files(arguments.source) for rank in read_trace(file).ranks]

@@ -12,7 +12,7 @@ Pure: no device, no time source, no framework. numba (extra `pipeline`) compiles
 and give the same frontier. docs/pipeline.md explains the method.
 """
 
-from zeus_core.pipeline.planner import baselines, schedules
+from zeus_core.pipeline import baselines, schedules
 from zeus_core.pipeline.planner.clock_options import MeasuredOption
 from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pipeline.planner.clock_plan_file import read_plan, write_plan

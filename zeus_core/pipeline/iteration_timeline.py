@@ -11,7 +11,7 @@ from zeus_core.adapters._result import duration_text
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import COMPUTE_KINDS
 from zeus_core.tracing._merge import merge, traces_in
-from zeus_core.training._run_file import RunRecord
+from zeus_core.training.record.run_file import RunRecord
 
 __all__ = ["Iteration", "describe_run", "read_iteration", "timeline_picture"]
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from zeus_core._units import kilowatt_hours_from_joules
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
-from zeus_core.training._run_file import RunRecord
 from zeus_core.training._tally import Tally
+from zeus_core.training.record.run_file import RunRecord
 
 __all__ = ["RUN_METRICS", "Quantity", "differences", "energy_interval", "metrics_of", "named"]
 

@@ -11,7 +11,7 @@ from zeus_core.adapters._result import amount_text, duration_text, energy_text
 from zeus_core.report._run_metrics import RUN_METRICS, Quantity, metrics_of
 from zeus_core.report._run_pictures import activity_bars, power_picture, search_picture
 from zeus_core.report._run_sections import Section, energy_line, hardware, moment, sections_of, unrecorded_line
-from zeus_core.training._run_file import RunRecord
+from zeus_core.training.record.run_file import RunRecord
 
 __all__ = ["comparison_rows", "quantity_text", "run_page"]
 

@@ -14,8 +14,8 @@ from zeus_core.optimizer._global_setting._search_result import CHOSEN, SearchRes
 from zeus_core.optimizer._global_setting._setting_history import SettingChange
 from zeus_core.report._run_sections import activities_in_order
 from zeus_core.search._comparison import energy_error_fraction
-from zeus_core.training._power_series import EnergyPoint
-from zeus_core.training._run_file import PartRecord, RunRecord
+from zeus_core.training.record.power_series import EnergyPoint
+from zeus_core.training.record.run_file import PartRecord, RunRecord
 
 __all__ = ["activity_bars", "power_picture", "search_picture"]
 

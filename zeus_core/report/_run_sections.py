@@ -14,8 +14,8 @@ from zeus_core.optimizer._global_setting._setting_history import SettingChange
 from zeus_core.report._run_metrics import energy_interval
 from zeus_core.search import Trial
 from zeus_core.search._comparison import energy_error_fraction, percentage
-from zeus_core.training._run_file import DeviceRecord, PartRecord, RunRecord
 from zeus_core.training._tally import Tally
+from zeus_core.training.record.run_file import DeviceRecord, PartRecord, RunRecord
 
 __all__ = [
     "DATA_CENTRE",

@@ -20,7 +20,7 @@ from zeus_core.report._run_sections import (
     sections_of,
     unrecorded_line,
 )
-from zeus_core.training._run_file import RunRecord
+from zeus_core.training.record.run_file import RunRecord
 
 __all__ = ["markdown_table", "quantities_to_json", "run_line", "runs_json", "runs_markdown"]
 

@@ -20,7 +20,7 @@ from zeus_core.report._run_metrics import Quantity, energy_interval
 from zeus_core.report._run_sections import DATA_CENTRE, gaps, hardware, moment
 from zeus_core.report._run_text import markdown_table, run_line
 from zeus_core.report._statement_emissions import Emissions, emissions_of, factor_text, sum_of, sum_of_emissions
-from zeus_core.training._run_file import RunRecord
+from zeus_core.training.record.run_file import RunRecord
 
 __all__ = ["Statement", "statement_of"]
 

@@ -10,7 +10,7 @@ from zeus_core._units import kilowatt_hours_from_joules
 from zeus_core.electricity import Electricity
 from zeus_core.electricity._amount import slice_of
 from zeus_core.report._run_metrics import Quantity, energy_interval
-from zeus_core.training._run_file import RunRecord
+from zeus_core.training.record.run_file import RunRecord
 
 __all__ = ["Emissions", "emissions_of", "factor_text", "sum_of", "sum_of_emissions"]
 

@@ -17,10 +17,9 @@ from zeus_core.search._next_trial import most_promising, most_telling
 from zeus_core.search._objectives import Energy, OptimumSelector, PowerLimitMeasurement, checked_selector
 from zeus_core.search._observation import Observation
 from zeus_core.search._prior import CurvePrior, read_prior
-from zeus_core.search._run_plan import Prediction
-from zeus_core.search._settings import checked_settings
-from zeus_core.search._told import Told, selected_among
+from zeus_core.search._search import Told, checked_settings, selected_among
 from zeus_core.search._trial import Trial
+from zeus_core.search.run.run_plan import Prediction
 from zeus_core.settings.kinds import KINDS, POWER_LIMIT, Kind
 
 __all__ = ["AdaptiveSearch", "predicted"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zeus_core.search._objectives import OptimumSelector, checked_selector
-from zeus_core.search._settings import checked_settings
-from zeus_core.search._told import Told, selected
+from zeus_core.search._search import Told, checked_settings, selected
 from zeus_core.search._trial import Trial
 
 __all__ = ["GoldenSectionSearch"]

@@ -1,10 +1,18 @@
 """The search port: which setting of a knob to try next."""
 
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
+from zeus_core._validate import checked_list, checked_whole_number
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
 from zeus_core.search._trial import Trial
 
-__all__ = ["Search"]
+__all__ = ["Search", "Told", "checked_settings", "selected", "selected_among"]
 
 
 class Search(Protocol):
@@ -25,3 +33,55 @@ class Search(Protocol):
     def choice(self) -> int | None:
         """The best setting so far, among or between those tried; None to let the rule choose among the trials."""
         ...
+
+
+def checked_settings(settings: Sequence[int]) -> tuple[int, ...]:
+    """Return each setting once, the highest first.
+
+    Raises:
+        UsageError: They are no list of positive whole numbers, or empty.
+    """
+    wanted = "a list of settings, such as [300, 250]"
+    numbers = checked_list("settings", settings, partial(checked_whole_number, minimum=1), wanted, minimum=1)
+    return tuple(sorted(set(numbers), reverse=True))
+
+
+class Told:
+    """The trials. A setting may have several, such as the one that led to its choice and the one that confirms it."""
+
+    def __init__(self) -> None:
+        self._trials: list[Trial] = []
+
+    def add(self, trial: Trial) -> None:
+        """Take in a trial."""
+        self._trials.append(trial)
+
+    def __contains__(self, setting: int) -> bool:
+        return any(trial.setting == setting for trial in self._trials)
+
+    def usable(self) -> list[Trial]:
+        """Return the trials with a finite time and a finite, positive energy, the highest setting first."""
+        trials = sorted(self._trials, key=lambda trial: -trial.setting)
+        return [trial for trial in trials if is_usable(trial)]
+
+
+def selected(selector: OptimumSelector, trials: Sequence[Trial]) -> int | None:
+    """Return the setting that a rule chooses; None if it fails, or chooses what it was not offered.
+
+    The latest of several trials of a setting counts.
+    """
+    latest = {trial.setting: trial for trial in trials}
+    return selected_among(selector, [PowerLimitMeasurement.from_trial(trial, 1) for trial in latest.values()])
+
+
+def selected_among(selector: OptimumSelector, measurements: Sequence[PowerLimitMeasurement]) -> int | None:
+    """Return the setting that a rule chooses; None if it fails, or chooses what it was not offered."""
+    try:
+        setting = operator.index(selector.select(measurements))
+    except Exception:  # a rule of the user's may raise anything; who applies its choice reports it
+        return None
+    return setting if any(one.power_limit == setting for one in measurements) else None
+
+
+def is_usable(trial: Trial) -> bool:
+    return math.isfinite(trial.seconds_per_step) and math.isfinite(trial.joules_per_step) and trial.joules_per_step > 0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
 
-__all__ = ["ClockPoint", "DeviceFacts", "PhaseEnergy", "RankFacts", "Update", "Updates"]
+__all__ = ["ClockPoint", "DeviceFacts", "PhaseEnergy", "RankFacts", "Update", "Updates", "phases_of", "total_of"]
 
 _MICRO, _MILLI = 1e6, 1e3
 
@@ -168,3 +168,23 @@ class RankFacts:
 
 def _differences(values: Sequence[int]) -> tuple[int, ...]:
     return tuple(after - before for before, after in itertools.pairwise([0, *values]))
+
+
+def phases_of(ranks: Sequence[RankFacts]) -> Mapping[str, PhaseEnergy]:
+    """Return the activities of all ranks together: their energies add up, and the time is that of the slowest rank."""
+    names = {name: None for rank in ranks for name in rank.phases}
+    return {name: _added([rank.phases[name] for rank in ranks if name in rank.phases]) for name in names}
+
+
+def total_of(ranks: Sequence[RankFacts]) -> PhaseEnergy | None:
+    """Return time and energy of all ranks together; None if they are not known of some."""
+    totals = [rank.total for rank in ranks if rank.total is not None]
+    return _added(totals) if ranks and len(totals) == len(ranks) else None
+
+
+def _added(parts: Sequence[PhaseEnergy]) -> PhaseEnergy:
+    return PhaseEnergy(
+        max(part.seconds for part in parts),
+        sum((part.measured for part in parts), DeviceEnergy()),
+        sum(part.lost_seconds for part in parts),
+    )

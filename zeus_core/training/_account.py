@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from zeus_core.events import Activity
-from zeus_core.training._charge import Charge
 from zeus_core.training._tally import Tally
+from zeus_core.training.charges.charging import Charge
 
 __all__ = ["TRAINING", "Account"]
 

@@ -25,9 +25,9 @@ from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._meter import UNKNOWN_PEAK_WATTS, peak_watts
 from zeus_core.monitor._reading import GpuEdge, Reading
-from zeus_core.training._power_series import EnergyPoint, PowerSeries
 from zeus_core.training._repeated_call import MIN_WAIT_SECONDS, repeatedly
 from zeus_core.training._tally import Tally
+from zeus_core.training.record.power_series import EnergyPoint, PowerSeries
 
 if TYPE_CHECKING:
     from zeus_core.tracing._recorder import TraceRecorder

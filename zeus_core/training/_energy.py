@@ -31,10 +31,10 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import training_monitor
 from zeus_core.ports import World
 from zeus_core.ports._world import SoloWorld, checked_world, warn_if_others_train
-from zeus_core.training._electricity import checked_electricity
 from zeus_core.training._outcome import outcome_of, summary_of
 from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values
+from zeus_core.training.charges.charged_electricity import checked_electricity
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity

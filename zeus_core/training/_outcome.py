@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zeus_core._codec import encode
 from zeus_core.events import TrainingOptimizer
 from zeus_core.training._account import Account
-from zeus_core.training._run_keeper import Outcome
 from zeus_core.training._summary import TrainingSummary
+from zeus_core.training.record.run_keeper import Outcome
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity

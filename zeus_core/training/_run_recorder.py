@@ -29,25 +29,24 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
 from zeus_core.ports._time_source import clock_seconds
 from zeus_core.training._account import TRAINING, Account
-from zeus_core.training._checkpoint import Checkpoint
-from zeus_core.training._electricity import electricity_log_values
-from zeus_core.training._journal import Journal
 from zeus_core.training._limit_reading import LimitReading
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._ranks import Ranks
-from zeus_core.training._resume import take_up_run
-from zeus_core.training._run_file import JOURNAL_FOLDER, RankRecord
-from zeus_core.training._run_keeper import Energies, Outcome, RunKeeper, rank_record
 from zeus_core.training._run_part import RunPart
-from zeus_core.training._run_so_far import run_so_far
 from zeus_core.training._split import ActivitySplit
 from zeus_core.training._summary import known_values
 from zeus_core.training._tally import Tally
+from zeus_core.training.charges.charged_electricity import electricity_log_values
+from zeus_core.training.record.journal import Journal
+from zeus_core.training.record.resume import Checkpoint, take_up_run
+from zeus_core.training.record.run_file import JOURNAL_FOLDER, RankRecord
+from zeus_core.training.record.run_keeper import Energies, Outcome, RunKeeper, rank_record
+from zeus_core.training.record.run_so_far import run_so_far
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-    from zeus_core.training._part_charges import PartCharges
     from zeus_core.training._run_trace import RunTrace
+    from zeus_core.training.charges.part_charges import PartCharges
 
 __all__ = ["RunRecorder"]
 
@@ -394,7 +393,7 @@ class RunRecorder:
         if self._electricity is None:
             return None
         # Imported here, as the sources of intensity and prices are imported with it.
-        from zeus_core.training._part_charges import PartCharges, warn_of_other_units
+        from zeus_core.training.charges.part_charges import PartCharges, warn_of_other_units
 
         if self._ranks.rank == 0:
             warn_of_other_units(earlier, self._electricity)

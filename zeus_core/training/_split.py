@@ -16,8 +16,8 @@ from zeus_core.monitor._reading import Reading
 from zeus_core.monitor._windows import synchronize
 from zeus_core.training._account import TRAINING
 from zeus_core.training._counted_gpus import BEFORE, SETTLE_SECONDS, CountedGpus
-from zeus_core.training._power_series import EnergyPoint
 from zeus_core.training._tally import Tally
+from zeus_core.training.record.power_series import EnergyPoint
 
 if TYPE_CHECKING:
     from zeus_core.tracing._recorder import TraceRecorder

@@ -11,8 +11,8 @@ from zeus_core.adapters._result import duration_text, energy_text
 from zeus_core.events import Activity
 from zeus_core.search._comparison import percentage
 from zeus_core.training._account import Account
-from zeus_core.training._electricity import electricity_rows, electricity_summary_values
 from zeus_core.training._tally import Tally
+from zeus_core.training.charges.charged_electricity import electricity_rows, electricity_summary_values
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity

@@ -13,7 +13,7 @@ from transformers import Trainer
 
 from zeus_core._units import kilowatt_hours_from_joules
 from zeus_core.training import TrainingEnergy, TrainingSummary
-from zeus_core.training._electricity import electricity_source
+from zeus_core.training.charges.charged_electricity import electricity_source
 
 __all__ = ["add_energy", "evaluations_without_energy"]
 

@@ -16,8 +16,8 @@ from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
-from zeus_core.training._electricity import checked_electricity
 from zeus_core.training._run_trace import checked_trace
+from zeus_core.training.charges.charged_electricity import checked_electricity
 from zeus_lightning._namespaces import Trainer
 
 if TYPE_CHECKING:

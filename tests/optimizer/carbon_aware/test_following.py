@@ -18,8 +18,8 @@ from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.optimizer.carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._following import Following, Pause
 from zeus_core.search import GridSearch, Trial
-from zeus_core.search._fixed_trials import FixedTrials
-from zeus_core.search._run_plan import Prediction
+from zeus_core.search.run.fixed_trials import FixedTrials
+from zeus_core.search.run.run_plan import Prediction
 
 HOUR, DAY = 3600.0, 86_400.0
 MIDNIGHT = 1_772_323_200.0

@@ -12,7 +12,7 @@ from tests.support.virtual_time import A100, Run, SharedTimes, computing_optimiz
 from zeus_core.events import Activity
 from zeus_core.pipeline import Instruction
 from zeus_core.pipeline.optimizer import PipelineFrequencySettings
-from zeus_core.pipeline.planner.schedules import from_instruction_lists, one_f_one_b
+from zeus_core.pipeline.schedules import from_instruction_lists, one_f_one_b
 
 MICROBATCHES = megatron_on_cpu.MICROBATCHES
 CHUNKS = (1, 2)  # 1F1B, interleaved

@@ -14,7 +14,7 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.pipeline import Instruction
 from zeus_core.pipeline.optimizer import Phase, PipelineFrequencySettings, PipelineRank
-from zeus_core.pipeline.planner.schedules import gpipe, one_f_one_b
+from zeus_core.pipeline.schedules import gpipe, one_f_one_b
 from zeus_core.pipeline.taps import pipelining
 from zeus_core.pipeline.taps.pipelining import PipelineScheduleTap, attach, check_schedule
 from zeus_core.ports._device_events import HostEvents

@@ -12,10 +12,10 @@ from zeus_core.errors import UsageError
 from zeus_core.optimizer._global_setting._search_options import SearchOptions
 from zeus_core.search import GridSearch, Trial
 from zeus_core.search._comparison import Comparison
-from zeus_core.search._fixed_trials import FixedTrials
 from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement, longest_factor
-from zeus_core.search._run_plan import Prediction
-from zeus_core.search._run_search import RunSearch
+from zeus_core.search.run.fixed_trials import FixedTrials
+from zeus_core.search.run.run_plan import Prediction
+from zeus_core.search.run.run_search import RunSearch
 from zeus_core.settings.kinds import SM_CLOCK, Kind
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class SearchArguments:
         """Make the search among some settings, the original one first."""
         steps = DEFAULT_STEPS if self.options.profile_steps is None else self.options.profile_steps
         if self.options.make is None and self.options.profile_steps is None and self.kind.has_curves:
-            from zeus_core.search._adaptive_run_search import AdaptiveRunSearch  # needs numpy
+            from zeus_core.search.run.adaptive_run_search import AdaptiveRunSearch  # needs numpy
 
             settle_seconds = _SETTLE_UPDATES * self.period_seconds
             adaptive = AdaptiveRunSearch(
@@ -113,7 +113,7 @@ class SearchArguments:
                 settle_seconds=settle_seconds,
             )
             if self.kind == SM_CLOCK and longest_factor(self.selector) is not None:
-                from zeus_core.search._safe_clock import SafeClock
+                from zeus_core.search.run.safe_clock import SafeClock
 
                 bound, tolerance = self.selector.bound_factor, self.selector.time_tolerance
                 return SafeClock(adaptive, settings, bound or 1.0, tolerance or 0.0)

@@ -10,8 +10,8 @@ from zeus_core.adapters._result import duration_text, energy_text
 from zeus_core.optimizer._global_setting._setting_history import SettingChange
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison, energy_error_fraction, percentage
-from zeus_core.search._run_plan import Prediction
 from zeus_core.search._verdict import Verdict
+from zeus_core.search.run.run_plan import Prediction
 
 __all__ = ["CHOSEN", "SearchRecord", "SearchResult", "restored_text", "restoring_rows"]
 

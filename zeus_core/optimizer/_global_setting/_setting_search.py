@@ -17,7 +17,7 @@ from zeus_core.optimizer._global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer._trial_store import Conditions, ToldBlock, TrialStore
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search import Trial
-from zeus_core.search._run_plan import Prediction
+from zeus_core.search.run.run_plan import Prediction
 from zeus_core.settings.kinds import Kind
 
 __all__ = ["SettingSearch"]

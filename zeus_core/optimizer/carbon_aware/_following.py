@@ -20,7 +20,7 @@ from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
 from zeus_core.ports import TimeSource
 from zeus_core.ports._time_source import clock_seconds
 from zeus_core.search import Trial
-from zeus_core.search._run_plan import Prediction
+from zeus_core.search.run.run_plan import Prediction
 
 __all__ = ["Decision", "FollowedSearch", "Following", "Pause", "signal_name"]
 

@@ -1,0 +1,89 @@
+"""Checks of the GPUs that this process sees, and of the readings they support."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from zeus_core.cli._text import readable
+from zeus_core.cli.doctor.check import Check
+from zeus_core.cli.doctor.nvidia import Driver
+from zeus_core.errors import DeviceError, UsageError
+
+if TYPE_CHECKING:
+    from zeus_core.device import Gpu
+
+__all__ = ["check_gpus", "find_gpus"]
+
+_SIMULATION = "ZEUS_SIMULATED_GPUS"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def find_gpus(environment: Mapping[str, str]) -> tuple[list[Gpu], str | None]:
+    """Find the GPUs of this process, or the reason why there are none."""
+    from zeus_core.device import discover_gpus
+
+    try:
+        return discover_gpus(environment), None
+    except (DeviceError, UsageError, ImportError) as error:
+        return [], str(error)
+
+
+def check_gpus(
+    gpus: Sequence[Gpu], no_gpus_because: str | None, driver: Driver, environment: Mapping[str, str]
+) -> Iterator[Check]:
+    """Check which GPUs are visible, and which readings they support."""
+    yield _check_visible(gpus, no_gpus_because, driver, environment)
+    if driver.has_gpu and _VISIBLE in environment:
+        yield _check_variable(environment[_VISIBLE], gpus, driver)
+    if gpus:
+        yield _check_each(
+            "energy counter",
+            gpus,
+            lambda gpu: readable(gpu.read_energy_counter_joules) is not None,
+            "their energy is integrated from their power",
+        )
+        yield _check_each(
+            "instant power",
+            gpus,
+            lambda gpu: gpu.power_average_seconds == 0,
+            "their power is an average",
+        )
+
+
+def _check_visible(
+    gpus: Sequence[Gpu], no_gpus_because: str | None, driver: Driver, environment: Mapping[str, str]
+) -> Check:
+    from zeus_core.device._silent import SilentGpu
+
+    answering = [gpu for gpu in gpus if not isinstance(gpu, SilentGpu)]
+    names = ", ".join(dict.fromkeys(gpu.name for gpu in answering))
+    if not gpus and driver.fault is not None and driver.fault in (no_gpus_because or driver.fault):
+        return Check("GPUs", "missing", "there are none without the driver")  # its own check holds the fix
+    if not gpus:
+        variables = " ".join(name for name in (_VISIBLE, _SIMULATION) if name in environment)
+        return Check("GPUs", "missing", no_gpus_because or "none", f"unset {variables}" if variables else None)
+    if any(gpu.is_simulated for gpu in gpus):
+        fix = f"unset {_SIMULATION}" if driver.has_gpu else None
+        return Check("GPUs", "limited", f"{len(gpus)} visible: {names}; no number comes from hardware", fix)
+    if silent := [index for index, uuid in enumerate(driver.uuids) if not uuid]:
+        sentence = f"{len(answering)} visible: {names}; GPU {silent[0]} of the driver does not answer"
+        return Check("GPUs", "limited", sentence, f"sudo nvidia-smi --gpu-reset -i {silent[0]}")
+    return Check("GPUs", "ok", f"{len(gpus)} visible: {names}")
+
+
+def _check_variable(value: str, gpus: Sequence[Gpu], driver: Driver) -> Check:
+    shown = sum(gpu.uuid in driver.uuids for gpu in gpus)
+    sentence = f"{_VISIBLE}={value} shows {shown} of the driver's {len(driver.uuids)} GPUs"
+    entries = [entry for entry in value.split(",") if entry.strip()]
+    if shown == len(entries) > 0:
+        return Check(_VISIBLE, "ok", sentence)
+    return Check(_VISIBLE, "limited" if shown else "missing", sentence, f"unset {_VISIBLE}")
+
+
+def _check_each(name: str, gpus: Sequence[Gpu], has: Callable[[Gpu], bool], consequence: str) -> Check:
+    lacking = [str(index) for index, gpu in enumerate(gpus) if not has(gpu)]
+    if not lacking:
+        return Check(name, "ok", f"{'all' if len(gpus) > 1 else 'the'} {len(gpus)} visible GPU(s) have it")
+    sentence = f"{len(gpus) - len(lacking)} of {len(gpus)} have it, not GPU {', '.join(lacking)}: {consequence}"
+    return Check(name, "limited" if len(lacking) < len(gpus) else "missing", sentence)

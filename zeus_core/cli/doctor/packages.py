@@ -1,0 +1,116 @@
+"""Checks of Python and installed packages, read from their metadata. No package is imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from zeus_core import __version__
+from zeus_core.cli.doctor.check import Check
+from zeus_core.cli.doctor.nvidia import Driver
+
+__all__ = ["check_extras", "check_live_view", "check_python", "check_torch"]
+
+_BINDING = "nvidia-ml-py"
+_FOR_DEVELOPERS = frozenset({"dev", "docs", "all"})
+_CUDA_INDEX = "https://download.pytorch.org/whl/cu"
+
+
+def check_python() -> Iterator[Check]:
+    """Check Python, this package, and the driver's binding."""
+    yield Check("python", "ok", f"Python {platform.python_version()}, {sys.executable}")
+    yield Check("zeus-core", "ok", f"zeus-core {__version__}")
+    version = _version_of(_BINDING)
+    if version is None:
+        yield Check(_BINDING, "missing", "the driver's Python binding is not installed", f"pip install {_BINDING}")
+    elif _version_of("pynvml") is not None:
+        fix = f"pip uninstall -y pynvml && pip install --force-reinstall {_BINDING}"
+        yield Check(
+            _BINDING, "limited", f"{_BINDING} {version}, but a package `pynvml` is installed too and may hide it", fix
+        )
+    else:
+        yield Check(_BINDING, "ok", f"{_BINDING} {version}")
+
+
+def check_torch(driver: Driver) -> Check:
+    """Check that torch is installed, and that the driver supports its CUDA version."""
+    version = _version_of("torch")
+    if version is None:
+        return Check("torch", "missing", "torch is not installed; it is needed for training only", "pip install torch")
+    cuda = _cuda_of_torch()
+    if cuda is None and driver.has_gpu:
+        fix = "pip install --force-reinstall torch"
+        return Check("torch", "limited", f"torch {version} is built without CUDA, and cannot use the GPUs", fix)
+    if cuda is None:
+        return Check("torch", "ok", f"torch {version}, built without CUDA")
+    if driver.cuda_version is not None and _major(cuda) > _major(driver.cuda_version):
+        sentence = f"torch {version} is built for CUDA {cuda}; the driver supports CUDA {driver.cuda_version}"
+        fix = f"pip install --force-reinstall torch --index-url {_CUDA_INDEX}{driver.cuda_version.replace('.', '')}"
+        return Check("torch", "limited", sentence, fix)
+    return Check("torch", "ok", f"torch {version}, built for CUDA {cuda}")
+
+
+def check_extras() -> Check:
+    """Check which extras of this package are installed."""
+    try:
+        requirements = metadata.requires("zeus-core") or []
+        extras = metadata.metadata("zeus-core").get_all("Provides-Extra") or []
+    except metadata.PackageNotFoundError:
+        sentence = "zeus-core runs from its source and is not installed, so its extras are unknown"
+        return Check("extras", "limited", sentence, "pip install -e .")
+    missing_of = {
+        extra: [name for name in _names_in(requirements, extra) if _version_of(name) is None]
+        for extra in extras
+        if extra not in _FOR_DEVELOPERS
+    }
+    installed = [extra for extra, missing in missing_of.items() if not missing]
+    absent = [extra for extra, missing in missing_of.items() if missing]
+    sentence = f"installed: {', '.join(installed) or 'none'}; not installed: {', '.join(absent) or 'none'}"
+    fix = f"pip install 'zeus-core[{','.join(absent)}]'" if absent else None
+    return Check("extras", "limited" if absent else "ok", sentence, fix)
+
+
+def check_live_view() -> Check:
+    """Check that `power` and `energy` can draw a table in place."""
+    version = _version_of("rich")
+    if version is None:
+        return Check(
+            "live view", "missing", "rich is not installed: `power` and `energy` print lines", "pip install rich"
+        )
+    return Check("live view", "ok", f"rich {version}")
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _names_in(requirements: list[str], extra: str) -> list[str]:
+    """List the distributions an extra requires, including those for another Python or system."""
+    wanted = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
+    names = [re.match(r"[A-Za-z0-9._-]+", requirement) for requirement in requirements if wanted.search(requirement)]
+    return [name[0] for name in names if name]
+
+
+def _cuda_of_torch() -> str | None:
+    """Read the CUDA version from the file torch writes when it is built."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([0-9.]+)['\"]", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])

@@ -1,0 +1,137 @@
+"""Checks of the right to change power limits and clocks, derived from the rights of this process without trying.
+
+The NVIDIA driver asks the kernel for CAP_SYS_ADMIN, and in its first user namespace: root of a container has it only
+if the container was started with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from zeus_core.cli._text import readable
+from zeus_core.cli.doctor.check import Check
+from zeus_core.cli.doctor.nvidia import is_in_container
+from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
+
+if TYPE_CHECKING:
+    from zeus_core.device import Gpu
+
+__all__ = ["Rights", "check_clock_rights", "check_limit_rights", "read_rights"]
+
+_CAP_SYS_ADMIN = 21  # <linux/capability.h>
+_ALL_IDS = "4294967295"
+_CHOICE_OF_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+_IN_CONTAINER = "docker run --gpus all --cap-add=SYS_ADMIN IMAGE"
+
+
+@dataclass(frozen=True)
+class Rights:
+    """The rights of a process.
+
+    Attributes:
+        may_control: Whether it may change the hardware.
+        because: The reason.
+        fix: A command that gives the right; None if it has it.
+    """
+
+    may_control: bool
+    because: str
+    fix: str | None = None
+
+
+def read_rights(environment: Mapping[str, str]) -> Rights:
+    """Read the rights of this process, which has this environment."""
+    status, uid_map = _text("/proc/self/status"), _text("/proc/self/uid_map")
+    return rights_of(os.geteuid(), status, uid_map, is_in_container(), environment)
+
+
+def rights_of(
+    effective_uid: int,
+    status: str,
+    uid_map: str,
+    is_contained: bool,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Rights:
+    """Derive the rights of a process.
+
+    Args:
+        effective_uid: 0 is root.
+        status: Text of /proc/PID/status; empty if there is none.
+        uid_map: Text of /proc/PID/uid_map; empty if there is none.
+        is_contained: Whether it runs in a container.
+        environment: Its environment.
+    """
+    found = re.search(r"^CapEff:\s*([0-9a-fA-F]+)$", status, re.MULTILINE)
+    has_capability = bool(int(found[1], 16) >> _CAP_SYS_ADMIN & 1) if found else effective_uid == 0
+    is_first_namespace = not uid_map.strip() or uid_map.split() == ["0", "0", _ALL_IDS]
+    if has_capability and is_first_namespace:
+        return Rights(True, "this process is root" if effective_uid == 0 else "this process has CAP_SYS_ADMIN")
+    if has_capability:
+        return Rights(False, "this process is root in a user namespace only", _IN_CONTAINER)
+    if effective_uid == 0 or is_contained:
+        return Rights(False, "this process lacks CAP_SYS_ADMIN", _IN_CONTAINER)
+    # The whole environment (`sudo -E`) would let a user's variables choose what root imports and loads.
+    choice = [f"{name}={shlex.quote(environment[name])}" for name in _CHOICE_OF_GPUS if name in environment]
+    fix = " ".join(["sudo", *(["env", *choice] if choice else []), shlex.quote(sys.executable), "train.py"])
+    return Rights(False, "this process is neither root nor has CAP_SYS_ADMIN", fix)
+
+
+def check_limit_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
+    """Check that power limits can be set."""
+    return _check("set power limits", rights, gpus, POWER_LIMIT)
+
+
+def check_clock_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
+    """Check that SM clocks can be locked."""
+    return _check("lock clocks", rights, gpus, SM_CLOCK)
+
+
+def _check(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
+    if not gpus:
+        return Check(name, "missing", "there is no GPU")
+    if any(gpu.is_simulated for gpu in gpus):
+        return Check(name, "ok", "simulated GPUs allow it")
+    lacking = [str(index) for index, gpu in enumerate(gpus) if not readable(partial(kind.read_accepted, gpu))]
+    if len(lacking) == len(gpus):
+        return Check(name, "missing", "no visible GPU has this")
+    if not rights.may_control:
+        return _check_daemon(name, rights, gpus, kind)
+    if lacking:
+        return Check(name, "limited", f"{rights.because}, but GPU {', '.join(lacking)} does not have this")
+    return Check(name, "ok", rights.because)
+
+
+def _check_daemon(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
+    """Check what the daemon changes for this process, which may change nothing itself."""
+    from zeus_core.device.remote._client import RemoteControl
+    from zeus_core.errors import DeviceError
+
+    allowed: list[str] = []
+    refusals: list[str] = []
+    for index, gpu in enumerate(gpus):
+        try:
+            (lowest, highest), _ = RemoteControl(gpu.uuid, kind.name).allowed()
+        except DeviceError as error:
+            refusals.append(str(error))
+        else:
+            allowed.append(f"GPU {index}: {lowest:g} to {highest:g} {kind.unit}")
+    if not allowed:
+        return Check(name, "missing", f"{rights.because}, and {refusals[0]}", rights.fix)
+    by_daemon = f"by the zeus-core daemon, as {rights.because}: {', '.join(allowed)}"
+    return Check(name, "limited" if refusals else "ok", "; ".join([by_daemon, *dict.fromkeys(refusals)]))
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""

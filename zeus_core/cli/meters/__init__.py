@@ -1,0 +1,1 @@
+"""The commands that show power and energy: `power`, `energy`, `top`."""

@@ -1,0 +1,1 @@
+"""`zeus-core run`: a command, measured from its start to its end."""

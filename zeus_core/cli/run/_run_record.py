@@ -1,0 +1,107 @@
+"""The record of `zeus-core run`, as text and as a file."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zeus_core._documents import JsonFormat
+from zeus_core._files import follow_own_links, is_special, write_atomically
+from zeus_core.cli.meters.energy_totals import devices_to_json, summarize, total_to_json
+from zeus_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from zeus_core.cli.run._window_charges import WindowCharges
+    from zeus_core.measurement import Device, Measurement
+
+__all__ = ["RunRecord", "check_writable", "write_record"]
+
+_FORMAT = JsonFormat("zeus-core run", 1)
+_MAX_COMMAND_CHARACTERS = 100  # of the summary; the file holds the whole command
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run of a command.
+
+    Attributes:
+        command: The command as given.
+        exit_code: The exit code as of a shell: 128 plus the number of the signal, if one killed the command.
+        signal: The name of the signal that killed it; None if none did.
+        start_time: Seconds since 1970.
+        measurement: How long the command ran, and the energy of the measured devices.
+        names: The name of each measured device.
+        is_simulated: Whether GPUs are simulated.
+        notes: Things that were not measured, and why.
+        charges: Emissions and cost of the energy; None where the electricity was not stated, or nothing measured.
+    """
+
+    command: Sequence[str]
+    exit_code: int
+    signal: str | None
+    start_time: float
+    measurement: Measurement
+    names: Mapping[Device, str]
+    is_simulated: bool
+    notes: Sequence[str]
+    charges: WindowCharges | None = None
+
+    def summary(self) -> str:
+        """Format the record for people."""
+        end = f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
+        command = shlex.join(self.command)
+        if len(command) > _MAX_COMMAND_CHARACTERS:
+            command = command[: _MAX_COMMAND_CHARACTERS - 3] + "..."
+        head = f"zeus-core: {command}: {self.measurement.time:.2f} s, {end}"
+        charges = [] if self.charges is None else self.charges.lines()
+        return "\n".join([head, summarize(self.measurement, self.names, self.notes, charges)]).rstrip()
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to a JSON document, for programs."""
+        fields = {
+            "command": list(self.command),
+            "exit_code": self.exit_code,
+            "signal": self.signal,
+            "start_time": self.start_time,
+            "seconds": self.measurement.time,
+            "is_simulated": self.is_simulated,
+            "devices": devices_to_json(self.measurement, self.names),
+            "totals": total_to_json(self.measurement),
+            "electricity": None if self.charges is None else self.charges.to_json(),
+            "notes": list(self.notes),
+        }
+        return _FORMAT.document(fields)
+
+
+def check_writable(path: Path) -> None:
+    """Check that `write_record` can write the file, as far as that can be known.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    try:
+        path = follow_own_links(path)
+        if path.is_dir():
+            raise IsADirectoryError("it is a folder")
+        if is_special(path):
+            path.open("a").close()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise UsageError(f"--output is {str(path)!r}, which cannot be written: {error}") from error
+
+
+def write_record(record: RunRecord, path: Path) -> None:
+    """Write the file, completely or not at all. A pipe or a terminal cannot be replaced, and is written to."""
+    text = json.dumps(record.to_json(), indent=2) + "\n"
+    target = follow_own_links(path)  # a link stays one
+    if is_special(target):
+        target.write_text(text, encoding="utf-8")
+    else:
+        write_atomically(target, text)

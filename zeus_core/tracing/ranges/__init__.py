@@ -1,0 +1,1 @@
+"""The joules of the ranges of a trace of torch.profiler. Pure."""

@@ -1,0 +1,1 @@
+"""What the energy of a run emitted and cost."""

@@ -1,0 +1,234 @@
+"""The journal of a run: the account of each of its parts, in files that survive a kill.
+
+A run is one training from its first step to its last, however often it is interrupted and resumed. A part is the work
+of one process on it. Each rank appends to a file of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from zeus_core._codec import decode, encode
+from zeus_core._documents import parse_json
+from zeus_core._files import without_links
+from zeus_core.errors import UsageError
+from zeus_core.training._account import Account
+from zeus_core.training._tally import Tally
+
+__all__ = ["Entry", "Journal", "earlier_account"]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a journal: the account of a part at some step.
+
+    Attributes:
+        run: The name of the run.
+        part: The name of the part.
+        begin_step: The optimizer step at which the part began.
+        step: The optimizer step of the entry.
+        account: All that the part has taken by then.
+        at_seconds: When it was written, in seconds since 1970.
+        is_end: Whether the part has ended with it. Without such an entry, it was interrupted.
+    """
+
+    run: str
+    part: str
+    begin_step: int
+    step: int
+    account: Account
+    at_seconds: float = 0.0
+    is_end: bool = False
+
+
+class Journal:
+    """The journals of a run's ranks, in one folder; this rank appends to its own.
+
+    If the run had more ranks before, each rank also reads the journals of some ranks that do not exist any more: those
+    whose number leaves the same remainder by the number of ranks.
+
+    Args:
+        folder: The folder of the journals; made when there is something to write.
+        rank: This rank.
+        world_size: The number of ranks.
+        waits: Write nothing before `begin_writing`: until a run has a checkpoint, nothing can continue it, and some
+            programs refuse a folder that is not empty and has no checkpoint.
+    """
+
+    def __init__(self, folder: Path, rank: int, world_size: int, waits: bool = False) -> None:
+        self._folder = folder
+        self._rank = rank
+        self._world_size = world_size
+        self._path = folder / f"rank-{rank}.jsonl"
+        self._is_ready = False
+        self._has_failed = False
+        self._waiting: dict[str, Entry] | None = {} if waits else None  # the latest entry of each part
+
+    @property
+    def folder(self) -> Path:
+        """The folder."""
+        return self._folder
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing is written yet."""
+        return self._waiting is not None
+
+    def begin_writing(self) -> None:
+        """Write what has waited, and every entry from now on."""
+        waiting, self._waiting = self._waiting or {}, None
+        for entry in waiting.values():
+            self.append(entry)
+
+    def append(self, entry: Entry) -> None:
+        """Append an entry. On I/O errors training goes on without the journal, with one warning."""
+        if self._waiting is not None:
+            self._waiting[entry.part] = entry
+            return
+        try:
+            if not self._is_ready:
+                self._make_ready()
+            with open(self._path, "a", encoding="utf-8", opener=without_links) as file:
+                file.write(json.dumps(encode(entry)) + "\n")
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                _logger.warning(
+                    "the energy journal %s cannot be written; after an interruption this part will be missing: %s",
+                    self._path,
+                    error,
+                )
+
+    def _make_ready(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with open(self._path, "ab", opener=without_links) as file:
+            # A line that a kill has cut must not spoil the next one.
+            file.write(b"\n" if _ends_within_a_line(self._path) else b"")
+        self._is_ready = True
+
+    def read(self, run: str) -> list[list[Entry]]:
+        """Read the entries of a run in each journal that this rank is to read. Damaged lines are left out."""
+        return [self._read(path, run) for path in sorted(self._folder.glob("rank-*.jsonl")) if self._is_ours(path)]
+
+    def _is_ours(self, path: Path) -> bool:
+        number = path.stem.removeprefix("rank-")
+        return number.isdigit() and int(number) % self._world_size == self._rank
+
+    def _read(self, path: Path, run: str) -> list[Entry]:
+        entries, damaged_lines, unknown_lines, reason = [], 0, 0, ""
+        try:
+            with open(path, encoding="utf-8", errors="replace", opener=without_links) as file:
+                lines = file.read().splitlines()
+            for line in lines:
+                if run not in line:  # an entry of another of the runs that use this folder
+                    continue
+                try:
+                    fields = parse_json(line)
+                except UsageError:
+                    damaged_lines += 1
+                    continue
+                try:
+                    entries.append(decode(Entry, fields))
+                except UsageError as error:
+                    unknown_lines, reason = unknown_lines + 1, str(error)
+        except OSError as error:
+            _logger.warning("the energy journal %s cannot be read: %s", path, error)
+        if damaged_lines:
+            _logger.warning("%d lines of the energy journal %s are damaged and left out", damaged_lines, path)
+        if unknown_lines:
+            _logger.warning(
+                "%d lines of the energy journal %s are left out: another version of zeus-core wrote them, or they were "
+                "changed since (%s)",
+                unknown_lines,
+                path,
+                reason,
+            )
+        return entries
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    with open(path, "rb", opener=without_links) as file:
+        if file.seek(0, 2) == 0:
+            return False
+        file.seek(-1, 2)
+        return file.read(1) != b"\n"
+
+
+# Between two entries that follow each other more quickly than some updates of a counter, the power is not known well.
+_MIN_SECONDS = 1.0
+
+
+def earlier_account(
+    journals: Iterable[Sequence[Entry]], run: str, begin_step: int, now_seconds: float = math.inf
+) -> Account | None:
+    """Add up what a run has taken before a part that begins at `begin_step`; None if no journal knows the run.
+
+    The last entry of each part counts. A later part began at some step of an earlier one: the earlier part spent what
+    it took after that step on steps that were done again. A part that was killed has taken more than its last entry
+    says, of which the account tells the most that it can be.
+
+    Args:
+        journals: The entries of each rank, in the order in which they were written.
+        run: The name of the run.
+        begin_step: The optimizer step at which the new part begins.
+        now_seconds: When that is, in seconds since 1970: interrupted parts had ended by then.
+    """
+    ranks = [[entry for entry in entries if entry.run == run] for entries in journals]
+    known = [_earlier_account_of_rank(entries, begin_step, now_seconds) for entries in ranks if entries]
+    return Account.from_ranks(known) if known else None
+
+
+def _earlier_account_of_rank(entries: Sequence[Entry], begin_step: int, now_seconds: float) -> Account:
+    parts: dict[str, list[Entry]] = {}
+    for entry in entries:
+        parts.setdefault(entry.part, []).append(entry)
+    earlier, pace = Account(), _Pace.from_parts(parts.values())
+    for part in reversed(parts.values()):
+        last = part[-1].account
+        if not part[-1].is_end:
+            joules = pace.most_joules(now_seconds - part[-1].at_seconds)
+            last = replace(last, interruptions=1, unrecorded_joules=joules)
+        earlier += replace(last, redone=last.redone + _spent_after(begin_step, part))
+        begin_step, now_seconds = min(begin_step, part[-1].begin_step), part[0].at_seconds
+    return earlier
+
+
+class _Pace(NamedTuple):
+    """How often a rank has written entries, and the highest mean power between two of them; None if it has not."""
+
+    seconds: float | None
+    watts: float | None
+
+    @classmethod
+    def from_parts(cls, parts: Iterable[Sequence[Entry]]) -> _Pace:
+        """Look at all parts: one that was killed early may have a single entry."""
+        intervals = [
+            after.account.total - before
+            for part in parts
+            for before, after in zip([Tally(), *(entry.account.total for entry in part)], part, strict=False)
+        ]
+        watts = [tally.measured_joules / tally.seconds for tally in intervals if tally.seconds >= _MIN_SECONDS]
+        return cls(max((tally.seconds for tally in intervals), default=0.0) or None, max(watts, default=None))
+
+    def most_joules(self, gap_seconds: float) -> float | None:
+        """Return the most that was taken after the last entry of a part, which another part followed after a gap."""
+        seconds = max(gap_seconds, 0.0) if self.seconds is None else min(self.seconds, max(gap_seconds, 0.0))
+        if seconds == 0.0:
+            return 0.0
+        return None if self.watts is None or seconds == math.inf else self.watts * seconds
+
+
+def _spent_after(step: int, part: Sequence[Entry]) -> Tally:
+    """Compute what a part took after a step: all of it if no entry tells what it had taken by then."""
+    kept = [entry for entry in part if entry.step <= step]
+    if not kept:
+        return part[-1].account.total
+    return part[-1].account.total - kept[-1].account.total if kept[-1] is not part[-1] else Tally()

@@ -1,0 +1,109 @@
+"""Continues an interrupted run, or begins a new one."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zeus_core._codec import decode, encode
+from zeus_core._documents import JsonFormat
+from zeus_core.training._account import Account
+from zeus_core.training._ranks import Ranks
+from zeus_core.training.record.journal import Entry, Journal, earlier_account
+
+__all__ = ["Checkpoint", "take_up_run"]
+
+_FORMAT = JsonFormat("zeus-core energy", 4)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The energy of a run at the moment of a checkpoint.
+
+    Attributes:
+        run: The name of the run, by which the journals know it.
+        world_size: The number of ranks of the job.
+        account: The account of all ranks as of the latest log, for a run whose journals are not at hand.
+    """
+
+    run: str
+    world_size: int
+    account: Account
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to a JSON document, which `from_json` reads."""
+        return _FORMAT.document(encode(self))
+
+    @classmethod
+    def from_json(cls, document: Any) -> Checkpoint:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: It is something else.
+        """
+        return decode(cls, _FORMAT.fields(document))
+
+
+_logger = logging.getLogger(__name__)
+
+
+def take_up_run(
+    step: int, checkpoint: Checkpoint | None, journal: Journal | None, ranks: Ranks, now_seconds: float
+) -> tuple[str, Account]:
+    """Return the name of the run, and the account of all ranks before this part: a collective call.
+
+    Args:
+        step: The optimizer step training begins at; 0 begins a new run.
+        checkpoint: The state in the checkpoint of that step, of which the first rank's counts; None if there is none.
+        journal: The journals of the run; None if none are kept.
+        ranks: The ranks.
+        now_seconds: The clock, in seconds since 1970.
+
+    Raises:
+        WorldError: A rank failed, or did not answer in time.
+    """
+    name, kept = ranks.decide(lambda: (uuid.uuid4().hex, checkpoint and checkpoint.to_json()))
+    if step == 0:
+        return name, Account()
+    if kept is None:
+        _logger.warning(
+            "training resumes at step %d from a checkpoint with no energy state: the totals exclude what was spent "
+            "before it",
+            step,
+        )
+        return name, Account()
+    checkpoint = Checkpoint.from_json(kept)
+    if checkpoint.world_size != ranks.size:
+        _logger.warning(
+            "training resumes with %d ranks from a checkpoint of %d: the totals include what was spent before only as "
+            "far as its journals can be found",
+            ranks.size,
+            checkpoint.world_size,
+        )
+    return checkpoint.run, _earlier(step, checkpoint, journal, ranks, now_seconds)
+
+
+def _earlier(step: int, checkpoint: Checkpoint, journal: Journal | None, ranks: Ranks, now_seconds: float) -> Account:
+    """Return the account in the journals; if there are none, the one in the checkpoint."""
+
+    def journalled() -> object:
+        if journal is None:
+            return None
+        known = earlier_account(journal.read(checkpoint.run), checkpoint.run, step, now_seconds)
+        return known and encode(known)
+
+    known = [decode(Account, fields) for fields in ranks.gather(journalled) if fields is not None]
+    if known:
+        return Account.from_ranks(known)
+    _logger.warning(
+        "there is no energy journal of this run here: the totals exclude what was spent after the checkpoint of step "
+        "%d",
+        step,
+    )
+    kept = checkpoint.account
+    account = replace(kept, interruptions=kept.interruptions + 1, unrecorded_joules=None)
+    if journal is not None and ranks.rank == 0:  # for the parts to come
+        journal.append(Entry(checkpoint.run, "before", 0, step, account, now_seconds, is_end=True))
+    return account

@@ -1,0 +1,266 @@
+"""The file of a run: all that reports and statements of it need. One writer, one reader.
+
+The first rank replaces `FOLDER/zeus-energy/run.json` at each checkpoint and at the end of training. The files of
+other runs in the folder stand beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from zeus_core._codec import completed, decode, encode
+from zeus_core._documents import JsonFormat
+from zeus_core.errors import UsageError
+from zeus_core.training._account import Account
+from zeus_core.training._tally import Tally
+from zeus_core.training.record.power_series import EnergyPoint
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer._global_setting._search_result import SearchRecord
+
+__all__ = [
+    "JOURNAL_FOLDER",
+    "RUN_FILE",
+    "RUN_FORMAT",
+    "DeviceRecord",
+    "ElectricityRecord",
+    "PartRecord",
+    "RankRecord",
+    "RunRecord",
+    "SignalRecord",
+    "read_run",
+    "record_from_fields",
+    "run_path",
+    "write_run",
+]
+
+JOURNAL_FOLDER = "zeus-energy"
+RUN_FILE = "run.json"
+RUN_FORMAT = JsonFormat("zeus-core run file", 1)
+
+
+@dataclass(frozen=True)
+class DeviceRecord:
+    """A GPU that a rank counts, in one part of a run.
+
+    Attributes:
+        uuid: Its identity.
+        index: Its number on its machine, for people.
+        name: The product name.
+        is_simulated: Whether its numbers come from a model rather than from hardware.
+        driver: The version of its driver; None if it is unknown.
+        limit_watts: Its power limit when the part began; None if it is unknown.
+        energy: Its time and energy in this part; None if the rank has not told yet.
+        power: Its energy over time, which is its power between any two points; empty if the rank has not told yet.
+    """
+
+    uuid: str
+    index: int
+    name: str
+    is_simulated: bool
+    driver: str | None
+    limit_watts: float | None
+    energy: Tally | None = None
+    power: tuple[EnergyPoint, ...] = ()
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """A rank, in one part of a run.
+
+    Attributes:
+        host: The name of its machine.
+        devices: The GPUs that it counts: those that no lower rank measures too.
+        cpus: The CPU packages that it counts.
+        account: Its account of this part, as of the latest log or the end.
+    """
+
+    host: str
+    devices: tuple[DeviceRecord, ...]
+    cpus: tuple[str, ...]
+    account: Account = field(default_factory=Account)
+
+
+@dataclass(frozen=True)
+class PartRecord:
+    """The work of one process on a run.
+
+    Attributes:
+        name: The name of the part, as in the journals.
+        state: Whether it was going on when the file was written, has ended, or was interrupted.
+        begin_step: The optimizer step at which it began.
+        step: The optimizer step it has reached.
+        begun_at_seconds: When it began, in seconds since 1970.
+        until_seconds: When the file was written last.
+        ranks: The ranks, by number.
+        versions: The versions of programs, by name.
+        work: Facts of the work of a step, such as the size of the model, as far as the adapter tells them.
+        results: The result for people, as labelled lines.
+        search: The latest search for a setting, in JSON types, as `search_record` decodes it; None if there was none.
+            Most trainings have none, and do without its modules.
+        overhead_seconds: Time that the first rank has spent in hooks of this package.
+        detected_evaluations: Evaluations that nothing announced, but their forward passes.
+    """
+
+    name: str
+    state: Literal["running", "ended", "interrupted"]
+    begin_step: int
+    step: int
+    begun_at_seconds: float
+    until_seconds: float
+    ranks: tuple[RankRecord, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    work: Mapping[str, int | str] = field(default_factory=dict)
+    results: Mapping[str, str] = field(default_factory=dict)
+    search: Mapping[str, Any] | None = None
+    overhead_seconds: float = 0.0
+    detected_evaluations: int = 0
+
+    def search_record(self) -> SearchRecord | None:
+        """Return the latest search, and the changes of the setting.
+
+        Raises:
+            UsageError: They are damaged.
+        """
+        from zeus_core.optimizer._global_setting._search_result import SearchRecord, SearchResult
+
+        if self.search is None:
+            return None
+        fields = dict(self.search)
+        if isinstance(fields.get("result"), Mapping):
+            fields["result"] = completed(SearchResult, fields["result"])
+        return decode(SearchRecord, fields, "search")
+
+
+@dataclass(frozen=True)
+class SignalRecord:
+    """An intensity or a price that energy was charged at.
+
+    Attributes:
+        unit: Such as "g/kWh".
+        source: Where its values come from, in words.
+        basis: The power plants it counts, "average" or "marginal"; None for a price.
+        average: The value where nothing recent enough was known.
+    """
+
+    unit: str
+    source: str
+    basis: str | None
+    average: float
+
+
+@dataclass(frozen=True)
+class ElectricityRecord:
+    """The electricity of a run, as it was given.
+
+    Attributes:
+        signals: The intensity and the price, as far as they were given.
+        pue: Power usage effectiveness.
+        location: Where the computers are; None if that was not said.
+    """
+
+    signals: tuple[SignalRecord, ...]
+    pue: float = 1.0
+    location: str | None = None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run, from its first step on, over all ranks and all interruptions.
+
+    Attributes:
+        run: The name of the run, as in the journals.
+        account: Time, energy and work of the whole run.
+        parts: The parts that are known, in their order, the latest last. Those whose process was killed before its
+            first checkpoint are in the account, as far as the journals tell, and not among the parts.
+        saving_fraction: The part of the energy of a step that the chosen setting saves; None if none was chosen, or
+            the saving is smaller than its uncertainty.
+        saving_uncertainty: How far that can be off.
+        electricity: The electricity; None if it was not given.
+    """
+
+    run: str
+    account: Account
+    parts: tuple[PartRecord, ...]
+    saving_fraction: float | None = None
+    saving_uncertainty: float | None = None
+    electricity: ElectricityRecord | None = None
+
+    def __post_init__(self) -> None:
+        """Check that there is a part.
+
+        Raises:
+            UsageError: There is none.
+        """
+        if not self.parts:
+            raise UsageError("parts is empty; a run has at least one")
+
+    @property
+    def latest(self) -> PartRecord:
+        """The latest part."""
+        return self.parts[-1]
+
+
+def write_run(record: RunRecord, path: Path) -> None:
+    """Replace the file of a run.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    RUN_FORMAT.write(path, encode(record), indent=None)
+
+
+def record_from_fields(fields: Mapping[str, object]) -> RunRecord:
+    """Return what `write_run` wrote.
+
+    Raises:
+        UsageError: It is something else; the message names the field.
+    """
+    return decode(RunRecord, fields, "run")
+
+
+def run_path(place: Path) -> Path:
+    """Return the file of the run at a place: the file, its folder, or the output folder of a training."""
+    candidates = (place / RUN_FILE, place / JOURNAL_FOLDER / RUN_FILE)
+    return next((path for path in candidates if path.exists()), place if not place.is_dir() else candidates[-1])
+
+
+def read_run(place: Path) -> RunRecord:
+    """Read the file of the run at a place; see `run_path`.
+
+    Raises:
+        UsageError: There is none, it cannot be read, or it is damaged, of another version, or something else; the
+            message names the file, and what to do.
+    """
+    path = run_path(place)
+    try:
+        record = record_from_fields(RUN_FORMAT.read(path))
+        for part in record.parts:
+            part.search_record()
+        return record
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(_missing(place, path)) from None
+    except OSError as error:
+        raise UsageError(f"the run file {path} cannot be read: {error}") from error
+    except UsageError as error:
+        raise UsageError(f"the run file {path} cannot be used: {error}") from error
+
+
+def _missing(place: Path, path: Path) -> str:
+    if not place.exists():
+        return f"there is no run at {place}: give the output folder of a training, or its {JOURNAL_FOLDER}/{RUN_FILE}"
+    if any(path.parent.glob("rank-*.jsonl")):
+        return (
+            f"{path} is missing, though there are journals beside it: the training was killed before its first "
+            "checkpoint, or an older zeus-core ran it. Resume it, or let it end"
+        )
+    below = sorted(place.glob(f"*/{JOURNAL_FOLDER}/{RUN_FILE}"))[:3]
+    if below:
+        return f"{place} itself holds no run; there is one in {', '.join(str(file.parents[1]) for file in below)}"
+    return (
+        f"{place} holds no run: {path} is missing. It is written at each checkpoint and at the end of a training that "
+        "is measured, in the output folder of the Trainer or the folder= of TrainingEnergy"
+    )

@@ -1,0 +1,219 @@
+"""Keeps the file of a run up to date while it trains, on its first rank."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from zeus_core import __version__
+from zeus_core._documents import JsonStore
+from zeus_core._files import folder_lock, is_special
+from zeus_core._process.deadline import CALL_SECONDS
+from zeus_core._process.parallel import ParallelCalls
+from zeus_core.device import Gpu
+from zeus_core.device._gpu import read_driver_version
+from zeus_core.errors import DeviceError, UsageError
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.training._account import Account
+from zeus_core.training._tally import Tally
+from zeus_core.training.record.power_series import EnergyPoint
+from zeus_core.training.record.run_file import (
+    RUN_FILE,
+    RUN_FORMAT,
+    DeviceRecord,
+    ElectricityRecord,
+    PartRecord,
+    RankRecord,
+    RunRecord,
+    SignalRecord,
+    record_from_fields,
+    write_run,
+)
+
+if TYPE_CHECKING:
+    from zeus_core.electricity import Electricity
+
+__all__ = ["Energies", "Outcome", "RunKeeper", "electricity_record", "part_ranks", "rank_record", "versions"]
+
+_logger = logging.getLogger(__name__)
+
+# The versions of these are noted if the process has loaded them.
+_FRAMEWORKS = ("torch", "transformers", "accelerate", "trl", "peft", "lightning", "deepspeed", "numpy")
+
+# A run that is interrupted more often keeps its latest parts; the account still holds all of them.
+_MAX_PARTS = 50
+
+
+Energies: TypeAlias = dict[str, tuple[Tally, tuple[EnergyPoint, ...]]]
+"""Time and energy of each device, and its energy over time, by UUID."""
+
+
+class Outcome(NamedTuple):
+    """All that others than the account tell of a part; see `PartRecord` and `RunRecord`."""
+
+    results: Mapping[str, str]
+    search: Mapping[str, Any] | None
+    saving_fraction: float | None
+    saving_uncertainty: float | None
+    overhead_seconds: float
+    detected_evaluations: int
+
+
+class RunKeeper:
+    """The file of one run after another, in one folder, which other processes may use as well.
+
+    A part takes the name `run.json` when it is first written. The file that is there, of a run that may still train, is
+    moved to `run-PART.json`, named by its latest part. If that part goes on, it is written there, which is said once.
+
+    Args:
+        folder: The folder of the journals.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / RUN_FILE
+        self._own_path: Path | None = None  # not chosen before there is something to write
+        self._earlier: tuple[PartRecord, ...] = ()
+        self._has_failed = False
+
+    def begin(self, run: str, is_new: bool) -> None:
+        """Begin a part of a run, and take over what the files in the folder tell of the earlier ones."""
+        self._own_path, self._earlier = None, ()
+        if is_new:
+            return
+        named = JsonStore(self._path, RUN_FORMAT, "run file").load(record_from_fields)
+        records = [named, *map(_read, sorted(self._path.parent.glob("run-*.json")))]
+        latest: dict[str, PartRecord] = {}  # of each part; it may be in several files
+        for part in (part for record in records if record is not None and record.run == run for part in record.parts):
+            latest[part.name] = max(latest.get(part.name, part), part, key=lambda each: each.until_seconds)
+        self._earlier = tuple(map(_closed, latest.values()))[-_MAX_PARTS:]
+
+    def keep(self, record: RunRecord) -> None:
+        """Replace the file; on errors, training goes on without it, with one warning.
+
+        Args:
+            record: The run, with its latest part alone.
+        """
+        others = tuple(part for part in self._earlier if part.name != record.latest.name)
+        try:
+            with folder_lock(self._path.parent):
+                self._own_path = self._place(record.latest.name)
+                write_run(replace(record, parts=(*others, record.latest)), self._own_path)
+        except (OSError, ValueError) as error:
+            if not self._has_failed:
+                self._has_failed = True
+                _logger.warning("the run file %s cannot be written; reports of this run need it: %s", self._path, error)
+
+    def _place(self, part: str) -> Path:
+        """Return the path to write the file of a part to."""
+        if self._own_path not in (None, self._path):
+            return self._own_path
+        written_by = _latest_part_name(self._path)
+        if written_by is None or written_by == part:
+            return self._path
+        if self._own_path is None:
+            if all(written_by != earlier.name for earlier in self._earlier):
+                self._path.replace(self._beside(written_by))
+            return self._path
+        beside = self._beside(part)
+        _logger.warning("another process trains in this folder too: the run file of this one is now %s", beside)
+        return beside
+
+    def _beside(self, part: str) -> Path:
+        return self._path.with_name(f"run-{part[:8]}.json")
+
+
+def _read(path: Path) -> RunRecord | None:
+    try:
+        return None if is_special(path) else record_from_fields(RUN_FORMAT.read(path))
+    except (OSError, UsageError):
+        return None
+
+
+def _latest_part_name(path: Path) -> str | None:
+    """Return the name of the latest part in a run file; None if there is no such file. Reads the name alone."""
+    try:
+        name = None if is_special(path) else RUN_FORMAT.read(path)["parts"][-1]["name"]
+    except (OSError, UsageError, LookupError, TypeError):
+        return None
+    return name if isinstance(name, str) and name.isalnum() else None  # it becomes part of the name of a file
+
+
+def _closed(part: PartRecord) -> PartRecord:
+    return replace(part, state="interrupted") if part.state == "running" else part
+
+
+def rank_record(monitor: ZeusMonitor, gpu_indices: Collection[int], cpu_indices: Collection[int]) -> RankRecord:
+    """Return the devices that this rank counts; their energies are not known yet. Never raises.
+
+    Args:
+        monitor: Measures them.
+        gpu_indices: The GPUs to count.
+        cpu_indices: The CPU packages to count.
+    """
+    calls = [partial(_device_record, index, monitor.gpus[index]) for index in gpu_indices]
+    unknown = [DeviceRecord("", index, "a GPU that did not answer", False, None, None) for index in gpu_indices]
+    devices = ParallelCalls().call_within(CALL_SECONDS, calls, lambda number, _reason: unknown[number])
+    cpus = tuple(device.label for device in monitor.devices if device.kind == "cpu" and device.index in cpu_indices)
+    return RankRecord(platform.node(), tuple(devices), cpus)
+
+
+def _device_record(index: int, gpu: Gpu) -> DeviceRecord:
+    try:
+        limit_watts: float | None = gpu.read_power_limit_watts()
+    except DeviceError:
+        limit_watts = None
+    return DeviceRecord(gpu.uuid, index, gpu.name, gpu.is_simulated, read_driver_version(gpu), limit_watts)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the programs of this process."""
+    loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in _FRAMEWORKS}
+    return {
+        "zeus-core": __version__,
+        "Python": platform.python_version(),
+        "system": platform.platform(),
+        **{name: str(version) for name, version in loaded.items() if version is not None},
+    }
+
+
+def electricity_record(electricity: Electricity | None) -> ElectricityRecord | None:
+    """Return the electricity as it was given; None without any."""
+    if electricity is None:
+        return None
+    facts = [signal.facts for signal in electricity.signals]
+    signals = tuple(SignalRecord(each.unit, each.source, each.basis, each.average) for each in facts)
+    return ElectricityRecord(signals, float(electricity.pue), electricity.location)
+
+
+def part_ranks(
+    ranks: Sequence[RankRecord], accounts: Sequence[Account], devices: Mapping[int, Energies]
+) -> tuple[RankRecord, ...]:
+    """Return the ranks with what is known of their energy.
+
+    Args:
+        ranks: The ranks.
+        accounts: Their accounts, as far as they have told them.
+        devices: The energy of the devices of some ranks, by rank and UUID.
+    """
+    told = [*accounts, *(Account() for _ in ranks)]
+    return tuple(
+        replace(
+            rank,
+            account=told[number],
+            devices=tuple(_with_energy(device, devices.get(number, {})) for device in rank.devices),
+        )
+        for number, rank in enumerate(ranks)
+    )
+
+
+def _with_energy(device: DeviceRecord, energies: Energies) -> DeviceRecord:
+    if device.uuid not in energies:
+        return device
+    energy, power = energies[device.uuid]
+    return replace(device, energy=energy, power=power)
