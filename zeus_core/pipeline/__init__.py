@@ -14,13 +14,11 @@ and give the same frontier. docs/pipeline.md explains the method.
 
 from zeus_core.pipeline import baselines, schedules
 from zeus_core.pipeline.planner.clock_options import MeasuredOption
-from zeus_core.pipeline.planner.clock_plan import Plan
-from zeus_core.pipeline.planner.clock_plan_file import read_plan, write_plan
+from zeus_core.pipeline.planner.clock_plan import Plan, read_plan, write_plan
 from zeus_core.pipeline.planner.frontier.frontier import Frontier
-from zeus_core.pipeline.planner.instruction import COMPUTE_KINDS, TRANSFER_KINDS, Instruction
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile, PipelineProfile
-from zeus_core.pipeline.planner.pipeline_schedule import Schedule
+from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, TRANSFER_KINDS, Instruction, Schedule
 from zeus_core.pipeline.planner.plan_making import make_plan
 
 __all__ = [

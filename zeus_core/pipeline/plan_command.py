@@ -32,6 +32,14 @@ _Number = TypeVar("_Number", int, float)
 
 _SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zbv")
 
+# `--example gpt3-like`: a profile made by formulas, not measured.
+_CLOCKS_MHZ = range(1410, 840, -15)
+_SECONDS = {"forward": 0.050, "backward": 0.100}  # at the highest clock, of a stage of usual weight
+_BOUND_BY_CLOCK = {"forward": 0.80, "backward": 0.75}  # the part of the time that falls with the clock
+_IDLE_WATTS, _WORK_WATTS = 80.0, 330.0  # of a GPU that waits, and that works at the highest clock
+# Layers do not divide evenly, the first stage also holds the embedding, and the last one the head.
+_WEIGHTS = (1.02, 1.0, 1.0, 0.97, 1.0, 0.97, 1.0, 1.08)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -160,9 +168,8 @@ def _read_profile(arguments: argparse.Namespace) -> PipelineProfile:
 
 def _given_profile(arguments: argparse.Namespace) -> PipelineProfile:
     from zeus_core.pipeline import PipelineProfile
-    from zeus_core.pipeline.planner._example import example_profile
-    from zeus_core.pipeline.planner.instruction import BLOCKING_KIND
     from zeus_core.pipeline.planner.pipeline_profile_csv import read_options
+    from zeus_core.pipeline.planner.pipeline_schedule import BLOCKING_KIND
 
     file: Path | None = arguments.profile
     powers, gpus, node_watts = arguments.blocking_power, arguments.gpus or [1], arguments.node_power or 0.0
@@ -171,7 +178,7 @@ def _given_profile(arguments: argparse.Namespace) -> PipelineProfile:
     if file is None:
         if powers is not None:
             raise UsageError("--blocking-power is for CSV; an example has its own")
-        return example_profile(_one_or_each(gpus), node_watts)
+        return _example_profile(_one_or_each(gpus), node_watts)
     if file.suffix == ".json":
         for name in ("blocking_power", "gpus", "node_power"):
             if getattr(arguments, name) is not None:
@@ -288,3 +295,23 @@ def _joules(text: str) -> float:
 
 def _fraction(text: str) -> float:
     return number(text, 0.0, 1.0, "is not a fraction from 0 to 1, such as 0.005")
+
+
+def _example_profile(gpus: int | list[int] = 1, node_power_watts: float = 0.0) -> PipelineProfile:
+    """Return the profile `gpt3-like`: eight stages, as those of a large language model on GPUs of 400 W.
+
+    The power rises with the clock linearly at first, then with its cube, as that of GPUs does.
+    """
+    from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile
+
+    profiles = []
+    for stage, weight in enumerate(_WEIGHTS):
+        for kind, usual_seconds in _SECONDS.items():
+            options = []
+            for clock in _CLOCKS_MHZ:
+                ratio = clock / _CLOCKS_MHZ[0]
+                time = weight * usual_seconds * (_BOUND_BY_CLOCK[kind] / ratio + 1 - _BOUND_BY_CLOCK[kind])
+                watts = _IDLE_WATTS + (_WORK_WATTS - _IDLE_WATTS) * (0.3 * ratio + 0.7 * ratio**3)
+                options.append(MeasuredOption(clock, round(time, 6), round(watts * time, 4)))
+            profiles.append(InstructionProfile(stage, kind, tuple(options)))
+    return PipelineProfile(profiles, _IDLE_WATTS, gpus, node_power_watts)

@@ -19,7 +19,7 @@ from zeus_core.events import Activity
 from zeus_core.optimizer import PipelineFrequencySettings
 from zeus_core.pipeline import Frontier, make_plan, schedules
 from zeus_core.pipeline.optimizer import Phase
-from zeus_core.pipeline.optimizer._clock_requests import (
+from zeus_core.pipeline.optimizer._plan_follower import (
     ClockRequest,
     clocks_in_reach,
     clocks_to_follow,

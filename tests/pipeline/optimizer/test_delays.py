@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.pipeline.optimizer._delays import DelayWatch, Verdict
+from zeus_core.pipeline.optimizer._watches import DelayWatch, Verdict
 
 
 @pytest.fixture

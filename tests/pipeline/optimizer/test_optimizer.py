@@ -39,8 +39,8 @@ from zeus_core.pipeline import (
     schedules,
     write_plan,
 )
-from zeus_core.pipeline.optimizer import Phase, _planner
-from zeus_core.pipeline.optimizer._planner import plan_all
+from zeus_core.pipeline.optimizer import Phase, _planning
+from zeus_core.pipeline.optimizer._planning import plan_all
 from zeus_core.pipeline.testing import SimulatedJob
 from zeus_core.ports._device_events import HostEvents
 from zeus_core.testing import FaultyGpu, VirtualBackground
@@ -723,7 +723,7 @@ def test_the_latency_of_the_driver_is_known_of_a_kept_profile_too(tmp_path, monk
         planned_with.append([planner.latency_seconds for planner, *_ in asked])
         return plan_all(asked)
 
-    monkeypatch.setattr(_planner, "plan_all", plan)
+    monkeypatch.setattr(_planning, "plan_all", plan)
     settings = PipelineFrequencySettings(profile_path=tmp_path / "profile.json")
 
     def make(rank):

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.pipeline_training import FULL_COURSE, Run, Watched, train_with, works
 from zeus_core.pipeline import Problem, schedules
-from zeus_core.pipeline.optimizer import Phase, PipelineFrequencySettings, _planner
-from zeus_core.pipeline.optimizer._planner import plan_all
-from zeus_core.pipeline.optimizer._work_watch import WorkWatch, is_other_work
+from zeus_core.pipeline.optimizer import Phase, PipelineFrequencySettings, _planning
+from zeus_core.pipeline.optimizer._planning import plan_all
+from zeus_core.pipeline.optimizer._watches import WorkWatch, is_other_work
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.testing import SimulatedJob
 
@@ -54,7 +54,7 @@ def test_the_usual_plan_is_kept_for_the_time_after_a_straggler(monkeypatch):
         asked.append([until for *_, until in requests])
         return plan_all(requests)
 
-    monkeypatch.setattr(_planner, "plan_all", plan)
+    monkeypatch.setattr(_planning, "plan_all", plan)
     slow = range(50, 70)
     job = SimulatedJob(
         schedules.one_f_one_b(2, 8),

@@ -12,8 +12,7 @@ from zeus_core._codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import Instruction, schedules
 from zeus_core.pipeline.optimizer import PipelineRank
-from zeus_core.pipeline.profile.pipeline_job import PipelineJob
-from zeus_core.pipeline.profile.rank_information import GpuFacts, RankInformation
+from zeus_core.pipeline.profile.pipeline_job import GpuFacts, PipelineJob, RankInformation
 
 places = st.builds(PipelineRank, st.integers(0, 9), st.integers(0, 9))
 instructions = st.builds(Instruction, st.sampled_from(["forward", "backward"]), st.integers(0, 9), st.integers(0, 9))

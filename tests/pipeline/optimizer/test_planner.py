@@ -14,9 +14,8 @@ from zeus_core.errors import UsageError
 from zeus_core.pipeline import PipelineProfile, make_plan, schedules, write_plan
 from zeus_core.pipeline.optimizer import PipelineRank
 from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction
-from zeus_core.pipeline.optimizer._planner import PipelinePlanner
-from zeus_core.pipeline.profile.pipeline_job import PipelineJob
-from zeus_core.pipeline.profile.rank_information import GpuFacts, RankInformation
+from zeus_core.pipeline.optimizer._planning import PipelinePlanner
+from zeus_core.pipeline.profile.pipeline_job import GpuFacts, PipelineJob, RankInformation
 
 SCHEDULE = schedules.one_f_one_b(3, 6)
 PROFILE = smooth_profile(3, seed=1)

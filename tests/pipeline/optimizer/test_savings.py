@@ -12,8 +12,7 @@ from zeus_core.device import SimulatedGpu
 from zeus_core.optimizer import PipelineFrequencySettings
 from zeus_core.pipeline import Frontier, make_plan, schedules, write_plan
 from zeus_core.pipeline.optimizer import Phase
-from zeus_core.pipeline.profile.iterations import Iteration
-from zeus_core.pipeline.profile.savings import Saving, SavingWatch
+from zeus_core.pipeline.profile.iterations import Iteration, Saving, SavingWatch
 from zeus_core.pipeline.testing import SimulatedJob
 
 BASELINE = Iteration(2.0, (1.9,), 1000.0, 0.01, 10.0)

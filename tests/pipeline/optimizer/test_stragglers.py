@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.pipeline.optimizer._stragglers import MIN_WAIT_FRACTION, PipelineTimes, StragglerWatch
+from zeus_core.pipeline.optimizer._watches import MIN_WAIT_FRACTION, PipelineTimes, StragglerWatch
 
 seconds = st.floats(0.1, 10.0)
 slowdowns = st.one_of(st.just(1.0), st.floats(1.0, 3.0))

@@ -11,7 +11,7 @@ from zeus_core.device import CpuDiscovery, SimulatedGpu
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pipeline import schedules
 from zeus_core.pipeline.optimizer import Phase
-from zeus_core.pipeline.optimizer._clock_requests import Wait, with_waits
+from zeus_core.pipeline.optimizer._plan_follower import Wait, with_waits
 from zeus_core.pipeline.profile import profiler
 from zeus_core.pipeline.testing import SimulatedJob
 

@@ -6,16 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from zeus_core.events import Event
-from zeus_core.pipeline.optimizer._baseline import MeasuringBaseline
-from zeus_core.pipeline.optimizer._context import RankContext
-from zeus_core.pipeline.optimizer._delays import DelayWatch
-from zeus_core.pipeline.optimizer._judging import Judging, JudgingSaving
+from zeus_core.pipeline.optimizer._baseline import Judging, JudgingSaving, MeasuringBaseline
 from zeus_core.pipeline.optimizer._planning import Planning
 from zeus_core.pipeline.optimizer._profiling import Profiling
 from zeus_core.pipeline.optimizer._replaying import Replaying
-from zeus_core.pipeline.optimizer._stage import Resting, Stage
-from zeus_core.pipeline.optimizer._stragglers import AnnouncementBoard
+from zeus_core.pipeline.optimizer._stage import RankContext, Resting, Stage
 from zeus_core.pipeline.optimizer._warming_up import WarmingUp
+from zeus_core.pipeline.optimizer._watches import AnnouncementBoard, DelayWatch
 from zeus_core.pipeline.optimizer.frequency_phases import (
     Changed,
     Conclusion,

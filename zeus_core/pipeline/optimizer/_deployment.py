@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction, Schedule, read_plan
-from zeus_core.pipeline.optimizer._clock_requests import Wait
-from zeus_core.pipeline.profile.iterations import Iteration
+from zeus_core.pipeline.optimizer._plan_follower import Wait
+from zeus_core.pipeline.profile.iterations import Iteration, Saving
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
-from zeus_core.pipeline.profile.savings import Saving
 
 __all__ = ["Deployment", "Prediction", "total_saving"]
 

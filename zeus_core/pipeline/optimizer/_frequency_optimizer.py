@@ -17,17 +17,16 @@ from zeus_core.events import Activity, StepBegin, TrainEnd
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import checked_monitor
 from zeus_core.pipeline import COMPUTE_KINDS, TRANSFER_KINDS, PipelineProfile
-from zeus_core.pipeline.optimizer._context import RankContext
 from zeus_core.pipeline.optimizer._course import Course
 from zeus_core.pipeline.optimizer._deployment import Prediction
 from zeus_core.pipeline.optimizer._plan_result import PlanResult
 from zeus_core.pipeline.optimizer._replaying import Replaying
-from zeus_core.pipeline.optimizer._stage import Resting
-from zeus_core.pipeline.optimizer._stragglers import AnnouncementBoard
+from zeus_core.pipeline.optimizer._stage import RankContext, Resting
+from zeus_core.pipeline.optimizer._watches import AnnouncementBoard
 from zeus_core.pipeline.optimizer.frequency_phases import Fault, Phase
 from zeus_core.pipeline.optimizer.frequency_settings import PipelineFrequencySettings
 from zeus_core.pipeline.profile.iterations import Iteration
-from zeus_core.pipeline.profile.rank_information import PipelineRank
+from zeus_core.pipeline.profile.pipeline_job import PipelineRank
 from zeus_core.pipeline.profile.rank_profile import RankProfile
 from zeus_core.pipeline.profile.step_timeline import Timeline
 from zeus_core.ports import Background, DeviceEvent, DeviceEvents, World

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from zeus_core.adapters._result import duration_text
 from zeus_core.pipeline.optimizer._deployment import Prediction
 from zeus_core.pipeline.optimizer.frequency_phases import Phase
-from zeus_core.pipeline.profile.iterations import Iteration
-from zeus_core.pipeline.profile.savings import Saving
+from zeus_core.pipeline.profile.iterations import Iteration, Saving
 from zeus_core.search._comparison import percentage, quotient_uncertainty
 
 __all__ = ["PlanResult"]

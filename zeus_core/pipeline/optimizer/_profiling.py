@@ -6,8 +6,7 @@ import logging
 import math
 from dataclasses import dataclass
 
-from zeus_core.pipeline.optimizer._context import RankContext
-from zeus_core.pipeline.optimizer._stage import Stage
+from zeus_core.pipeline.optimizer._stage import RankContext, Stage
 from zeus_core.pipeline.optimizer.frequency_phases import Phase, Profiled
 from zeus_core.pipeline.profile.clock_search import ClockSearch
 from zeus_core.pipeline.profile.iterations import Iteration

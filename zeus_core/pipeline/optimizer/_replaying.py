@@ -11,23 +11,22 @@ from statistics import median
 from typing import cast
 
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction
-from zeus_core.pipeline.optimizer._context import RankContext
-from zeus_core.pipeline.optimizer._delays import DelayWatch
 from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction, total_saving
 from zeus_core.pipeline.optimizer._plan_follower import PlanFollower
-from zeus_core.pipeline.optimizer._planner import PlanningTask
-from zeus_core.pipeline.optimizer._stage import Stage
-from zeus_core.pipeline.optimizer._stragglers import (
+from zeus_core.pipeline.optimizer._planning import PlanningTask
+from zeus_core.pipeline.optimizer._stage import RankContext, Stage
+from zeus_core.pipeline.optimizer._watches import (
     MIN_WAIT_FRACTION,
     Announcement,
     AnnouncementBoard,
+    DelayWatch,
     PipelineTimes,
     StragglerWatch,
+    WorkWatch,
+    is_other_work,
 )
-from zeus_core.pipeline.optimizer._work_watch import WorkWatch, is_other_work
 from zeus_core.pipeline.optimizer.frequency_phases import Changed, Conclusion, Delayed, Doubted, Phase, Planned
-from zeus_core.pipeline.profile.iterations import Iteration, StepWindow, WindowReport
-from zeus_core.pipeline.profile.savings import SavingWatch
+from zeus_core.pipeline.profile.iterations import Iteration, SavingWatch, StepWindow, WindowReport
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import DeviceEvent
 

@@ -11,13 +11,11 @@ from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.device._gpu import read_driver_version
 from zeus_core.errors import DeviceError, UsageError
-from zeus_core.pipeline.optimizer._context import RankContext
-from zeus_core.pipeline.optimizer._stage import Stage
+from zeus_core.pipeline.optimizer._stage import RankContext, Stage
 from zeus_core.pipeline.optimizer.frequency_phases import Introduced, Phase
 from zeus_core.pipeline.profile.job_profile import JobProfile
-from zeus_core.pipeline.profile.pipeline_job import PipelineJob
+from zeus_core.pipeline.profile.pipeline_job import GpuFacts, PipelineJob, RankInformation
 from zeus_core.pipeline.profile.profile_store import kept_profile
-from zeus_core.pipeline.profile.rank_information import GpuFacts, RankInformation
 from zeus_core.pipeline.profile.rank_profile import RankProfile
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 

@@ -30,10 +30,9 @@ from typing import ClassVar
 from zeus_core.events import Event, StepBegin, TrainEnd
 from zeus_core.optimizer._phase_table import PhaseTable
 from zeus_core.pipeline.optimizer._deployment import Deployment
-from zeus_core.pipeline.profile.iterations import Iteration
+from zeus_core.pipeline.profile.iterations import Iteration, SavingWatch
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
-from zeus_core.pipeline.profile.savings import SavingWatch
 
 __all__ = [
     "PHASES",

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_core.pipeline.planner.compiled import Kernels
-from zeus_core.pipeline.planner.instruction import Instruction
-from zeus_core.pipeline.planner.pipeline_schedule import Schedule
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
 
 __all__ = ["ROUNDING", "DependencyGraph", "Indices", "Numbers"]
 

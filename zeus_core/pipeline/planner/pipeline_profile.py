@@ -23,8 +23,8 @@ from zeus_core._validate import (
 )
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import MAX_QUANTITY, MeasuredOption
-from zeus_core.pipeline.planner.instruction import BLOCKING_KIND, FIXED_KINDS, PROFILED_KINDS, check_kind
 from zeus_core.pipeline.planner.pipeline_profile_csv import read_options, write_options
+from zeus_core.pipeline.planner.pipeline_schedule import BLOCKING_KIND, FIXED_KINDS, PROFILED_KINDS, check_kind
 
 __all__ = ["InstructionProfile", "PipelineProfile"]
 

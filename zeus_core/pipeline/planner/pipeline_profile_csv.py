@@ -17,7 +17,7 @@ from pathlib import Path
 from zeus_core._files import write_atomically
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import MeasuredOption
-from zeus_core.pipeline.planner.instruction import PROFILED_KINDS, check_kind
+from zeus_core.pipeline.planner.pipeline_schedule import PROFILED_KINDS, check_kind
 
 __all__ = ["read_options", "write_options"]
 

@@ -22,8 +22,7 @@ import numpy as np
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import ROUNDING
 from zeus_core.pipeline.planner.execution import Execution, SwitchPrice, execute
-from zeus_core.pipeline.planner.pipeline_problem import Problem
-from zeus_core.pipeline.planner.waiting_power import WaitingPower
+from zeus_core.pipeline.planner.pipeline_problem import Problem, WaitingPower
 
 __all__ = ["WaitingClocks", "choose_waiting_clocks", "execute_waits", "waiting_seconds", "watts_after_work"]
 

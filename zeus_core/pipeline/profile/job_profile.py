@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction, InstructionProfile, MeasuredOption, PipelineProfile
-from zeus_core.pipeline.planner.instruction import BLOCKING_KIND
+from zeus_core.pipeline.planner.pipeline_schedule import BLOCKING_KIND
 from zeus_core.pipeline.profile.clock_search import MeasuredPoint
 from zeus_core.pipeline.profile.interpolation import interpolated
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction
-from zeus_core.pipeline.planner.instruction import check_kind
+from zeus_core.pipeline.planner.pipeline_schedule import check_kind
 from zeus_core.ports import DeviceEvent, DeviceEvents
 
 __all__ = ["WHOLE_STEP", "RecordedStep", "Span", "Timeline"]

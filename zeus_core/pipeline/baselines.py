@@ -1,18 +1,55 @@
-"""EnvPipe's heuristic: keep the envelope of the pipeline fast, and slow down the rest (USENIX ATC'23)."""
+"""Baselines: simpler ways to choose clocks, predicted by the same means.
+
+EnvPipe's heuristic keeps the envelope of the pipeline fast and slows down the rest (USENIX ATC'23).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from zeus_core._validate import checked_number
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Numbers
-from zeus_core.pipeline.planner.instruction import Instruction
 from zeus_core.pipeline.planner.pipeline_problem import Problem, checked_problem
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction
+from zeus_core.pipeline.planner.simple_plans import one_clock_options, stage_clocks_options
 
-__all__ = ["envpipe_plan"]
+__all__ = ["envpipe_plan", "global_clock_plan", "highest_clocks_plan", "stage_clocks_plan"]
+
+
+def highest_clocks_plan(problem: Problem) -> Plan:
+    """Return the plan with every instruction at its highest clock: the meaning of "no slowdown"."""
+    checked_problem(problem)
+    options = problem.highest_clock_options
+    return Plan.from_options("highest clocks", problem, [options[kind] for kind in problem.kind_of.tolist()])
+
+
+def global_clock_plan(problem: Problem, time_seconds: float) -> Plan:
+    """Return the plan of the lowest energy with one clock for all instructions, within an iteration time.
+
+    Raises:
+        UsageError: No clock was measured for all instructions, or none keeps the time.
+    """
+    checked_problem(problem)
+    time_seconds = checked_number("time_seconds", time_seconds, 0.0, math.inf, "a finite number of seconds")
+    return Plan.from_options("one clock", problem, one_clock_options(problem, time_seconds))
+
+
+def stage_clocks_plan(problem: Problem, time_seconds: float) -> Plan:
+    """Return a plan with one clock per stage, within an iteration time. It never takes more energy than one clock.
+
+    Raises:
+        UsageError: A stage has no clock that all its instructions were measured at, or the highest ones do not keep
+            the time.
+    """
+    checked_problem(problem)
+    time_seconds = checked_number("time_seconds", time_seconds, 0.0, math.inf, "a finite number of seconds")
+    return Plan.from_options("one clock per stage", problem, stage_clocks_options(problem, time_seconds))
+
 
 _STEP_MHZ = 30  # our choice: two steps of 15 MHz, NVIDIA's; more reaches the highest clocks sooner
 
