@@ -28,11 +28,16 @@ __all__ = [
     "find_preset",
 ]
 
-_SIMULATED = {"SimulatedGpu": "_gpu", "SimulatedNoise": "_gpu", "Work": "_power_model", "find_preset": "_presets"}
+_SIMULATED = {
+    "SimulatedGpu": "zeus_core.device.simulated._gpu",
+    "SimulatedNoise": "zeus_core.device.simulated._gpu",
+    "Work": "zeus_core.device.simulated._power_model",
+    "find_preset": "zeus_core.device.simulated._presets",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import the simulation on first use: what measures real GPUs does without."""
     if name in _SIMULATED:
-        return getattr(importlib.import_module(f"zeus_core.device.simulated.{_SIMULATED[name]}"), name)
+        return getattr(importlib.import_module(_SIMULATED[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
