@@ -1,11 +1,10 @@
-"""Plans with a price of switches: no worse than any simpler plan, above their bound, and better the less is asked."""
+"""Plans with a price of switches: no worse than any simpler plan, and above their bound."""
 
 import contextlib
-from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.planner.instances import pipelines, smooth_profile
@@ -61,47 +60,13 @@ def test_a_plan_is_above_its_bound_and_takes_no_more_than_any_baseline(pipeline,
     assert simulated.energy_joules == pytest.approx(plan.energy_joules, rel=1e-9, abs=1e-9)
 
 
-FACTORS = (1.0, 1.1, 1.2, 1.5)
-
-
-def plans_by_problem(frontier, effort):
-    """The plan of each problem of the ladder: time over the highest clocks, seconds of a switch, dwell."""
-    return {
-        problem: make_plan(
-            frontier, slowdown_factor=problem[0], switch_seconds=problem[1], dwell_seconds=problem[2], effort=effort
-        )
-        for problem in product(FACTORS, (0.005, 0.02), (0.0, 0.5))
-    }
-
-
-def dearer_pairs(profile, plans):
-    """The pairs of which the plan of a stricter problem takes less energy, and keeps the dwell at shorter switches."""
-    return [
-        (loose, strict)
-        for (loose, easier), (strict, stricter) in product(plans.items(), repeat=2)
-        if loose[0] >= strict[0] and loose[1] <= strict[1] and loose[2] <= strict[2]
-        if easier.energy_joules > stricter.energy_joules * (1 + 1e-9)
-        if replace(stricter, switch_seconds=loose[1]).execution(profile).shortest_dwell_seconds >= loose[2]
-    ]
-
-
-@settings(max_examples=3, **QUIET)
-@given(st.integers(2, 4), st.integers(2, 6), st.integers(0, 999), st.sampled_from([0.003, 0.03]))
-@example(3, 8, 3, 0.02)  # 0.6 % dearer before the searches started from the plans of stricter prices
-@example(3, 5, 13, 0.03)  # 0.2 % dearer with half again the time, before a plan was compared with those of less time
-def test_no_plan_of_the_ladder_is_dearer_than_that_of_a_stricter_problem(stages, microbatches, seed, noise):
-    profile = smooth_profile(stages, clocks=10, seed=seed, noise=noise)
-    frontier = Frontier.from_profile(profile, schedules.one_f_one_b(stages, microbatches))
-    assert dearer_pairs(profile, plans_by_problem(frontier, effort=0.002)) == []
-
-
 def test_a_plan_does_not_depend_on_what_was_planned_before():
     profile, schedule = smooth_profile(3, noise=0.02), schedules.one_f_one_b(3, 8)
     used = Frontier.from_profile(profile, schedule)
-    for problem, plan in plans_by_problem(used, effort=0.002).items():
-        fresh = Frontier.from_profile(profile, schedule)
-        arguments = dict(zip(("slowdown_factor", "switch_seconds", "dwell_seconds"), problem, strict=True))
-        assert make_plan(fresh, effort=0.002, **arguments) == plan
+    for factor, switch_seconds, dwell_seconds in product((1.0, 1.1, 1.5), (0.005, 0.02), (0.0, 0.5)):
+        asked = {"slowdown_factor": factor, "switch_seconds": switch_seconds, "dwell_seconds": dwell_seconds}
+        plan = make_plan(used, effort=0.002, **asked)
+        assert make_plan(Frontier.from_profile(profile, schedule), effort=0.002, **asked) == plan
 
 
 @pytest.mark.parametrize("switch_seconds", [0.0, 0.005])
@@ -122,7 +87,6 @@ def one_stage(*options, blocking_power_watts=80.0):
 
 
 def test_a_plan_that_keeps_the_dwell_is_not_refused_where_switches_are_slow():
-    """The search itself asks for a longer dwell, so that its plan is good for quicker switches too."""
     forward, backward = ((1410, 0.1, 30.0), (1400, 0.11, 28.0)), ((1200, 0.1, 30.0), (1100, 0.11, 28.0))
     profile = one_stage(forward, backward)
     frontier = Frontier.from_profile(profile, schedules.gpipe(1, 1))

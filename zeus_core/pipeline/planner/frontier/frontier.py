@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -128,11 +127,6 @@ class Frontier:
     def shortest_seconds(self) -> float:
         """The shortest iteration time, T_min: every instruction at its fastest option as measured."""
         return self.problem.shortest_seconds
-
-    @cached_property
-    def _kept(self) -> dict[Any, Any]:
-        """Results of others that follow from this frontier alone, kept with it: see `_switching.py`."""
-        return {}
 
     @cached_property
     def least_energy_seconds(self) -> float:

@@ -37,12 +37,10 @@ class Bound(NamedTuple):
     Attributes:
         cost_joules: No clocks that keep the limit cost less; as in `RunState.result`.
         price_watts: Prices of time of the instructions. [instructions]
-        iteration_watts: The price of time of the iteration, that of waiting included.
     """
 
     cost_joules: float
     price_watts: Numbers
-    iteration_watts: float
 
 
 class _Flow(NamedTuple):
@@ -108,8 +106,7 @@ def find_bound(task: SwitchTask, price_watts: Numbers, arc_price_watts: Numbers,
     )
     rounds = int(min(1.0, effort) * affordable(_ROUNDS))
     cost_joules = float(_KERNELS.call(_ascend, task, flow, max(1, rounds)))
-    is_first = task.first_arc[:-1] == task.first_arc[1:]
-    return Bound(cost_joules, flow.best_price, float(flow.best_price[is_first].sum()))
+    return Bound(cost_joules, flow.best_price)
 
 
 def _ascend(p: Any, f: Any, rounds: int) -> float:

@@ -13,12 +13,10 @@ from zeus_core.pipeline.planner.compiled import Kernels
 from zeus_core.pipeline.planner.dependencies import Indices
 from zeus_core.pipeline.planner.switching._switch_task import RunState, SwitchTask, last_clock, run_iteration
 
-__all__ = ["join_short_runs", "mend", "repair", "set_run"]
+__all__ = ["join_short_runs", "repair", "set_run"]
 
-# Each makes a run faster, or one of each rank longer; most plans need some tens, those of 1,000 switches some hundreds.
+# Each makes a run faster; most plans need some tens, those of 1,000 switches some hundreds.
 _MAX_REPAIRS = 250
-
-_MAX_SLOWER = 4  # clocks by which a run that is too short gets slower in one step
 
 
 def join_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
@@ -26,29 +24,9 @@ def join_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
     _KERNELS.call(_join_short_runs, task, chosen, state)
 
 
-def mend(
-    task: SwitchTask, chosen: Indices, state: RunState, iteration_watts: float, max_repairs: int = _MAX_REPAIRS
-) -> None:
-    """Change `chosen` little so that it may keep limit and dwell; not each can.
-
-    A run that is too short goes to a slower clock, or takes in the instruction before or after it. Then runs on the
-    longest path are made faster, and runs that are still too short join one beside them.
-
-    Args:
-        task: The problem.
-        chosen: The clocks.
-        state: Memory.
-        iteration_watts: The charge for a second beyond the limit, added to the cost.
-        max_repairs: How often the dwell of each rank, and how often the time, is repaired at most.
-    """
-    _KERNELS.call(_extend_short_runs, task, chosen, state, iteration_watts, max_repairs)
-    repair(task, chosen, state, max_repairs)
-    join_short_runs(task, chosen, state)
-
-
-def repair(task: SwitchTask, chosen: Indices, state: RunState, max_repairs: int = _MAX_REPAIRS) -> None:
+def repair(task: SwitchTask, chosen: Indices, state: RunState) -> None:
     """Make runs on the longest path faster, one after another, until the iteration keeps its limit, if possible."""
-    _KERNELS.call(_repair, task, chosen, state, max_repairs)
+    _KERNELS.call(_repair, task, chosen, state, _MAX_REPAIRS)
 
 
 def _join_short_runs(p: Any, chosen: Any, s: Any) -> None:
@@ -93,53 +71,6 @@ def _first_short_run(p: Any, s: Any, rank: int) -> tuple[int, int]:
             return place, end
         place = end
     return last, last
-
-
-def _extend_short_runs(p: Any, chosen: Any, s: Any, watts: float, max_repairs: int) -> None:
-    for _ in range(max_repairs):
-        run_iteration(p, chosen, s)
-        if s.result[1] >= p.dwell_seconds:
-            return
-        for rank in range(len(p.first_in_order) - 1):
-            place, end = _first_short_run(p, s, rank)
-            if place < p.first_in_order[rank + 1]:
-                if not _extend(p, chosen, s, rank, place, end, watts):
-                    return
-                run_iteration(p, chosen, s)
-
-
-def _extend(p: Any, chosen: Any, s: Any, rank: int, place: int, end: int, watts: float) -> bool:
-    """Make a run longer in the cheapest way, a late iteration being charged for; return whether there is one."""
-    clock = s.held[p.order[place]]
-    least, best = np.inf, -1
-    first, before = p.first_in_order[rank], place - 1
-    while before >= first and p.is_kept[p.kind[p.order[before]]]:
-        before -= 1
-    for number in range(2 + _MAX_SLOWER):
-        begin, stop, other = _longer(before, place, end, clock, number)
-        if begin < first or stop > p.first_in_order[rank + 1]:
-            continue
-        own = chosen[p.order[begin]] if number < 2 else clock
-        if set_run(p, chosen, begin, stop, other):
-            run_iteration(p, chosen, s)
-            cost = s.result[2] + watts * max(0.0, s.result[0] - p.limit_seconds)
-            if cost < least:
-                least, best = cost, number
-            set_run(p, chosen, begin, stop, own)
-    if best < 0:
-        return False
-    begin, stop, other = _longer(before, place, end, clock, best)
-    return set_run(p, chosen, begin, stop, other)
-
-
-def _longer(before: int, place: int, end: int, clock: int, number: int) -> tuple[int, int, int]:
-    """Return what to change to make a run longer: from where to where, and the clock.
-
-    Number 0 takes in the last instruction before it that has a clock, 1 the one after it; from 2 on, it gets slower.
-    """
-    if number < 2:
-        return (before, place, clock) if number == 0 else (end, end + 1, clock)
-    return place, end, clock + number - 1
 
 
 def _repair(p: Any, chosen: Any, s: Any, max_repairs: int) -> None:
@@ -239,5 +170,5 @@ def set_run(p: Any, chosen: Any, place: int, end: int, clock: int) -> bool:
 
 _KERNELS = Kernels(
     *(set_run, last_clock, run_iteration, _run_end, _mark_longest_path, _price_of_second, _repair),
-    *(_first_short_run, _join_first_short_run, _join_short_runs, _longer, _extend, _extend_short_runs),
+    *(_first_short_run, _join_first_short_run, _join_short_runs),
 )
