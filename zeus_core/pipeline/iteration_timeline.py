@@ -77,7 +77,7 @@ def read_iteration(place: Path, run: RunRecord) -> Iteration | None:
         return None
     trace = merge(paths).trace
     if not run.latest.begun_at_seconds - 1 <= trace.base_nanoseconds / 1e9 <= run.latest.until_seconds:
-        return None  # an earlier run has left them
+        return None  # they are of an earlier run
     return _latest(list(trace.events))
 
 
@@ -119,11 +119,11 @@ def timeline_picture(iteration: Iteration) -> str:
     for bar in bars:
         x, length = _LEFT + (bar.begin - begin) * width, max((bar.end - bar.begin) * width, 0.5)
         clock = "" if bar.clock_mhz is None else f" at {bar.clock_mhz} MHz"
-        told = f"{bar.kind} {bar.microbatch}{clock}: {duration_text(bar.end - bar.begin)}"
+        label = f"{bar.kind} {bar.microbatch}{clock}: {duration_text(bar.end - bar.begin)}"
         opacity = "" if bar.clock_mhz is None else f' opacity="{_opacity(bar.clock_mhz, clocks):.2f}"'
         place = f'x="{x:.1f}" y="{_ROW * ranks.index(bar.rank)}" width="{length:.1f}" height="{_BAR}"'
         shapes.append(
-            f'<rect class="fill-{_COLORS[_group(bar.kind)]}"{opacity} {place}><title>{escape(told)}</title></rect>'
+            f'<rect class="fill-{_COLORS[_group(bar.kind)]}"{opacity} {place}><title>{escape(label)}</title></rect>'
         )
     height = _ROW * len(ranks) + 18
     shapes.append(f'<text x="{_LEFT}" y="{height - 4}">0</text>')

@@ -25,7 +25,7 @@ _LOG_STEPS = 64
 
 
 class _Result(TrainingOptimizer):
-    """Tells a `TrainingEnergy` the result of an optimizer that does not hear of the training from it."""
+    """Passes a `TrainingEnergy` the result of an optimizer that receives the training from elsewhere."""
 
     def __init__(self, observer: object) -> None:
         self._observer = observer
@@ -37,7 +37,7 @@ class _Result(TrainingOptimizer):
 
 
 class RecordedPipeline:
-    """A `PipelineObserver` that records what it is told, and tells it to another one.
+    """A `PipelineObserver` that records the reports it receives, and passes them to another one.
 
     The first step, and some of those after it, are collective: every rank must have one.
 
@@ -123,11 +123,11 @@ class RecordedPipeline:
         self._energy.on_step_end()
         self._steps += 1
         if self._steps & (self._steps - 1) == 0 or self._steps % _LOG_STEPS == 0:
-            self._energy.log()  # the ranks tell their energy, and compare their clocks
-        self._tell_phase()
+            self._energy.log()  # the ranks exchange their energy, and compare their clocks
+        self._record_phase()
 
     @contained
-    def _tell_phase(self) -> None:
+    def _record_phase(self) -> None:
         phase: str | None = getattr(getattr(self._observer, "phase", None), "value", None)
         recorder = self._energy._trace_recorder
         if phase is not None and recorder is not None:
@@ -146,7 +146,7 @@ class RecordedPipeline:
             self._energy.on_resume()
 
     def use_work(self, work: Mapping[str, Any]) -> None:
-        """Tell the observer's work from other work, if it takes that."""
+        """Pass on facts that distinguish the work from other work, if the observer uses them."""
         use_work = getattr(self._observer, "use_work", None)
         if use_work is not None:
             use_work(work)

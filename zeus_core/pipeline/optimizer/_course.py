@@ -34,7 +34,7 @@ from zeus_core.pipeline.profile.step_timeline import RecordedStep
 
 __all__ = ["Course"]
 
-# The taps tell the shapes of the tensors once they were the same in as many steps, and a kept profile has to fit them.
+# The taps report the shapes of tensors once they were the same in as many steps, and a kept profile has to fit them.
 _MIN_WARMUP_STEPS = 3
 
 

@@ -193,7 +193,7 @@ class PipelineFrequencyOptimizer:
 
     @contained
     def use_work(self, work: Mapping[str, int | str]) -> None:
-        """Take facts that tell the work of this rank's steps from other work, such as the shapes of its tensors.
+        """Add facts that distinguish the work of this rank's steps from other work, such as the shapes of its tensors.
 
         A profile is used for the same facts only, and the job is measured again where they change. May be called after
         any step.

@@ -80,8 +80,8 @@ def _change_rows(before: Iteration, after: Iteration) -> dict[str, str]:
         (before.energy_joules, before.uncertainty_joules), (after.energy_joules, after.uncertainty_joules)
     )
     known = percentage(saving, uncertainty)
-    told = f"{joules} ({known})"
-    return {"saving": told if abs(saving) > uncertainty else f"too small to tell: {known}", **rows}
+    certain = f"{joules} ({known})"
+    return {"saving": certain if abs(saving) > uncertainty else f"too small to tell: {known}", **rows}
 
 
 def _of(iteration: Iteration) -> str:

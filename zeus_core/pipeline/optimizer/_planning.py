@@ -277,7 +277,7 @@ class Planning(Stage):
     Args:
         context: This rank.
         profiled: The measurements to plan with.
-        delays: Tells how much time the plans may take.
+        delays: Knows how much time the plans may take.
     """
 
     def __init__(self, context: RankContext, profiled: Profiled, delays: DelayWatch) -> None:

@@ -37,7 +37,7 @@ class RankContext:
         pipeline_rank: Its position among the pipelines.
         settings: The user's settings.
         identity: Properties that its profile depends on besides its GPU.
-        work: Facts that tell its work from other work; they may change during training.
+        work: Facts that distinguish its work from other work; they may change during training.
         exchange: Its exchanges with the other ranks.
         clock_background: Where clocks are set. Nothing else runs there: a clock waits for no plan.
         planning_background: Where the GPU is watched, and where rank 0 plans.
@@ -74,9 +74,9 @@ class RankContext:
         """Whether facts that only one rank can have are taken from this one."""
         return self.exchange.rank == 0
 
-    def gather(self, kind: type[_Value], tell: Callable[[], _Value], phase: Phase) -> list[_Value]:
+    def gather(self, kind: type[_Value], report: Callable[[], _Value], phase: Phase) -> list[_Value]:
         """Return the record of each rank, by rank; see `Exchange.gather`."""
-        return [decode(kind, fields) for fields in self.exchange.gather(lambda: encode(tell()), phase)]
+        return [decode(kind, fields) for fields in self.exchange.gather(lambda: encode(report()), phase)]
 
     def decide(self, kind: type[_Value], decide: Callable[[], _Value], phase: Phase) -> _Value:
         """Return the record of rank 0; see `Exchange.decide`."""

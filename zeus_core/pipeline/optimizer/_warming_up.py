@@ -1,4 +1,4 @@
-"""Warming up: steps pass, and the ranks tell each other what they are and may do."""
+"""Warming up: steps pass, and the ranks send each other their facts and permissions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WarmingUp(Stage):
         self._checkpoint = checkpoint
 
     def end_step(self, step: RecordedStep) -> Introduced | None:
-        """After the last step, exchange the facts, and look for a profile that was kept."""
+        """After the last step, exchange the facts, and look for a profile of an earlier run."""
         self._steps_left -= 1
         if self._steps_left > 0:
             return None
@@ -86,7 +86,7 @@ class WarmingUp(Stage):
         )
 
     def _kept_profile(self, job: PipelineJob) -> JobProfile | None:
-        """Return the profile kept by an earlier run, as rank 0 has it."""
+        """Return the profile of an earlier run, as rank 0 reads it."""
 
         def ranks_of_kept() -> tuple[RankProfile, ...]:
             profile = kept_profile(job, self._checkpoint, self._context.settings.profile_path)

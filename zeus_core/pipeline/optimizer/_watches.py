@@ -44,7 +44,7 @@ _MAX_SLOW_PLANS = 3
 # slow for longer; fewer replace a good one for two stalls of the machine in a row.
 _MAX_FORGIVEN_DELAYS = 4
 
-# Comparisons a plan must pass to clear the record of earlier slow plans: enough to tell a good plan from a lucky one.
+# Comparisons a plan must pass to clear the record of earlier slow plans: more than a plan passes by luck.
 _CLEARING_WINDOWS = 5
 
 # Comparisons whose median is taken as the usual time of an iteration: a stall in two of them does not move it.

@@ -100,7 +100,7 @@ class Introduced(Conclusion):
 
     Attributes:
         job: The pipelines.
-        profile: A profile kept by an earlier run, not yet compared with the baseline; None if there is none.
+        profile: A profile of an earlier run, not yet compared with the baseline; None if there is none.
     """
 
     outcome = Outcome.INTRODUCED

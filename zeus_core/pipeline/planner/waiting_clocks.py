@@ -1,7 +1,7 @@
 """The clocks at which ranks wait, where the power of waiting was measured by the clock.
 
-A rank waits before its first instruction, between two, and after the last. Unless it is told otherwise it waits at the
-clock of what follows. It may also wait at the clock of what went before, or at the one at which waiting takes least:
+A rank waits before its first instruction, between two, and after the last. A wait without a clock of its own has the one
+of what follows. A rank may also wait at the clock of what went before, or at the one at which waiting takes least:
 that is a switch more, or two. They fit into the wait, so they delay nothing. A rank that waits at the same clock at the
 end of an iteration and at the beginning of the next keeps it in between.
 

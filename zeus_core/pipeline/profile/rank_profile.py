@@ -49,7 +49,7 @@ class RankProfile:
 
     Attributes:
         rows: One for each kind of instruction at each clock.
-        blocking_power_watts: Power while the rank waits; None if it waited too little to tell.
+        blocking_power_watts: Power while the rank waits; None if it waited too little to measure it.
         switch_seconds: Median time the driver took to set a clock; 0.0 if none was set.
         blocking_watts_by_clock: The highest and the lowest measured clock with the power while the rank waits, which
             is linear in between; empty if it was not seen to fall with the clock. The first is `blocking_power_watts`.

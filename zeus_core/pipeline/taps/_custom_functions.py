@@ -2,7 +2,7 @@
 
 Such a function is called in place of `stage.forward_one_chunk` and the like. It waits for its input itself, by a list
 of receives that the schedule keeps (`fwd_recv_ops`, `bwd_recv_ops`). The wait is not part of the pass: one more
-receive at the end of that list, which is there at once, tells that the others have arrived.
+receive at the end of that list, which is there at once, shows that the others have arrived.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class CustomFunctionTap:
 class _Arrived:
     """A receive that is there, and says so when it is waited for."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[], None]) -> None:
+        self._report = report
 
     def wait(self) -> None:
-        self._tell()
+        self._report()
 
 
 class _TappedFunctions(dict[Any, Any]):

@@ -199,7 +199,7 @@ class MegatronTap:
     ) -> Any:
         if not self._is_in_schedule:
             return backward_step(input_tensor, output_tensor, *args, **kwargs)
-        # It is not told of which chunk it is. The schedule keeps what the forward pass returned, so its identity is.
+        # Its chunk is not among its arguments. The schedule keeps what the forward pass returned, so its identity is.
         self._begin("backward", *self._passes.pop(id(_first(output_tensor)), (None, None)))
         result = backward_step(input_tensor, output_tensor, *args, **kwargs)
         self._end()

@@ -66,7 +66,7 @@ def saves(p: Any, rank: int, begin: int, stop: int, own: int, clock: int) -> boo
 
 
 def may_fit(p: Any, s: Any, begin: int, stop: int, own: int, clock: int, switches: int) -> bool:
-    """Return whether a part of a run could still end in time at another clock, as far as its own rank can tell.
+    """Return whether a part of a run could still end in time at another clock, by its own rank alone.
 
     Args:
         p: The problem.

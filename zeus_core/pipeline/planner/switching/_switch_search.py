@@ -35,7 +35,7 @@ from zeus_core.pipeline.planner.switching._switch_moves import (
     part_clock,
     saves,
 )
-from zeus_core.pipeline.planner.switching._switch_repair import set_run
+from zeus_core.pipeline.planner.switching._switch_starts import set_run
 from zeus_core.pipeline.planner.switching._switch_task import RunState, SwitchTask, last_clock, run_iteration
 
 __all__ = ["search"]
