@@ -9,7 +9,7 @@ from zeus_core.adapters import contained
 from zeus_core.events import Activity, PipelineObserver, TrainingOptimizer
 from zeus_core.pipeline import COMPUTE_KINDS
 from zeus_core.ports import DeviceEvent, DeviceEvents
-from zeus_core.training._energy import TrainingEnergy
+from zeus_core.training import TrainingEnergy
 
 __all__ = ["RecordedPipeline"]
 

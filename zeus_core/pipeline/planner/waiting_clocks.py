@@ -1,6 +1,6 @@
 """The clocks at which ranks wait, where the power of waiting was measured by the clock.
 
-A rank waits before its first instruction, between two, and after the last. A wait without a clock of its own has the one
+A rank waits before its first instruction, between two, and after the last. A wait without a clock of its own has that
 of what follows. A rank may also wait at the clock of what went before, or at the one at which waiting takes least:
 that is a switch more, or two. They fit into the wait, so they delay nothing. A rank that waits at the same clock at the
 end of an iteration and at the beginning of the next keeps it in between.

@@ -16,8 +16,7 @@ from zeus_core.events import PipelineObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pipeline import Instruction, Schedule
 from zeus_core.ports import World
-from zeus_core.testing._thread_world import ThreadWorld
-from zeus_core.testing._virtual_time import VirtualBackground, VirtualTime
+from zeus_core.testing import ThreadWorld, VirtualBackground, VirtualTime
 
 __all__ = ["SimulatedJob", "SimulatedRank"]
 
