@@ -1,4 +1,8 @@
-"""Following the plan of one rank: each clock is requested in time for its instruction."""
+"""Following the plan of one rank: each clock is requested one driver latency before the instructions it is for.
+
+The driver takes some milliseconds to set a clock, while the GPU works on at the one before. The duration of each
+computation is known, so a call begins that much before the end of the computation that precedes the change.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: the clock of every instruction of a pipeline, what they take, and their files."""
+"""Plans: the clock of every instruction of a pipeline, predicted time and energy, and JSON files of them."""
 
 from __future__ import annotations
 

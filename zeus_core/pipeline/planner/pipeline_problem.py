@@ -1,4 +1,4 @@
-"""The planning problem: a profile and a schedule together, and the options of each instruction."""
+"""The planning problem: a profile and a schedule, the options of each instruction, and the power of waiting."""
 
 from __future__ import annotations
 

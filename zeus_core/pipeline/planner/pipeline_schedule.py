@@ -1,4 +1,4 @@
-"""A pipeline schedule: the instructions of each rank in their order."""
+"""Instructions, the pieces of work of a pipeline iteration, and schedules: their order on each rank."""
 
 from __future__ import annotations
 

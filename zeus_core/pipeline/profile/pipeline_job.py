@@ -1,4 +1,4 @@
-"""The pipelines of a job, assembled from the information of all ranks. Pure, so that all ranks agree."""
+"""The pipelines of a job, assembled from position, GPU and work of all ranks. Pure, so that all ranks agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The time-energy frontier of a pipeline: the lowest energy for each iteration time, exactly."""
+"""The time-energy frontier of a pipeline: the lowest energy for each iteration time, exactly.
+
+Or, where a precision is given, of coarse hulls just below those of the options, which takes much less time, and is a
+lower bound. The slopes of a coarse hull are multiples of one unit, so the flow of the frontier walk rises by at least
+that unit, and there are few breakpoints: some thousands where all measured slopes make a hundred thousand. Between its
+corners a coarse hull is the highest of the lines with these slopes that are nowhere above the hull.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +26,7 @@ from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import Schedule
 
-__all__ = ["Frontier", "FrontierPoint", "coarse_hulls"]
+__all__ = ["Frontier", "FrontierPoint"]
 
 _MAX_SNAPSHOTS = 32  # states to resume from: more make `at` quicker and take more memory
 _PIECES_PER_CALL = 64  # pieces between two chances for a snapshot: fewer cost calls, more make `at` slower
@@ -108,7 +114,7 @@ class Frontier:
         unit_watts = 0.0
         if precision:
             error_joules = precision * problem.highest_clock_point[1]
-            hulls, unit_watts = coarse_hulls(hulls, np.bincount(problem.kind_of), error_joules)
+            hulls, unit_watts = _coarse_hulls(hulls, np.bincount(problem.kind_of), error_joules)
         network = make_network(problem.graph, hulls, problem.kind_of, problem.arc_delay_seconds, unit_watts)
         times, totals, snapshots = _walk(network, problem.shortest_seconds, on_progress)
         falls = -np.diff(times) * network.time_quantum_seconds
@@ -284,7 +290,7 @@ _LEAST_UNIT = 1e-9  # of the steepest slope: finer units save nothing
 _EXACT_LEVELS = 8  # multiples of the unit up to twice this are all slopes; above, one in 2, 4, 8 ... of them
 
 
-def coarse_hulls(
+def _coarse_hulls(
     hulls: Sequence[Sequence[CostedOption]], counts: Indices, error_joules: float
 ) -> tuple[list[tuple[CostedOption, ...]], float]:
     """Return hulls from the first to the last time of each, at most so far below all together, and their unit in watts.
