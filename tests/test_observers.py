@@ -73,6 +73,44 @@ def test_a_loop_of_ones_own(monitor, gpu, seen):
     assert seen.received == [TrainBegin(), EpochBegin(), *within, EpochEnd(), TrainEnd()]
 
 
+class Verdicts(Events):
+    """Keeps the verdicts on the gaps before steps."""
+
+    def receive(self, event: Event) -> None:
+        if isinstance(event, StepBegin):
+            self.received.append(event.gap_seconds)
+
+
+def test_a_step_begins_with_the_verdict_on_all_time_since_the_latest_one(monitor, gpu):
+    verdicts = Verdicts()
+    energy = TrainingEnergy(monitor, quiet=True)
+    energy.add_observer(verdicts)
+    with energy:
+        for number in range(1, 41):
+            with energy.step():
+                gpu.execute(WORK)
+            if number % 20 == 0:
+                gpu.execute(Work(2.0, 300.0))
+                energy.log()
+                gpu.execute(Work(3.0, 300.0))
+        energy.on_step_begin()
+        energy.on_step_begin()
+    assert verdicts.received == pytest.approx([0.0] * 20 + [5.0] + [0.0] * 19 + [5.0, 0.0])
+
+
+def test_a_fault_of_the_account_keeps_no_step_from_the_others(gpu, time_source, seen):
+    def fail(_: object) -> None:
+        if seen.received:
+            raise RuntimeError("CUDA error")
+
+    energy = TrainingEnergy(ZeusMonitor(gpus=[gpu], time_source=time_source, synchronize=fail), quiet=True)
+    energy.add_observer(seen)
+    energy.on_train_begin()
+    energy.on_step_begin()
+    energy.on_step_end()
+    assert seen.received == [TrainBegin(), *STEP]
+
+
 def test_an_observer_that_is_added_during_training_receives_its_beginning_first(monitor, seen):
     energy = TrainingEnergy(monitor, quiet=True)
     energy.on_train_begin(3, max_steps=5)

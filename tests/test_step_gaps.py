@@ -6,6 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from zeus_core._step_gaps import StepGaps
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.training import TrainingEnergy
 
 
 class FakeTorchGpu:
@@ -18,7 +22,7 @@ class FakeTorchGpu:
 
     def __init__(self):
         self.now = self.done_at = 0.0
-        self.synchronized = 0
+        self.events = self.synchronized = 0
         self.cuda = SimpleNamespace(is_initialized=lambda: True, Event=lambda enable_timing: FakeEvent(self))
 
     def launch(self, seconds, host_seconds=0.0):
@@ -34,6 +38,7 @@ class FakeEvent:
 
     def __init__(self, gpu):
         self.gpu = gpu
+        gpu.events += 1
 
     def record(self):
         self.at = max(self.gpu.now, self.gpu.done_at)
@@ -99,3 +104,18 @@ def test_a_loop_that_reports_no_begin_of_steps_has_no_gaps():
         gaps.end_step(float(second * second))
         assert gaps.since is None
         assert gaps.report(second * second + 0.5) is None
+
+
+@pytest.mark.parametrize("reports", ["by itself", "through TrainingEnergy"])
+def test_a_step_that_is_searched_and_accounted_has_one_event_in_the_queue(gpu, time_source, reports):
+    device = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
+    monitor = ZeusMonitor(gpus=[device], time_source=time_source, synchronize=lambda _: None)
+    search = GlobalPowerLimitOptimizer(monitor, quiet=True)
+    observer = TrainingEnergy(optimizer=search, quiet=True) if reports == "through TrainingEnergy" else search
+    observer.on_train_begin()
+    for _ in range(20):
+        observer.on_step_begin()
+        device.execute(Work(0.1, 300.0))
+        observer.on_step_end()
+    search.close()
+    assert gpu.events == 20

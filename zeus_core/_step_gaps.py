@@ -40,31 +40,34 @@ class StepGaps:
         """When the gap under way began; None if there is none."""
         self._event: Any = None  # the end of the step in the queue of the GPU
         self._step_began: float | None = None  # of a step under way
+        self._is_timed = False  # nothing has interrupted it
         self._steps: deque[float] = deque(maxlen=_LATEST)
         self._gaps: deque[float] = deque(maxlen=_LATEST)
         self._short_seconds = math.inf  # shorter gaps are usual, whatever came before
 
     def begin_step(self, now: float) -> float | None:
         """Begin a step."""
-        self._step_began = now
+        self._step_began, self._is_timed = now, True
         return self.report(now)
 
     def end_step(self, now: float) -> None:
         """End the step, and begin a gap; nothing in a loop that does not report where steps begin."""
         if self._step_began is not None:
             seconds, self._step_began = now - self._step_began, None
-            self._steps.append(seconds)
-            if len(self._steps) >= _MIN_STEPS:
-                self._short_seconds = seconds
+            if self._is_timed:
+                self._steps.append(seconds)
+                if len(self._steps) >= _MIN_STEPS:
+                    self._short_seconds = seconds
             self.since, self._event = now, torch_event()
 
     def begin(self, now: float) -> None:
         """Begin a gap, unless a step is under way or there was none."""
         self.since = now if self._step_began is None and self._steps else None
 
-    def stop(self) -> None:
-        """Begin something else than a gap or a step."""
+    def stop(self, *, is_training: bool = False) -> None:
+        """Begin something else than a gap or a step. A step under way is not timed, unless that is training too."""
         self.since = None
+        self._is_timed = self._is_timed and is_training
 
     def report(self, now: float) -> float | None:
         """End the gap under way, if there is one, and begin another unless a step is under way.

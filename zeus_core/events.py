@@ -9,7 +9,7 @@ where a step is one optimizer step. Loops that report less (no TrainBegin, no St
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,10 +62,9 @@ class Activity(Enum):
         __hash__ = object.__hash__
 
 
+@dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a training loop: the base of their classes."""
-
-    __slots__ = ()
+    """One event of a training loop: the base of their classes. Those without attributes are equal if of one class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +85,28 @@ class TrainBegin(Event):
         return None if self.max_steps is None else max(self.max_steps - self.step, 1)
 
 
-@dataclass(frozen=True, slots=True)
 class EpochBegin(Event):
     """An epoch begins, with the loading of its first data."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StepBegin(Event):
-    """A training step begins. A step whose end was not reported ends here."""
+    """A training step begins. A step whose end was not reported ends here.
+
+    Attributes:
+        gap_seconds: The time since the latest step that belongs to no step, as it was unusually long and nothing
+            announced it; 0 if all of it belongs to the steps, None if nobody has judged it. It is not compared.
+    """
+
+    gap_seconds: float | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
 class StepEnd(Event):
     """The training step has ended."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +122,16 @@ class Pause(Event):
     on_all_ranks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class Resume(Event):
     """The work that the latest `Pause` announced has ended."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class Interference(Event):
     """Work other than training has started without a `Pause` since the last step ended."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,24 +145,28 @@ class PassBegin(Event):
     activity: Activity
 
 
-@dataclass(frozen=True, slots=True)
 class PassEnd(Event):
     """The pass has ended."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class EpochEnd(Event):
     """The epoch has ended. No training follows until the next step begins."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class TrainEnd(Event):
     """Training has ended, normally or by an error."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class Forget(Event):
     """From now on a step is another amount of work: what was learned from steps no longer holds."""
+
+    __slots__ = ()
 
 
 EPOCH_BEGIN, EPOCH_END, STEP_BEGIN, STEP_END = EpochBegin(), EpochEnd(), StepBegin(), StepEnd()

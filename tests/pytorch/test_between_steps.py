@@ -134,6 +134,19 @@ def test_evaluations_between_a_log_and_a_step_or_a_pause_and_a_step_are_seen_too
     assert between.seconds == pytest.approx(2 * evaluation_seconds(gpu))
 
 
+def test_a_pause_within_a_step_hides_no_time_after_it(monitor, gpu):
+    with TrainingEnergy(monitor, quiet=True) as energy:
+        for number in range(1, 31):
+            with energy.step():
+                gpu.execute(FORWARD)
+                if number == 20:
+                    with energy.during(Activity.CHECKPOINT):
+                        gpu.execute(Work(10.0, 100.0))
+            if number == 20:
+                gpu.execute(Work(5.0, 200.0))
+    assert energy.summary.account.activities[Activity.BETWEEN_STEPS].seconds == pytest.approx(5.0)
+
+
 def stalls(energy, gpu, pattern, steps=120):
     """Train with times between the steps that repeat."""
     for _, gap in zip(range(steps), itertools.cycle(pattern), strict=False):
@@ -217,3 +230,25 @@ def test_two_unusual_times_with_a_log_between_them_are_both_in_no_step(monitor, 
     between, steps = account.activities[Activity.BETWEEN_STEPS], account.activities[Activity.STEPS]
     assert between.energy_joules == pytest.approx(passes_joules(gpu, 6 * 8), rel=0.05)
     assert steps.energy_joules == pytest.approx(passes_joules(gpu, 60, 60), rel=0.02)
+
+
+@pytest.mark.parametrize("reports", ["by itself", "through TrainingEnergy"])
+def test_no_trial_holds_such_an_evaluation_before_the_end_of_an_epoch(monitor, gpu, loop, reports):
+    search = GlobalPowerLimitOptimizer(
+        monitor, Energy(), warmup_steps=1, profile_steps=30, pl_step=100, search=GridSearch, quiet=True
+    )
+    with TrainingEnergy(monitor, search if reports == "through TrainingEnergy" else None, quiet=True) as energy:
+        observer = energy if reports == "through TrainingEnergy" else search
+        for _ in range(12):
+            observer.on_epoch_begin()
+            for _ in range(20):
+                observer.on_step_begin()
+                loop.train_batch()
+                observer.on_step_end()
+            loop.evaluate()
+            observer.on_epoch_end()
+        search.close()
+    assert len(search.trials) == 4
+    for trial in search.trials:
+        points = [gpu.preset.physics.operating_point(work, trial.setting) for work in (FORWARD, BACKWARD)]
+        assert trial.joules_per_step == pytest.approx(sum(point.energy_joules for point in points), rel=0.02)

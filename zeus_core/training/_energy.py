@@ -14,9 +14,11 @@ from zeus_core.adapters._contained import Hooked, log_fault
 from zeus_core.adapters._result import show_result
 from zeus_core.errors import UsageError
 from zeus_core.events import (
+    INTERFERENCE,
     PASS_END,
     TRAIN_END,
     Activity,
+    EpochEnd,
     Event,
     Observer,
     PassBegin,
@@ -63,7 +65,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
                 evaluate()
         print(energy.summary)
 
-    Each hook makes one event, which the optimizer receives, the account, and the observers that were added. No method
+    Each hook makes one event, which the optimizer receives, the observers that were added, and the account. No method
     raises during training: the first fault is logged, and training continues without the numbers it has cost.
 
     In a job of several ranks each device is counted once, and `on_train_begin`, `log`, `evaluation` and `finish` are
@@ -130,7 +132,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self._electricity,
             self._trace,
         )
-        observers = (optimizer, self._trace, self._recorder)  # in this order: the account ends the trace
+        observers = (optimizer, self._trace)
         self._observers: list[Observer] = [observer for observer in observers if observer is not None]
         self.detected_evaluations: int = 0
         self._is_world_checked = False
@@ -187,7 +189,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self._recorder.use_folder(Path(checked_path("folder", folder, "output", "folder")), from_checkpoint)
 
     def add_observer(self, observer: Observer) -> None:
-        """Have an observer receive each event from now on, after the optimizer and the account.
+        """Have an observer receive each event from now on, after the optimizer.
 
         It receives the beginning of a training that is under way first. Its faults are contained, as those of a hook.
 
@@ -228,8 +230,16 @@ class TrainingEnergy(TrainingHooks, Hooked):
                 self._wait_out()
         elif isinstance(event, TrainBegin):
             self._prepare(event)
-        for observer in self._observers:
-            observer.receive(event)
+        elif kind is Pause or kind is EpochEnd:
+            self._end_gap()
+        try:
+            if kind is StepBegin:  # with the verdict of the account on the gap before it
+                event = self._recorder.begin_step()
+        finally:
+            for observer in self._observers:
+                observer.receive(event)
+        if kind is not StepBegin:
+            self._recorder.receive(event)
         if kind is TrainEnd:
             self._conclude()
 
@@ -243,9 +253,17 @@ class TrainingEnergy(TrainingHooks, Hooked):
 
     def _wait_out(self) -> None:
         """Have the optimizer pause training; within a hook."""
-        self._recorder.receive(Pause())
+        self._end_gap()
+        for observer in (*self._observers, self._recorder):
+            observer.receive(Pause())
         self._optimizer.while_paused = self._recorder.keep
         self._outside_of_hooks(self._optimizer.pause)
+
+    def _end_gap(self) -> None:
+        """Report work that nothing announced since the latest step, before a pause or the end of an epoch."""
+        if self._recorder.ends_unusual_gap():
+            for observer in self._observers:
+                observer.receive(INTERFERENCE)
 
     def _conclude(self) -> None:
         self._training, ended = None, self._recorder.ended

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zeus_core._codec import decode, encode
 from zeus_core.errors import UsageError, WorldError
 from zeus_core.events import (
+    STEP_BEGIN,
     Activity,
     EpochBegin,
     EpochEnd,
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from zeus_core.training.charges.part_charges import PartCharges
 
 __all__ = ["RunRecorder"]
+
+_STEP_WITHOUT_GAP = StepBegin(0.0)
 
 _logger = logging.getLogger(__name__)
 
@@ -115,20 +118,15 @@ class RunRecorder:
             self._part.work = self._work
 
     def receive(self, event: Event) -> None:
-        """Take an event into the account. `TrainBegin` is collective; so is the first `Pause` outside of training."""
-        part = self._part
-        if isinstance(event, StepBegin):
-            if part is not None:
-                part.summarized, part.is_whole = None, False
-                if part.charges is not None:
-                    self._charge_if_due(part)
-                part.split.begin_step()
-        elif isinstance(event, StepEnd):
-            if part is not None:
-                part.step += 1
-                part.split.end_step()
-        else:
+        """Take an event into the account. `TrainBegin` is collective; so is the first `Pause` outside of training.
+
+        `StepBegin` is ignored: see `begin_step`.
+        """
+        if not isinstance(event, StepEnd):
             self._receive_other(event)
+        elif self._part is not None:
+            self._part.step += 1
+            self._part.split.end_step()
 
     def _receive_other(self, event: Event) -> None:
         match event:
@@ -150,6 +148,21 @@ class RunRecorder:
                 self._begin(event.step)
             case TrainEnd():
                 self.ended = self._end()
+
+    def begin_step(self) -> StepBegin:
+        """Begin a step, before all other observers do. Return its event, with the verdict on the gap before it."""
+        part = self._part
+        if part is None:
+            return STEP_BEGIN
+        part.summarized, part.is_whole = None, False
+        if part.charges is not None:
+            self._charge_if_due(part)
+        gap_seconds = part.split.begin_step()
+        return StepBegin(gap_seconds) if gap_seconds > 0 else _STEP_WITHOUT_GAP
+
+    def ends_unusual_gap(self) -> bool:
+        """End the gap since the latest step, before what follows begins. Return whether it is charged to no step."""
+        return self._part is not None and self._part.split.ends_unusual_gap()
 
     def _begin(self, step: int) -> None:
         """Begin a part of a run; a collective call. If the previous part has not ended, its steps are redone.

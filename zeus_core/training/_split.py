@@ -97,6 +97,7 @@ class ActivitySplit:
         self._first = self._since = reading.at
         self._timeline = Timeline(reading.at, BEFORE, Activity.IDLE, stepping=Activity.STEPS)
         self._gaps = StepGaps()
+        self._gap_seconds = 0.0  # the unusual gaps since the latest step
         self._gpus = CountedGpus(monitor, gpu_indices, reading, self._timeline, self._gaps, trace)
         if trace is not None:
             trace.begin_activity(reading.at, self.activity.value)
@@ -120,8 +121,12 @@ class ActivitySplit:
         self._interrupted.clear()
         self._begin(activity, is_evaluating=False)
 
-    def begin_step(self) -> None:
-        """Begin a step: it likely draws in each of its phases what the steps before it did."""
+    def begin_step(self) -> float:
+        """Begin a step: it likely draws in each of its phases what the steps before it did.
+
+        Returns:
+            The time since the latest step that is charged to no step, as it was an unusual gap, in seconds.
+        """
         if self.activity is not _STEPS or self._span is not None or self._interrupted:
             self.switch(_STEPS)
         now = self._time_source.now()
@@ -131,6 +136,14 @@ class ActivitySplit:
         self._timeline.begin_step(now)
         if self._trace is not None:
             self._trace.begin_step(now)
+        gap_seconds, self._gap_seconds = self._gap_seconds, 0.0
+        return gap_seconds
+
+    def ends_unusual_gap(self) -> bool:
+        """End the gap between two steps, if there is one. Return whether it is charged to no step."""
+        seconds = self._gap_seconds
+        self._end_gap()
+        return self._gap_seconds > seconds
 
     def end_step(self) -> None:
         """End the step."""
@@ -241,7 +254,7 @@ class ActivitySplit:
         if activity is self.activity and span == self._span:
             return
         self._end_gap()
-        self._gaps.stop()
+        self._gaps.stop(is_training=activity in TRAINING)
         synchronize(self._monitor)
         now = self._time_source.now()
         self._charge_time(now)
@@ -270,6 +283,7 @@ class ActivitySplit:
                 "evaluation, announce it: with energy.during(Activity.EVALUATION): evaluate()",
                 now - begin,
             )
+        self._gap_seconds += now - begin
         self._gpus.leave_out(begin, now)
         for at, activity in ((begin, Activity.BETWEEN_STEPS), (now, _STEPS)):
             self._charge_time(at)

@@ -15,7 +15,7 @@ from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.electricity import Electricity, RecordedSignal, Signal, WeeklyTariff
 from zeus_core.errors import UsageError
-from zeus_core.events import Activity, TrainingHooks
+from zeus_core.events import Activity, Event, Pause, StepBegin, StepEnd, TrainingHooks
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer._global_setting._search_optimizer import search_record
 from zeus_core.optimizer._trial_store import RunSpent
@@ -174,6 +174,16 @@ def test_without_the_right_to_set_a_limit_it_still_pauses(may_pause: bool) -> No
     assert run.paused_hours == pytest.approx(3.0 if may_pause else 0.0, abs=0.1)
 
 
+class Events:
+    """Keeps what it receives."""
+
+    def __init__(self, received: list[Event]) -> None:
+        self.received = received
+
+    def receive(self, event: Event) -> None:
+        self.received.append(event)
+
+
 def test_a_pause_belongs_to_no_step_of_the_energy_account() -> None:
     """Minutes in place of hours: the account reads the counter many times a second."""
     minutes = range(30)
@@ -191,9 +201,13 @@ def test_a_pause_belongs_to_no_step_of_the_energy_account() -> None:
     )
     energy = TrainingEnergy(optimizer=run.optimizer, electricity=Electricity(price=signal), quiet=True)
     run.observer = energy
+    events: list[Event] = []
+    energy.add_observer(Events(events))
     energy.on_train_begin(max_steps=130)
     run.train(130)
     energy.on_train_end()
+    (paused,) = (number for number, event in enumerate(events) if event == Pause())
+    assert events[paused - 1 : paused + 2] == [StepEnd(), Pause(), StepBegin()], "and all observers hear of it"
     assert energy.summary is not None
     activities = energy.summary.account.activities
     assert run.paused_hours == pytest.approx(1 / 60, rel=0.1)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.optimizer._global_setting._search_group import GpuFacts, facts_of_gpu
-from zeus_core.settings.clock_knob import CommonClockKnob
 from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
-from zeus_core.settings.knob import CommonKnob
-from zeus_core.settings.limit_knob import PowerLimitKnob
-from zeus_core.settings.restoration import used_by
+
+if TYPE_CHECKING:
+    from zeus_core.settings.knob import CommonKnob
 
 __all__ = ["Answer", "Limiter", "ReplacedError", "obstacle_to"]
 
@@ -166,9 +166,20 @@ class Limiter:
 
 def _make_knob(kind: Kind, gpus: Sequence[Gpu], user: KnobUser | None) -> CommonKnob:
     """Make the knob of some GPUs: limits and clocks have one of their own, which also watches what is enforced."""
+    # Imported here: what changes GPUs, with its ledger and guardian, is for a search that begins.
+    from zeus_core.settings.restoration import used_by
+
     if kind == POWER_LIMIT:
+        from zeus_core.settings.limit_knob import PowerLimitKnob
+
         return used_by(user, PowerLimitKnob(gpus, kind.step))
-    return used_by(user, CommonClockKnob(gpus, kind.original) if kind == SM_CLOCK else CommonKnob(kind, gpus))
+    if kind == SM_CLOCK:
+        from zeus_core.settings.clock_knob import CommonClockKnob
+
+        return used_by(user, CommonClockKnob(gpus, kind.original))
+    from zeus_core.settings.knob import CommonKnob
+
+    return used_by(user, CommonKnob(kind, gpus))
 
 
 def obstacle_to(kind: Kind, gpus: Sequence[Gpu], user: KnobUser) -> str | None:

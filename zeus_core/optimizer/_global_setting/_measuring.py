@@ -85,9 +85,10 @@ class TrialRecorder:
         self._gaps = StepGaps()
 
     @contained(default=lambda: False)
-    def is_after_unusual_gap(self) -> bool:
-        """Return whether the time since the latest step is too long to belong to a step; before the next one begins."""
-        return self._gaps.begin_step(self._now()) is not None
+    def is_after_unusual_gap(self, *, begins_step: bool) -> bool:
+        """Return whether the time since the latest step is too long to belong to a step, before what follows begins."""
+        end_gap = self._gaps.begin_step if begins_step else self._gaps.report
+        return end_gap(self._now()) is not None
 
     def begin_step(self) -> None:
         """Note that a step begins. After a step without a pause it began at the end of that one."""

@@ -180,6 +180,8 @@ def advance(state: State, happening: type[Event] | Outcome, steps_of: Callable[[
         steps_of: Returns the steps that a phase lasts; 0 for a phase that something else ends.
     """
     if happening in STEP_BOUNDARIES and state.phase in _COUNTED:
+        if state.phase is Phase.DONE and state.window is Window.CLOSED:
+            return state
         is_interrupted = state.window in _INTERRUPTED
         if happening is StepEnd and not is_interrupted:
             state = State(state.phase, state.steps_left - 1, state.window, state.segment_steps + 1)

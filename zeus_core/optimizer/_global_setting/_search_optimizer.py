@@ -183,8 +183,8 @@ class SearchOptimizer(SearchFacts):
         in the profile.
         """
         kind = type(event)
-        if kind is StepBegin:
-            self._begin_step()
+        if isinstance(event, StepBegin):
+            self._begin_step(event)
         elif kind is StepEnd:
             if not self._is_in_step:
                 return
@@ -199,10 +199,11 @@ class SearchOptimizer(SearchFacts):
             if self._expects_interference:
                 self._course.receive(Pause())
 
-    def _begin_step(self) -> None:
+    def _begin_step(self, event: StepBegin) -> None:
         if self._is_in_step:
             self.receive(STEP_END)
-        if self._recorder.is_after_unusual_gap():
+        seconds = event.gap_seconds
+        if self._recorder.is_after_unusual_gap(begins_step=True) if seconds is None else seconds > 0:
             self.receive(INTERFERENCE)
         if self._follower is not None:
             self.pause()
@@ -244,6 +245,8 @@ class SearchOptimizer(SearchFacts):
     def _leave_step(self) -> None:
         if self._is_in_step:
             self.receive(STEP_END)
+        elif self._recorder.is_after_unusual_gap(begins_step=False):
+            self.receive(INTERFERENCE)
 
     def on_evaluate(self, metric: float) -> None:
         """Report an evaluation of the model, as loops written for the `zeus` package do."""

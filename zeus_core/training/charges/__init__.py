@@ -1,1 +1,1 @@
-"""What the energy of a run emitted and cost."""
+"""Emissions and cost of the energy of a run."""

@@ -1,1 +1,1 @@
-"""What is written down of a run: its file, its journals, and how it goes on after an interruption."""
+"""Records of a run: its file, its journals, and how it goes on after an interruption."""
