@@ -10,8 +10,9 @@ PARALLEL := $(PYTEST) --dist worksteal --numprocesses
 # More processes than cores where tests wait for the clock or for other processes; the long ones wait most of the time.
 WAITING := $$(($(WORKERS) + 1))
 WAITING_LONG := $$(($(WORKERS) + 2))
-PURE := tests/pipeline/planner tests/search tests/allocation tests/electricity tests/training tests/tracing tests/test_measurement.py \
-	tests/test_comparison.py $(addprefix tests/optimizer/,test_selectors.py test_search.py test_run_plan.py)
+PURE := tests/pipeline/planner tests/search tests/mixed/allocation tests/jobs/test_policies.py tests/electricity tests/training \
+	tests/tracing tests/test_measurement.py tests/test_comparison.py \
+	$(addprefix tests/optimizer/,test_selectors.py test_search.py test_run_plan.py)
 FRAMEWORKS := $(addprefix tests/,huggingface accelerate lightning plain_torch deepspeed)
 # Tests that compare readings with the machine's clock run after the others, one at a time. Only files that hold such
 # tests are named: to collect them all is to import every framework. In the last list these tests are all long.

@@ -11,7 +11,7 @@ relative to an even split at the highest limits, for
 - published: the heuristic of the published extension for two types of GPUs: the least sum of the costs of each GPU,
   with quadratics in the batch for time and power, clamped at 0, and time weighed by the chosen limit. Its choice is
   then predicted as all others are
-- allocation: `zeus_core.allocation.allocate`
+- allocation: `zeus_core.mixed.allocation.allocate`
 - HiGHS, if SciPy is there: the same problem as a mixed-integer program, in seconds of the clock, stopped after a
   limit; its best plan is compared anyway. Once it was stopped, larger mixes go without, unless by --always-highs
 
@@ -37,14 +37,9 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from zeus_core.allocation import (  # noqa: E402
-    AllocationPlan,
-    DeviceOptions,
-    DeviceProfile,
-    allocate,
-    baselines,
-)
 from zeus_core.errors import UsageError  # noqa: E402
+from zeus_core.mixed.allocation import AllocationPlan, DeviceOptions, DeviceProfile, allocate  # noqa: E402
+from zeus_core.mixed.allocation.usual_plans import even_plan, proportional_plan  # noqa: E402
 from zeus_core.optimizer.power_limit import ZeusCost  # noqa: E402
 
 PREFIX = "summary_power_"
@@ -161,8 +156,8 @@ def compare(work: Work, mix: Mix, highs_seconds: float) -> tuple[bool, bool]:
     """Print the lines of one mix. Returns whether all limits are kept, and whether HiGHS ended in time."""
     size = len(mix.devices)
     seconds, plan = cpu_seconds(lambda: allocate(mix.devices, mix.batch, mix.objective), 3)
-    even = mix.with_cost(baselines.even_plan(mix.devices, mix.batch))
-    simpler = [even, mix.with_cost(baselines.proportional_plan(mix.devices, mix.batch))]
+    even = mix.with_cost(even_plan(mix.devices, mix.batch))
+    simpler = [even, mix.with_cost(proportional_plan(mix.devices, mix.batch))]
     print(f"\n{work}, {size} GPUs, batch {mix.batch}")
     for other in [*simpler, *published_plans(mix)]:
         print(line(other, even))
@@ -175,7 +170,7 @@ def compare(work: Work, mix: Mix, highs_seconds: float) -> tuple[bool, bool]:
     complaints += [f"is dearer than {other.name}" for other in simpler if mix.cost(other) < mix.cost(plan) * (1 - 1e-9)]
     has_ended = False
     if highs_seconds:
-        from tests.allocation.highs import highs_plan
+        from tests.mixed.allocation.highs import highs_plan
 
         begin = time.perf_counter()
         found = highs_plan(mix.devices, mix.batch, mix.eta, (1 - mix.eta) * mix.max_watts, highs_seconds)

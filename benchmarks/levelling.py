@@ -30,8 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset  # noqa: E402
 from zeus_core.device.simulated._power_model import OperatingPoint  # noqa: E402
-from zeus_core.optimizer.levelling._leveller import Leveller  # noqa: E402
-from zeus_core.optimizer.levelling._longest import mean_longest  # noqa: E402
+from zeus_core.mixed.levelling._leveller import Leveller, mean_longest  # noqa: E402
 from zeus_core.testing import VirtualTime  # noqa: E402
 
 RANKS = 8
@@ -110,7 +109,7 @@ class Boards:
             energies.append((sums[0][1], sums[1][1]))
             clocks = [self.preset.highest_clock_mhz * point.clock_fraction for point in points]
             own = [point.seconds * factor for point, factor in zip(points, factors, strict=True)]
-            leveller.tell(own, clocks if self.is_clock else None)
+            leveller.add_step(own, clocks if self.is_clock else None)
         return change(energies[-LAST_STEPS:]), change(times), leveller.changes
 
 

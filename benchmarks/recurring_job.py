@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.batch_size import RecurringJob
+    from zeus_core.jobs import RecurringJob
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -27,7 +27,7 @@ EVALUATIONS = 20
 
 ONE_RUN = """
 import sys, time
-import zeus_core.optimizer.batch_size  # which an adapter of the training imports most of, too
+import zeus_core.jobs  # which an adapter of the training imports most of, too
 from benchmarks.recurring_job import job_in
 begin = time.perf_counter()
 with job_in(sys.argv[1]).run():
@@ -37,8 +37,8 @@ print(begun - begin, time.perf_counter() - begun)
 
 
 def job_in(storage: str) -> RecurringJob:
+    from zeus_core.jobs import RecurringJob, Target
     from zeus_core.optimizer import ZeusCost
-    from zeus_core.optimizer.batch_size import RecurringJob, Target
 
     target, objective = Target("eval_accuracy", 0.84), ZeusCost(max_power_watts=400)
     return RecurringJob("benchmark", [32, 64, 128], 64, target, EVALUATIONS + 1, objective, storage)

@@ -22,23 +22,22 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from zeus_core.errors import UsageError
-from zeus_core.replay import (
+from zeus_core.jobs.policies import AdaptiveBatchSize
+from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize, GridBatchSize
+from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
+from zeus_core.jobs.replay._regrets import regret_table
+from zeus_core.jobs.replay._workload import EpochAtLimit, RecordedSize, Workload
+from zeus_core.jobs.replay.job_replay import (
     Contestant,
-    EpochAtLimit,
-    PolicyResult,
-    RecordedJob,
-    RecordedSize,
-    Workload,
-    compare_policies,
-    read_workloads,
     replay,
 )
-from zeus_core.report import regret_table
-from zeus_core.search.batch_size import (
-    AdaptiveBatchSize,
-    DefaultBatchSize,
-    GridBatchSize,
-    PublishedBatchSize,
+from zeus_core.jobs.replay.policy_comparison import (
+    PolicyResult,
+    compare_policies,
+)
+from zeus_core.jobs.replay.traces import (
+    RecordedJob,
+    read_workloads,
 )
 
 JOBS = (  # dataset, target, default batch size and most epochs, as published

@@ -24,9 +24,9 @@ from tests.support.profiled import Profiled
 from tests.support.ranks import torchrun_environments
 from tests.support.recorded import write_recorded
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, Work, find_preset
+from zeus_core.jobs import RecurringJob, Target
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencySettings
-from zeus_core.optimizer.batch_size import RecurringJob, Target
 from zeus_core.optimizer.power_limit import Phase, Time
 from zeus_core.testing import VirtualTime
 
@@ -47,12 +47,12 @@ ELSEWHERE = {  # these bring a model of their framework, or compare the page wit
     "deepspeed.md": "deepspeed/test_docs.py",
     "exporters.md": "exporter/test_exporter.py",
     "huggingface.md": "huggingface/test_docs.py",
-    "levelling.md": "pytorch/test_work_end.py",
+    "levelling.md": "mixed/pytorch/test_work_end.py",
     "lightning.md": "lightning/test_docs.py",
     "micro-batch.md": "pytorch/test_micro_batches.py",
     "pytorch.md": "plain_torch/test_examples.py",
     "tracing.md": "tracing/test_page.py",
-    "uneven-batches.md": "pytorch/test_uneven_batches_page.py",
+    "uneven-batches.md": "mixed/pytorch/test_uneven_batches_page.py",
     "recurring-jobs.md": "huggingface/test_docs.py",
 }
 

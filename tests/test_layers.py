@@ -27,18 +27,23 @@ INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 VALUES = {"errors", "_units", "measurement"}
 TOOLS = {"_codec", "_validate", "_files", "_documents", "_record", "_identity", "_nvml", "_process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "_step_gaps", "adapters"}
-WINGS = {"daemon", "pipeline"}  # products of their own: no part of the core, and no other wing, imports one
-MAY_NAME_WINGS = {"zeus_core.cli._daemon"}
-PUBLISHES_WINGS = "zeus_core.optimizer"  # names of wings too, whose types it names where nothing is imported
+WINGS = {
+    "daemon",
+    "jobs",
+    "mixed",
+    "pipeline",
+}  # products of their own: no part of the core, and no other wing, imports one
+MAY_NAME_WINGS = {"zeus_core.cli._daemon", "zeus_core.optimizer"}  # the latter has the types of its lazy table
+# The folders that import torch.
+TORCH = ("zeus_core.pytorch", "zeus_core.mixed.pytorch", "zeus_core.pipeline.taps")
 KINDS = "settings.kinds"  # what devices, files and searches call by name: below them, unlike the rest of its folder
 PLANNER = "pipeline.planner"  # pure, and below the rest of its wing
-TAPS = "pipeline.taps"  # of frameworks that are built on torch
-FAKES = "pipeline.testing"
+TAPS, FAKES = "pipeline.taps", "pipeline.testing"
 FOLDERS_APART = {name: name for name in (KINDS, PLANNER, TAPS, FAKES)} | {
     "pipeline.schedules": PLANNER,
     "pipeline.baselines": PLANNER,
 }
-PURE = {"search", "electricity", "allocation"}
+PURE = {"search", "electricity"}
 MEASURING = {*BASE, KINDS, "device", "settings", "attribution", "monitor"}
 OPTIMIZING = {*MEASURING, *PURE, "optimizer"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -57,21 +62,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{part: {*VALUES, *TOOLS} for part in PURE},
     "electricity": {*VALUES, *TOOLS, "ports"},  # a live source works in the background
     "search": {*VALUES, *TOOLS, KINDS},
-    "allocation": {*VALUES, *TOOLS, KINDS, "search"},  # by the same objectives
-    "replay": {*VALUES, *TOOLS, "search"},
     "optimizer": {*MEASURING, *PURE},
     "tracing": {*BASE, "device", "attribution", "monitor"},
     "training": {*OPTIMIZING, "tracing"},
     "pytorch": {*OPTIMIZING, "training"},
     "selfcheck": {*OPTIMIZING, "training", "pytorch"},  # torch only where a load runs
     "exporter": {*BASE, "device", "monitor"},
-    "report": {*OPTIMIZING, "tracing", "training", "replay"},
+    "report": {*OPTIMIZING, "tracing", "training"},
+    "cli": {*OPTIMIZING, "tracing", "training", "report", "daemon", "selfcheck", "exporter", "_launch"},
     PLANNER: {*VALUES, *TOOLS},
     "pipeline": {*OPTIMIZING, PLANNER, "tracing", "training", "report", "cli"},
     TAPS: {*OPTIMIZING, "pipeline", "pytorch"},
     FAKES: {*OPTIMIZING, "pipeline", "testing"},
-    "cli": {*OPTIMIZING, "tracing", "training", "report", "replay", "daemon", "selfcheck", "exporter", "_launch"},
     "testing": {*OPTIMIZING, "training"},
+    "jobs": {*OPTIMIZING, "training", "report", "cli"},
+    "mixed": {*OPTIMIZING, "training", "pytorch", "report", "cli"},
 }
 
 
@@ -87,14 +92,8 @@ def part_of(module: str) -> str:
 
 def imported_by(path: Path) -> Iterator[str]:
     """Every module a file imports, wherever in the file it does."""
-    for node in statements_of(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         yield from imported_in(node, path)
-
-
-def statements_of(path: Path) -> Iterator[ast.AST]:
-    for node in ast.walk(tree := ast.parse(path.read_text(encoding="utf-8"))):
-        if not (name_of(path) == PUBLISHES_WINGS and isinstance(node, ast.ImportFrom) and node not in tree.body):
-            yield node
 
 
 def imported_in(node: ast.AST, path: Path) -> Iterator[str]:
@@ -114,9 +113,9 @@ def top_level(module: str) -> str:
 
 
 def parts_imported_by(path: Path) -> set[str]:
-    """The other parts of the core a file imports."""
+    """The other parts of the core a file imports, and wings, unless it may name those."""
     parts = {part_of(module) for module in imported_by(path) if top_level(module) == "zeus_core"}
-    return parts - {part_of(name_of(path))}
+    return parts - {part_of(name_of(path))} - (WINGS if name_of(path) in MAY_NAME_WINGS else set())
 
 
 def modules_of(part: str) -> list[Path]:
@@ -162,9 +161,17 @@ def test_the_core_imports_no_wing_and_no_wing_another():
         (name_of(path), part)
         for path in MODULES
         for part in parts_imported_by(path)
-        if top_level(part) in WINGS - {top_level(part_of(name_of(path)))} and name_of(path) not in MAY_NAME_WINGS
+        if top_level(part) in WINGS - {top_level(part_of(name_of(path)))}
     }
     assert found == set()
+
+
+@pytest.mark.parametrize("folder", ["zeus_core.jobs.policies", "zeus_core.mixed.allocation"])
+def test_the_planners_of_wings_are_pure(folder):
+    allowed = {*VALUES, *TOOLS, KINDS, "search", folder.split(".")[1]}
+    paths = [path for path in MODULES if name_of(path).startswith(folder)]
+    outside = {(name_of(path), part) for path in paths for part in parts_imported_by(path) - allowed}
+    assert outside == set()
 
 
 def test_no_two_parts_import_each_other_even_in_a_round_about_way():
@@ -176,7 +183,7 @@ def modules_imported_by(path: Path) -> set[str]:
     """The modules of the core a file imports: `from package import name` names the module, if the name is one."""
     known = {name_of(module) for module in MODULES}
     imported = set()
-    for node in statements_of(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         for module in imported_in(node, path):
             names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             imported |= {f"{module}.{name}" for name in names if f"{module}.{name}" in known} or {module}
@@ -205,7 +212,7 @@ def test_only_the_folder_for_torch_imports_a_framework():
         (name_of(path), module)
         for path in MODULES
         for module in imported_by(path)
-        if top_level(module) in FRAMEWORKS and part_of(name_of(path)) not in {"pytorch", TAPS}
+        if top_level(module) in FRAMEWORKS and not name_of(path).startswith(TORCH)
     }
     assert found == set()
 
@@ -227,7 +234,7 @@ def test_what_is_loaded_with_the_core_is_python_numpy_and_the_core():
     found = {
         (name_of(path), module)
         for path in MODULES
-        if part_of(name_of(path)) not in {"pytorch", TAPS, "testing", FAKES}
+        if not name_of(path).startswith((*TORCH, "zeus_core.testing", "zeus_core.pipeline.testing"))
         for statement in ast.parse(path.read_text(encoding="utf-8")).body
         for module in imported_in(statement, path)
         if top_level(module) not in {"zeus_core", "numpy", *sys.stdlib_module_names}

@@ -5,8 +5,8 @@ import pytest
 from tests.accelerate.loop import Loop
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
-from zeus_core.optimizer.batch_size import RecurringJob, Target
-from zeus_core.optimizer.batch_size._store import JobStore
+from zeus_core.jobs import RecurringJob, Target
+from zeus_core.jobs._job_store import JobStore
 from zeus_core.training import TrainingEnergy
 from zeus_huggingface.accelerate import ZeusAccelerate
 

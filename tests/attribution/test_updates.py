@@ -52,8 +52,12 @@ def follow(counter, nominal_seconds, seed, edges=()):
         knots += phase.knots_before(end - 0.6)
         phase.plan_read(end, 1)
         begin, now = now, end
-        while not phase.is_read_due(now, max((edge for edge in edges if edge <= now), default=-math.inf)):
-            now = max(phase.next_look_at(now), now) + 2e-4 * counter.random.random()
+        while True:  # also at each edge
+            following = min((edge for edge in edges if edge > now), default=math.inf)
+            read_at = phase.next_read_at(now, max((edge for edge in edges if edge <= now), default=-math.inf))
+            if read_at <= now:
+                break
+            now = min(read_at + 2e-4 * counter.random.random(), following)
         if not phase.is_known and begin > 2.0:
             unknown_seconds += now - begin
     return knots, reads, unknown_seconds
@@ -142,3 +146,16 @@ def test_nonsense_makes_no_knot_of_what_was_known_before(nonsense_joules):
         phase.add(at, at + 1e-4, joules)
     told = [knot.energy_joules for knot in phase.knots_before(1.0) if knot.energy_joules != nonsense_joules]
     assert told == [41.0, 42.0, 43.0, 44.0]
+
+
+def test_the_last_value_makes_a_knot_though_it_may_be_of_one_of_two_updates():
+    """Before it was dropped, and up to 0.2 s at the end were estimated, as if one update could hide no more."""
+    phase, counter = CounterUpdates(0.02, 15.0), Counter(0, 0.02, 0.005, 1e-4)
+    for update in counter.updates[3:60]:
+        for begin in (update - 0.001, update + 0.001):
+            phase.add(begin, begin + 1e-4, counter.value_at(begin))
+    begin = counter.updates[65] - 5e-5
+    phase.add(begin, begin + 1e-4, counter.value_at(begin))
+    last = phase.knots_before(math.inf)[-1]
+    assert last.energy_joules == counter.value_at(begin)
+    assert abs(last.at - counter.updates[64]) <= last.half_width_seconds

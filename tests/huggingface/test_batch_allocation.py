@@ -8,8 +8,8 @@ from tests.support.simulated_ranks import SimulatedRank
 from tests.support.uneven_training import check_followed, flat, sentences
 from zeus_core._codec import encode
 from zeus_core.errors import UsageError
+from zeus_core.mixed.pytorch import BatchAllocation
 from zeus_core.optimizer.power_limit import Time
-from zeus_core.pytorch import BatchAllocation
 from zeus_huggingface import UnevenBatches
 
 MODELS = ["A100-SXM4-80GB", "V100-SXM2-32GB"]

@@ -9,12 +9,12 @@ from tests.huggingface.trainers import BACKWARD, FORWARD, make_trainer
 from tests.support.ranks import run_ranks
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import UsageError
+from zeus_core.jobs import RecurringJob, Target
+from zeus_core.jobs._job_store import JobStore
+from zeus_core.jobs.policies import BatchProposal
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy
-from zeus_core.optimizer.batch_size import RecurringJob, Target
-from zeus_core.optimizer.batch_size._store import JobStore
 from zeus_core.pytorch import SimulatedCompute, torch_world
-from zeus_core.search.batch_size import BatchProposal
 from zeus_core.testing import VirtualTime
 from zeus_huggingface import ZeusTrainerCallback
 

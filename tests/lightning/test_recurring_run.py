@@ -7,10 +7,10 @@ import torch
 
 from tests.lightning.trainers import loader, make_trainer, module_class, step_joules
 from zeus_core.errors import UsageError
+from zeus_core.jobs import RecurringJob, Target
+from zeus_core.jobs._job_store import JobStore
+from zeus_core.jobs.policies import BatchProposal
 from zeus_core.optimizer import Energy
-from zeus_core.optimizer.batch_size import RecurringJob, Target
-from zeus_core.optimizer.batch_size._store import JobStore
-from zeus_core.search.batch_size import BatchProposal
 from zeus_lightning import ZeusCallback
 
 BATCHES = 5

@@ -15,13 +15,13 @@ from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, NotSupportedError
 from zeus_core.measurement import DeviceEnergy
+from zeus_core.mixed.pytorch._tried_limits import TriedLimits
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.carbon_aware import _follower
 from zeus_core.ports._background import ThreadBackground
-from zeus_core.pytorch._tried_limits import TriedLimits
 from zeus_core.testing import FaultyGpu
-from zeus_core.training._recurring import RunMeter
 from zeus_core.training._tally import Tally
+from zeus_core.training.run_meter import RunMeter
 
 LONG = 60.0
 SHORT = 0.05  # only for calls that certainly do not return before, and where a later answer does no harm

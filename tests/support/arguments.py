@@ -19,10 +19,10 @@ import numpy as np
 
 from tests.pipeline.planner.instances import smooth_profile
 from zeus_core import errors
-from zeus_core.allocation import AllocationPlan, DeviceOption, DeviceOptions, DeviceProfile, MeasuredBatch
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, discover_cpus, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
+from zeus_core.mixed.allocation import AllocationPlan, DeviceOption, DeviceOptions, DeviceProfile, MeasuredBatch
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import (
     GlobalPowerLimitOptimizer,

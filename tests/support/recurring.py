@@ -1,9 +1,9 @@
 """A recurring job whose trainings take no time: epochs to the target, and joules of an epoch, by batch size."""
 
+from zeus_core.jobs import RecurringJob, Target
+from zeus_core.jobs.policies import BatchProposal
+from zeus_core.jobs.policies.batch_size_policy import feasible_sizes
 from zeus_core.optimizer import ZeusCost
-from zeus_core.optimizer.batch_size import RecurringJob, Target
-from zeus_core.search.batch_size import BatchProposal
-from zeus_core.search.batch_size._policy import feasible_sizes
 
 EPOCHS = {16: 3, 32: 4, 64: 8, 128: 30}
 EPOCH_JOULES = {16: 900.0, 32: 500.0, 64: 450.0, 128: 400.0}

@@ -12,8 +12,8 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.jobs import RecurringJob, Target
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.batch_size import RecurringJob, Target
 from zeus_core.pytorch import SimulatedBatches, SimulatedCompute
 from zeus_core.testing import VirtualTime
 from zeus_huggingface import ZeusTrainerCallback

@@ -1,49 +1,45 @@
-"""The columns of the regression: the time in each class and place, as the power that follows the load sees it. Pure.
+"""The columns of the regression: the time in each class and phase, as the power that follows the load sees it. Pure.
 
-A column is a class and phase, or a class and place near an edge. Where the power follows the load with a lag, each
-second counts for the class just before it too: there are rows for each of several lags.
+Where the power follows the load with a lag, each second counts for the class just before it too: the power of a part
+that began t seconds ago holds exp(-t / lag) of the power then. There are rows for each of several lags.
 
-The columns of one class tell its power as it is, late or not. If it followed the load from phase to phase too, a step
+The columns of one class hold its power as it is, late or not. If it followed the load from phase to phase too, a step
 of 2 s whose load changes amid a tenth of it would look like a lag of 45 ms where there is none, and every other class
-would be told by that lag.
+would be estimated with that lag.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from zeus_core.attribution.regression import Array
 from zeus_core.attribution.timeline import Part
 
-__all__ = ["LAGS_SECONDS", "Column", "PowerColumns", "padded"]
+__all__ = ["LAGS_SECONDS", "PowerColumns", "padded"]
 
 # Boards follow their load within 1 to 50 ms. The steps between them are what benchmarks/part_energy.py needs: from 20
 # to 40 ms at once, a load of 30 ms was told by neither, and steps of a training were off by more than was stated.
 LAGS_SECONDS = np.array([1e-6, 0.005, 0.01, 0.02, 0.03, 0.045])
 
 
-class Column(NamedTuple):
-    """A class in one phase of a step, or near one edge of its parts."""
-
-    key: Hashable
-    is_edge: bool
-    number: int
-
-
 class PowerColumns:
-    """The columns so far, and which of them the power follows at this moment."""
+    """The columns so far, and which of them the power follows at this moment.
+
+    Attributes:
+        of_class: The numbers of the columns of each class.
+    """
 
     def __init__(self) -> None:
-        self.numbers: dict[Column, int] = {}
+        self.of_class: dict[Hashable, list[int]] = {}
+        self._numbers: dict[tuple[Hashable, int], int] = {}  # by class and phase
         self._before = np.zeros((len(LAGS_SECONDS), 0))  # the share of each column in the power before this class
-        self._left = np.zeros((len(LAGS_SECONDS), 1))  # the share of that power in the power now
-        self._last: tuple[Hashable, list[int]] | None = None  # the class and the columns of the latest piece
+        self._left = np.zeros(len(LAGS_SECONDS))  # the share of that power in the power now
+        self._latest: tuple[Hashable, int] | None = None  # the class and phase of the latest piece
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self._numbers)
 
     def rows(self, parts: Sequence[Part]) -> tuple[list[Array], dict[Hashable, Array]]:
         """Add the parts of the next interval.
@@ -56,62 +52,46 @@ class PowerColumns:
         rows: list[Array] = []
         crossing: dict[Hashable, Array] = {}
         for part in parts:
-            columns = [self._columns_of(part.key, piece.phase, piece.edge) for piece in part.pieces]
-            rows.append(self._follow(part, columns))
-            if self._last is not None and self._last[0] != part.key:
-                for key, sign in ((part.key, 1.0), (self._last[0], -1.0)):
-                    crossing.setdefault(key, np.zeros(len(self)))[self._last[1]] += sign
-            self._last = part.key, columns[-1]
+            if self._latest is not None and self._latest[0] != part.key:
+                now = np.zeros(len(self))
+                now[self._numbers[self._latest]] = 1.0
+                for key, sign in ((part.key, 1.0), (self._latest[0], -1.0)):
+                    crossing[key] = crossing.get(key, 0.0) + sign * now
+                self._before = self._left[:, None] * self._before + np.outer(1 - self._left, now)
+                self._left = np.ones(len(LAGS_SECONDS))
+            ends = np.append(0.0, np.cumsum([piece.seconds for piece in part.pieces]))
+            left = self._left[:, None] * np.exp(-ends / LAGS_SECONDS[:, None])
+            behind = -LAGS_SECONDS[:, None] * np.diff(left)  # seconds of each piece with the power before the class
+            row = behind.sum(axis=1)[:, None] * self._before
+            self._add(row, part, np.diff(ends) - behind)
+            rows.append(row)
+            self._left, self._latest = left[:, -1], (part.key, part.pieces[-1].phase)
         return rows, crossing
 
-    def of_power_alone(self, part: Part) -> Array:
+    def alone(self, part: Part) -> Array:
         """Return the seconds of a part in each column where the power has no lag."""
         self._grow([part])
-        held = self._held([self._columns_of(part.key, piece.phase, piece.edge) for piece in part.pieces])
-        seconds: Array = np.array([piece.seconds for piece in part.pieces]) @ held
-        return np.tile(seconds, (len(LAGS_SECONDS), 1))
+        row = np.zeros((len(LAGS_SECONDS), len(self)))
+        self._add(row, part, np.array([[piece.seconds for piece in part.pieces]]))
+        return row
 
-    def levels(self, first: int) -> list[int]:
-        """Return the columns from a number on that are no edges: those of a power, not of a difference."""
-        return [number for column, number in self.numbers.items() if number >= first and not column.is_edge]
-
-    def _follow(self, part: Part, columns: Sequence[list[int]]) -> Array:
-        """Let the power follow the load of a part. Return the seconds in each column, with each lag."""
-        held = self._held(columns)
-        if self._last is not None and self._last[0] != part.key:
-            now = self._held([self._last[1]])
-            self._before, self._left = self._left * self._before + (1 - self._left) * now, np.ones_like(self._left)
-        durations = np.array([piece.seconds for piece in part.pieces])
-        lags = LAGS_SECONDS[:, None]
-        left = self._left * np.exp(-np.append(0.0, durations.cumsum()) / lags)
-        behind = lags * (left[:, :-1] - left[:, 1:])  # seconds of each piece with the power before the part
-        self._left = left[:, -1:]
-        seconds: Array = (durations - behind) @ held + behind.sum(axis=1, keepdims=True) * self._before
-        return seconds
-
-    def _held(self, columns: Sequence[list[int]]) -> Array:
-        """Return which columns make up the power of each piece."""
-        held = np.zeros((len(columns), len(self)))
-        for row, of_piece in enumerate(columns):
-            held[row, of_piece] = 1.0
-        return held
-
-    def _columns_of(self, key: Hashable, phase: int, edge: int) -> list[int]:
-        column = self.numbers[Column(key, False, phase)]
-        return [column, self.numbers[Column(key, True, edge)]] if edge else [column]
+    def _add(self, row: Array, part: Part, seconds: Array) -> None:
+        """Add the seconds of each piece of a part to its column."""
+        columns = [self._numbers[part.key, piece.phase] for piece in part.pieces]
+        np.add.at(row.T, columns, seconds.T)
 
     def _grow(self, parts: Sequence[Part]) -> None:
         for part in parts:
             for piece in part.pieces:
-                self.numbers.setdefault(Column(part.key, False, piece.phase), len(self.numbers))
-                if piece.edge:
-                    self.numbers.setdefault(Column(part.key, True, piece.edge), len(self.numbers))
+                if (part.key, piece.phase) not in self._numbers:
+                    self.of_class.setdefault(part.key, []).append(len(self))
+                    self._numbers[part.key, piece.phase] = len(self)
         self._before = padded(self._before, len(self))
 
 
-def padded(array: Array, size: int, axes: int = 1) -> Array:
-    """Return an array with zeros behind, so that its last axes are so long."""
+def padded(array: Array, size: int, value: float = 0.0) -> Array:
+    """Return an array with more of a value behind, so that its last axis is so long."""
     more = size - array.shape[-1]
     if more == 0:
         return array
-    return np.pad(array, [(0, 0)] * (array.ndim - axes) + [(0, more)] * axes)
+    return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, more)], constant_values=value)

@@ -12,13 +12,14 @@ total to the last bit, over ranks, interruptions and files too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from zeus_core.attribution.amount import Amount, in_quanta, is_class, lose, whole_quanta
+from zeus_core.attribution.amount import Amount, add_expected, in_quanta, is_class, lose, revise, whole_quanta
 from zeus_core.attribution.class_energy import ClassEnergy
+from zeus_core.attribution.expected_energy import Interval
 from zeus_core.attribution.power_sum import PowerSum
-from zeus_core.attribution.timeline import Estimate, Part, Timeline
+from zeus_core.attribution.timeline import Part, Timeline
 from zeus_core.attribution.updates import STILL_PERIODS, CounterUpdates, Knot
 
 __all__ = ["DividedEnergy", "Division"]
@@ -86,9 +87,11 @@ class DividedEnergy:
     @property
     def settled_joules(self) -> float:
         """The energy that was counted until then, without that before the first moment that counts."""
-        return sum(
-            amount.energy_joules for key, amount in self._settled.items() if is_class(key) and key != self._before
-        )
+        return sum(self._settled[key].energy_joules for key in self._counted(self._settled))
+
+    def _counted(self, keys: Iterable[Hashable]) -> list[Hashable]:
+        """Return the classes but for the time before the first moment that counts."""
+        return [key for key in keys if is_class(key) and key != self._before]
 
     @property
     def _outage_seconds(self) -> float:
@@ -106,17 +109,13 @@ class DividedEnergy:
         """Whether the power is to be read, given what the counter shows now."""
         return counter_joules is None or self.source.stands_still(now, counter_joules)
 
-    def is_read_due(self, now: float) -> bool:
-        """Whether to read now."""
-        return self._reader.is_read_due(now, self._timeline.changed_at)
+    def next_read_at(self, now: float) -> float:
+        """Return when to read next; the activity that has begun last counts."""
+        return self._reader.next_read_at(now, self._timeline.changed_at)
 
     def plan_read(self, now: float, calls: int) -> None:
         """Plan the next read after one that has ended now, and took so many calls of the driver."""
         self._reader.plan_read(now, calls)
-
-    def next_look_at(self, now: float) -> float:
-        """Return when to ask again whether a read is due."""
-        return self._reader.next_look_at(now)
 
     def add_edge(self, begin: float, end: float, counter_joules: float | None, power_watts: float | None) -> None:
         """Note a read that was made between two moments; None is what was not read."""
@@ -173,11 +172,12 @@ class DividedEnergy:
             off = 0.0 if is_last else abs(estimate.energy_joules - amounts[key].energy_joules)
             amounts[key].uncertainty_joules = estimate.uncertainty_joules + off
             if self.source.is_of_power:  # energies between samples are themselves uncertain
-                share = self._classes.total_seconds(key) / self._classes.seconds
+                share = self._classes.total_seconds(key) / self._classes.of_parts.seconds
                 amounts[key].uncertainty_joules += self.source.uncertainty_joules * share + late_joules
         uncounted = self._classes.uncounted
         if is_last:
-            self._revise(amounts, estimates)
+            most = {key: self._peak_watts * self._classes.total_seconds(key) for key in amounts}
+            revise(amounts, self._counted(amounts), estimates, most)
         off = estimates[self._before].uncertainty_joules if self._before in estimates else 0.0
         off += self.source.uncertainty_joules
         off += 2 * late_joules if self.source.is_of_power else self._age_seconds * (self._classes.mean_watts or 0.0)
@@ -229,14 +229,14 @@ class DividedEnergy:
         seconds = second.at - first.at
         if seconds <= 0:
             return
-        classes, source = self._classes, self.source
+        classes, source, so_far = self._classes, self.source, self._classes.of_parts
         classes.timing_seconds, classes.age_seconds = source.half_width_seconds, self._age_seconds
         joules: float | None = (
             whole_quanta(second.energy_joules - first.energy_joules) if self._may_follow(first, second) else None
         )
         is_still = second.still_seconds >= STILL_PERIODS * source.period_seconds
         knots = first.half_width_seconds, second.half_width_seconds
-        is_long = classes.seconds > 0 and seconds > _LONG_INTERVALS * classes.usual_seconds
+        is_long = so_far.seconds > 0 and seconds > _LONG_INTERVALS * so_far.usual_seconds
         pieces: list[tuple[float, float]] = []
         if not source.is_of_power and (joules is None or is_still or is_long):
             pieces = self._spare.between(first.at, second.at, self._timeline.is_one_part)
@@ -244,12 +244,12 @@ class DividedEnergy:
             if not pieces:
                 parts = self._timeline.parts(first.at, second.at)
                 expected = sum(classes.expected(part).energy_joules for part in parts)
-            still = min(second.still_seconds / seconds, 1.0) if is_still and classes.seconds > 0 else 0.0
+            still = min(second.still_seconds / seconds, 1.0) if is_still and so_far.seconds > 0 else 0.0
             if joules is not None and still > 0 and joules < (1 - _LOST * still) * expected:
                 joules = None  # it has not caught up
         if not pieces:
-            after = None
-            if third is not None and self._timeline.is_one_part(second.at, third.at):
+            after, is_one_part = None, self._timeline.is_one_part
+            if third is not None and is_one_part(second.at, third.at) and not is_one_part(first.at, second.at):
                 after = third.energy_joules - second.energy_joules, self._timeline.parts(second.at, third.at)[0]
             self._add(first.at, second.at, joules, knots, 0.0, after, is_estimated=joules is None)
             return
@@ -277,7 +277,7 @@ class DividedEnergy:
         is_estimated: bool,
     ) -> None:
         parts = self._timeline.parts(begin, end)
-        divided = self._classes.add(joules, parts, knots, stderr_joules, after)
+        divided = self._classes.add(Interval(parts, joules, knots, stderr_joules, after))
         if joules is None:
             divided = {key: whole_quanta(of_class) for key, of_class in divided.items()}
             self._lost_joules += sum(divided.values())
@@ -301,15 +301,13 @@ class DividedEnergy:
                 knot = newer
         begin = self._timeline.begin if knot is None else knot.at
         tail = self._timeline.parts(begin, now)
-        period_seconds = self.source.period_seconds
         watts = self._classes.mean_watts or self._spare.watts
         if now - begin > self._outage_seconds or watts is None:
             lose(amounts, tail)
             return off_joules
         self._add_expected(amounts, tail, None, watts)
-        seconds = min(now - begin, period_seconds)
         reach = self._peak_watts * (knot.half_width_seconds if knot else 0.0)
-        return off_joules + reach + max(watts, self._peak_watts - watts) * seconds
+        return off_joules + reach + max(watts, self._peak_watts - watts) * (now - begin)
 
     def _add_expected(
         self, amounts: dict[Hashable, Amount], parts: Sequence[Part], joules: float | None, watts: float = 0.0
@@ -322,30 +320,13 @@ class DividedEnergy:
             joules: Their energy as it was counted; None if it was not.
             watts: The power of classes that were never seen.
         """
-        told = [self._classes.expected(part, watts) for part in parts]
-        total = sum(estimate.energy_joules for estimate in told)
-        classes: dict[Hashable, float] = {}
-        off: dict[Hashable, float] = {}
-        for part, estimate in zip(parts, told, strict=True):
-            share = estimate.energy_joules / total if total > 0 else 0.0
-            for key in part.keys:
-                classes[key] = classes.get(key, 0.0) + (estimate.energy_joules if joules is None else share * joules)
-                off[key] = off.get(key, 0.0) + (
-                    estimate.uncertainty_joules if joules is None else min(share, 1 - share) * joules
-                )
-        if joules is not None and classes:
-            spans = {key: whole_quanta(of_span) for key, of_span in classes.items() if not is_class(key)}
-            classes = {**spans, **in_quanta({key: of for key, of in classes.items() if is_class(key)}, joules)}
-        for key, of_key in classes.items():
-            amount = amounts.setdefault(key, Amount())
-            amount.energy_joules += whole_quanta(of_key)
-            amount.uncertainty_joules += off[key]
-        return off.get(self._before, 0.0)
+        estimates = [self._classes.expected(part, watts) for part in parts]
+        return add_expected(amounts, parts, estimates, joules).get(self._before, 0.0)
 
     def _keep_total(self, amounts: dict[Hashable, Amount]) -> float:
         """Let none of the total be taken back; return how much would have been."""
         self._total_joules, self._told_more_joules = self._total_joules + self._told_more_joules, 0.0
-        counted = [key for key in amounts if is_class(key) and key != self._before]
+        counted = self._counted(amounts)
         if not counted or any(amounts[key].lost_seconds for key in counted):
             return 0.0
         total_joules = sum(amounts[key].energy_joules for key in counted)
@@ -356,15 +337,3 @@ class DividedEnergy:
             amounts[largest].uncertainty_joules += missing
         self._total_joules = max(total_joules, self._total_joules)
         return missing
-
-    def _revise(self, amounts: dict[Hashable, Amount], estimates: Mapping[Hashable, Estimate]) -> None:
-        """Divide all that was counted once more, by what is known by now."""
-        counted = [key for key in amounts if is_class(key) and key != self._before]
-        left = sum(amounts[key].energy_joules - whole_quanta(estimates[key].energy_joules) for key in counted)
-        for key in sorted(counted, key=lambda key: -amounts[key].uncertainty_joules):
-            joules = whole_quanta(estimates[key].energy_joules)
-            room_joules = self._peak_watts * self._classes.total_seconds(key) - joules
-            given = whole_quanta(min(max(left, -joules), max(room_joules, 0.0)))
-            amounts[key].energy_joules = joules + given
-            amounts[key].uncertainty_joules += abs(given)
-            left -= given

@@ -102,9 +102,9 @@ class PowerSum:
         while self._knots and self._knots[0].at < moment:
             self._knots.popleft()
 
-    def is_read_due(self, now: float, changed_at: float) -> bool:
-        """Whether to read now; that the load has changed does not matter."""
-        return now >= self._planned_at
+    def next_read_at(self, now: float, changed_at: float) -> float:
+        """Return when to read next; that the load has changed does not matter."""
+        return self._planned_at
 
     def stands_still(self, now: float, energy_joules: float) -> bool:
         """Whether it shows the same for too long: never, it is no counter."""
@@ -113,7 +113,3 @@ class PowerSum:
     def plan_read(self, now: float, calls: int) -> None:
         """Plan the next read after one that has ended now, and took so many calls of the driver."""
         self._planned_at = now + calls * self.period_seconds * self._random.uniform(0.6, 1.4)
-
-    def next_look_at(self, now: float) -> float:
-        """Return when to ask again whether a read is due."""
-        return self._planned_at

@@ -1,6 +1,6 @@
 """When to read a counter whose updates are known, or to be found. Pure.
 
-A read after an update tells the energy at that update, and a read just before the next one tells it too. Where the
+A read after an update shows the energy at that update, and a read just before the next one shows it too. Where the
 counter may be read less often than it is updated, reads are kept for the times when the load changes: one before the
 next update and one after it, so that no more than one period lies between the knots around an edge.
 """
@@ -49,35 +49,25 @@ class ReadPlan:
         self._allowed_at = -math.inf
         self._allowance = float(_MAX_BURST_READS)
         self._planned_at = -math.inf
-        self._looked_at = -math.inf  # for a change of the load
+        self._changed_at = -math.inf  # the change of the load that was planned for last
         self._sought_at: float | None = None  # the time of an update that was looked for just before, or near it
 
-    def is_due(self, now: float, changed_at: float, grid: UpdateGrid | None) -> bool:
-        """Whether to read now.
+    def next_read_at(self, now: float, changed_at: float, grid: UpdateGrid | None) -> float:
+        """Return when to read next: as planned, or just before the update that follows a change of the load.
 
         Args:
             now: This moment.
             changed_at: When the load changed last.
             grid: The updates; None while they are not known.
         """
-        if now >= self._planned_at:
-            return True
-        if grid is None or not self._is_sparse(grid) or changed_at <= self._looked_at:
-            return False
-        self._looked_at = now
-        if self._allowance + self._earned(now) < _MIN_EDGE_READS:
-            return False
-        self._sought_at = grid.at(grid.number_near(now + grid.period_seconds / 4))
-        return True
-
-    def next_look_at(self, now: float, grid: UpdateGrid | None) -> float:
-        """Return when to ask again whether a read is due: just before the next update."""
-        if grid is None or not self._is_sparse(grid):
-            return self._planned_at
-        number = grid.number_near(now)
-        while (at := 2 * grid.at(number) - _after(grid, number)) <= now + _MARGIN_SECONDS:
-            number += 1
-        return min(at, self._planned_at)
+        if grid is not None and changed_at > self._changed_at and self._is_sparse(grid):
+            self._changed_at = changed_at
+            if self._allowance + self._earned(now) >= _MIN_EDGE_READS:
+                number = grid.number_near(now)
+                number += now >= grid.at(number) - GUARD * grid.reach_seconds(number)  # it may have happened
+                before = 2 * grid.at(number) - _after(grid, number)
+                self._planned_at, self._sought_at = max(before, now), grid.at(number)
+        return self._planned_at
 
     def follow(self, now: float, grid: UpdateGrid | None, last: int, is_same: bool, calls: int) -> None:
         """Plan the next read after one that has ended now.

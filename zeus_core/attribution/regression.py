@@ -100,7 +100,7 @@ class PowerRegression:
         variances = np.maximum(variances, np.einsum("vf,vfg,vg->v", told, self._spread, told)) + (energies - mean) ** 2
         return mean, float(np.sqrt(max(self.weights @ variances, 0.0)))
 
-    def grow(self, size: int) -> None:
+    def _grow(self, size: int) -> None:
         """Add columns that nothing is known of."""
         more = size - self._right.shape[1]
         if more > 0:
@@ -116,6 +116,7 @@ class PowerRegression:
             variance: w.
             residual: The part of y that the likeliest variant did not expect.
         """
+        self._grow(seconds.shape[1])
         weighted = seconds / variance
         self._normal += weighted[:, :, None] * seconds[:, None, :]
         self._right += weighted * joules[:, None]
@@ -140,6 +141,7 @@ class PowerRegression:
             expected: m.
             precision: P.
         """
+        self._grow(len(expected))
         self.covariance = np.asarray(np.linalg.inv(self._normal + precision), np.float64)
         right = self._right - self._normal @ expected
         away = (self.covariance @ right[:, :, None])[:, :, 0]

@@ -10,9 +10,6 @@ from typing import NamedTuple
 
 __all__ = ["Estimate", "Part", "Piece", "Timeline"]
 
-_EDGES_SECONDS = (0.01, 0.02, 0.045, 0.1)
-"""Distances from the nearer edge of a part that bound the places near an edge; what is farther is the middle."""
-
 _PHASES = 10  # of a step
 _MIN_STEP_SECONDS = 0.05  # phases of shorter ones would tell little: one interval between two updates holds several
 
@@ -22,14 +19,11 @@ class Piece(NamedTuple):
 
     Attributes:
         seconds: How long.
-        phase: The part of a step that it lies in; 0 where steps are not told apart.
-        edge: 0 in the middle of a part; else the number of its place after the begin of the part, or minus that before
-            its end.
+        phase: The tenth of a step that it lies in, from 1; 0 where steps are not told apart.
     """
 
     seconds: float
     phase: int = 0
-    edge: int = 0
 
 
 class Part(NamedTuple):
@@ -72,7 +66,7 @@ class _Change(NamedTuple):
 class Timeline:
     """The classes of all time, from the first moment on.
 
-    Moments are told in the order of time, by one thread; another one may ask for parts meanwhile.
+    Moments come in the order of time, from one thread; another one may ask for parts meanwhile.
 
     Args:
         at: The first moment.
@@ -99,7 +93,7 @@ class Timeline:
         self._changes.append(_Change(at, key, span))
 
     def begin_step(self, at: float) -> None:
-        """Tell that a step begins, whose power is likely that of the step before."""
+        """Begin a step, whose power is likely that of the step before."""
         self._steps.append(at)
 
     def is_one_part(self, begin: float, end: float) -> bool:
@@ -135,14 +129,7 @@ class Timeline:
 def _pieces(begin: float, end: float, part_begin: float, part_end: float, steps: list[float]) -> list[Piece]:
     if end <= begin:
         return []
-    middle = (part_begin + part_end) / 2 if math.isfinite(part_begin + part_end) else None
     cuts = [begin, end]
-    for distance in _EDGES_SECONDS:
-        for cut, is_first in ((part_begin + distance, True), (part_end - distance, False)):
-            if begin < cut < end and (middle is None or (cut < middle) is is_first):
-                cuts.append(cut)
-    if middle is not None and begin < middle < end and part_end - part_begin < 2 * _EDGES_SECONDS[-1]:
-        cuts.append(middle)
     number = max(bisect.bisect_right(steps, begin) - 1, 0)
     spans = []
     while number < len(steps) and steps[number] < end:
@@ -156,12 +143,7 @@ def _pieces(begin: float, end: float, part_begin: float, part_end: float, steps:
             ]
         number += 1
     cuts.sort()
-    pieces = []
-    for low, high in itertools.pairwise(cuts):
-        if high > low:
-            at = (low + high) / 2
-            pieces.append(Piece(high - low, _phase(at, spans), _edge(at - part_begin, part_end - at)))
-    return pieces
+    return [Piece(high - low, _phase((low + high) / 2, spans)) for low, high in itertools.pairwise(cuts) if high > low]
 
 
 def _step_span(steps: list[float], number: int, part_begin: float, part_end: float) -> tuple[float, float] | None:
@@ -182,10 +164,3 @@ def _phase(at: float, spans: list[tuple[float, float]]) -> int:
         return 0
     begin, end = spans[number]
     return 1 + min(int((at - begin) / (end - begin) * _PHASES), _PHASES - 1)
-
-
-def _edge(after: float, before: float) -> int:
-    place = bisect.bisect_right(_EDGES_SECONDS, min(after, before)) + 1
-    if place > len(_EDGES_SECONDS):
-        return 0
-    return place if after <= before else -place

@@ -12,6 +12,7 @@ medians of the earlier and of the later half of the brackets agree.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -54,29 +55,27 @@ class UpdateGrid:
     """
 
     def __init__(self, brackets: Sequence[Bracket], nominal_seconds: float, previous: UpdateGrid | None = None) -> None:
-        numbers, lows, highs = (np.array(column, float) for column in zip(*brackets, strict=True))
-        self._last, self._anchor = int(numbers[-1]), float(lows[-1])
-        numbers -= numbers[-1]
-        self._middle = self._last + float(numbers.mean())
-        ends, places = np.stack([lows, highs]) - self._anchor, numbers
-        halves = slice(len(numbers) // 2), slice(len(numbers) // 2, None)
+        self._last, self._anchor, _ = brackets[-1]
+        table = np.array(brackets)
+        places, ends = table[:, :1] - self._last, table[:, 1:] - self._anchor
+        self._middle = self._last + float(places.sum()) / len(places)
+        halves = slice(len(places) // 2), slice(len(places) // 2, None)
         period: float = nominal_seconds if previous is None else previous.period_seconds
         self._period_slack = PERIOD_TOLERANCE * nominal_seconds
-        for _ in range(_ROUNDS if len(numbers) >= _LEAST_BRACKETS else 0):
-            (first, first_gap), (second, second_gap) = (
-                _median(ends[:, half] - places[half] * period) for half in halves
-            )
+        if len(places) >= _LEAST_BRACKETS:
             updates = float(places[halves[1]].mean() - places[halves[0]].mean())
-            slack = (first_gap + second_gap) / updates
-            known = 1 / (1 + (slack / (PERIOD_TOLERANCE * nominal_seconds)) ** 2)
-            period = nominal_seconds + known * (period + (second - first) / updates - nominal_seconds)
+            for _ in range(_ROUNDS):
+                offsets = ends - places * period
+                (first, first_gap), (second, second_gap) = (_median(offsets[half]) for half in halves)
+                slack = (first_gap + second_gap) / updates
+                known = 1 / (1 + (slack / (PERIOD_TOLERANCE * nominal_seconds)) ** 2)
+                period = nominal_seconds + known * (period + (second - first) / updates - nominal_seconds)
             self._period_slack = min(slack, PERIOD_TOLERANCE * nominal_seconds)
         self.period_seconds: float = period
-        phi, self._slack = _median(ends - places * period)
-        self._phi = phi
-        at = phi + places * period
-        off = np.maximum(np.maximum(ends[0] - at, at - ends[1]), 0.0)
-        self.off_seconds: float = _JITTERS * float(np.sqrt(np.square(off).mean()))
+        offsets = ends - places * period
+        self._phi, self._slack = _median(offsets)
+        off = np.maximum(np.maximum(offsets[:, 0] - self._phi, self._phi - offsets[:, 1]), 0.0)
+        self.off_seconds: float = _JITTERS * math.sqrt(float(off @ off) / len(off))
         self.jitter_seconds: float = max(self.off_seconds, _LEAST_JITTER * nominal_seconds)
 
     def number_near(self, moment: float) -> int:
@@ -103,6 +102,5 @@ class UpdateGrid:
 
 def _median(ends: _Array) -> tuple[float, float]:
     """Return the middle of the two ends in the middle, and half of the distance between them."""
-    in_order = np.sort(ends, axis=None)
-    low, high = in_order[ends.shape[1] - 1 : ends.shape[1] + 1]
-    return float(low + high) / 2, float(high - low) / 2
+    low, high = sorted(ends.ravel().tolist())[len(ends) - 1 : len(ends) + 1]
+    return (low + high) / 2, (high - low) / 2

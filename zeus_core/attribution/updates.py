@@ -173,9 +173,9 @@ class CounterUpdates:
             at = min(max(grid.at(grid.number_near(change.high - grid.period_seconds / 2)), change.low), change.high)
         return Knot(at, self.half_width_seconds, change.energy_joules)
 
-    def is_read_due(self, now: float, changed_at: float) -> bool:
-        """Whether to read now, as it was planned or as the load has changed since."""
-        return self._plan.is_due(now, changed_at, self._grid)
+    def next_read_at(self, now: float, changed_at: float) -> float:
+        """Return when to read next, given when the load changed last."""
+        return self._plan.next_read_at(now, changed_at, self._grid)
 
     def stands_still(self, now: float, energy_joules: float) -> bool:
         """Whether the counter has shown the same for too long, given what it shows now."""
@@ -187,17 +187,14 @@ class CounterUpdates:
         number = self._brackets[-1].number if self._brackets else 0
         self._plan.follow(now, self._grid, number, self._is_same, calls)
 
-    def next_look_at(self, now: float) -> float:
-        """Return when to ask again whether a read is due."""
-        return self._plan.next_look_at(now, self._grid)
-
     def _knot(self, change: _Change) -> Knot | None:
         if change.stood_seconds > STILL_PERIODS * self.period_seconds and not change.was_seen:
             return None  # it may have stood still for long when it was first seen
         low, high = change.low, change.high
         if self._grid is not None:
             number = self._number(self._grid, low, high, self._latest_knot)
-            if number is None and high - self._known_until < _MAX_GAP_READS / self._reads_per_second:
+            is_soon_known = self._changes and high - self._known_until < _MAX_GAP_READS / self._reads_per_second
+            if number is None and is_soon_known:
                 return None
             self._known_until = high
             if number is not None:
@@ -240,10 +237,10 @@ class CounterUpdates:
         self._unclear = 0 if number is not None else self._unclear + 1
         self._is_unclear = number is None
         if number is not None:
-            at, reach = self._grid.at(number), self._grid.reach_seconds(number)
+            at, slack = self._grid.at(number), self._grid.slack_seconds(number)
             self._brackets.append(Bracket(number, low, high))
             self._unfitted += 1
-            if at - reach < low or at + reach > high or self._unfitted >= _FIT_EVERY:  # it tells something new
+            if at - slack < low or at + slack > high or self._unfitted >= _FIT_EVERY:  # it rules out some lines
                 self._grid = UpdateGrid(self._brackets, self._nominal_seconds, self._grid)
                 self._unfitted = 0
         nominal, period = self._nominal_seconds, self._grid.period_seconds

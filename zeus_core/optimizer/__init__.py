@@ -21,7 +21,7 @@ from zeus_core.optimizer.power_limit import (
 )
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.levelling import LevellingOptimizer
+    from zeus_core.mixed.levelling import LevellingOptimizer
     from zeus_core.pipeline.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 
 __all__ = [
@@ -41,11 +41,9 @@ __all__ = [
     "ZeusCost",
 ]
 
-
-# The module of each name that needs more than the search for a power limit, and is imported on first use. Names of a
-# wing are published here, and nowhere else in the core.
-_MODULES = {
-    "LevellingOptimizer": "zeus_core.optimizer.levelling",
+# Names of wings, by their modules: the only place in which an optimizer of the core names a wing.
+_IN_WINGS = {
+    "LevellingOptimizer": "zeus_core.mixed.levelling",
     "PipelineFrequencyOptimizer": "zeus_core.pipeline.optimizer",
     "PipelineFrequencySettings": "zeus_core.pipeline.optimizer",
     "PipelineRank": "zeus_core.pipeline.optimizer",
@@ -54,6 +52,6 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Import a name of the table."""
-    if name not in _MODULES:
+    if name not in _IN_WINGS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    return getattr(importlib.import_module(_IN_WINGS[name]), name)

@@ -16,6 +16,7 @@ __all__ = [
     "percentage",
     "quotient_uncertainty",
     "standard_deviation",
+    "student_quantile",
     "time_error_fraction",
 ]
 
@@ -116,7 +117,7 @@ def mean_uncertainty(values: Sequence[float]) -> float:
     """Return how far the mean of some values can be off by their scatter; infinite for fewer than two."""
     if len(values) < 2:
         return math.inf
-    return _student_quantile(len(values) - 1) * standard_deviation(values) / math.sqrt(len(values))
+    return student_quantile(len(values) - 1) * standard_deviation(values) / math.sqrt(len(values))
 
 
 def standard_deviation(values: Sequence[float]) -> float:
@@ -149,10 +150,10 @@ def time_error_fraction(trial: Trial) -> float:
     """Return how far the mean duration of a step can be off, as a fraction of it; infinite for a single step."""
     if trial.steps == 1:
         return math.inf
-    return _student_quantile(trial.steps - 1) * trial.seconds_per_step_stderr / trial.seconds_per_step
+    return student_quantile(trial.steps - 1) * trial.seconds_per_step_stderr / trial.seconds_per_step
 
 
-def _student_quantile(degrees: int) -> float:
+def student_quantile(degrees: int) -> float:
     """Return the half-width of the 95 % interval of Student's distribution (Cornish and Fisher; within 1 %)."""
     if degrees <= len(_FEW_DEGREES):
         return _FEW_DEGREES[degrees - 1]

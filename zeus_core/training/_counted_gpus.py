@@ -25,20 +25,20 @@ from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._meter import UNKNOWN_PEAK_WATTS, peak_watts
 from zeus_core.monitor._reading import GpuEdge, Reading
-from zeus_core.training._repeated_call import MIN_WAIT_SECONDS, repeatedly
+from zeus_core.training._repeated_call import MIN_WAIT_SECONDS, RepeatedCall
 from zeus_core.training._tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint, PowerSeries
 
 if TYPE_CHECKING:
     from zeus_core.tracing._recorder import TraceRecorder
 
-__all__ = ["BEFORE", "SETTLE_SECONDS", "CountedGpus"]
+__all__ = ["BEFORE", "CountedGpus"]
 
 BEFORE = "before"
 """The class of the time before the run."""
 
-SETTLE_SECONDS = 0.5
-"""Between two rounds of dividing what has become known. A round takes a millisecond, 0.2 % of this time."""
+_SETTLE_SECONDS = 1.0
+"""Between two rounds of dividing what has become known. A round takes 1 to 2 ms, 0.2 % of this time."""
 
 _READS_PER_SECOND = 15.0  # of all GPUs together: enough for each update of a counter, and cheap (docs/measurement.md)
 _STALE_SECONDS = 0.3  # without a read in the background for so long, hooks read
@@ -95,9 +95,9 @@ class CountedGpus:
         self.max_watts = max(peaks, default=math.inf)
         """The most that one of these GPUs can draw."""
         self._divisions: list[Division] = []  # of the GPUs
-        self._next_look_at = reading.at  # in the background
+        self._next_read_at = reading.at  # in the background
         self._is_reading = False
-        self._stop_reading: Callable[[], None] | None = None
+        self._background: RepeatedCall | None = None
         self.feed(reading)
 
     def _divided(self, index: int, gpu: Gpu, edge: GpuEdge, most_watts: float, gpu_count: int) -> DividedEnergy:
@@ -113,25 +113,27 @@ class CountedGpus:
 
     def start(self) -> None:
         """Begin to read in the background."""
-        if self._stop_reading is None and self._gpus:
-            self._stop_reading = repeatedly(self._time_source, weakref.WeakMethod(self._read_due))
-            weakref.finalize(self, self._stop_reading)
+        if self._background is None and self._gpus:
+            self._background = RepeatedCall(self._time_source, weakref.WeakMethod(self._read_due))
+            weakref.finalize(self, self._background.stop)
 
     def stop(self) -> None:
         """Stop reading in the background."""
-        if self._stop_reading is not None:
-            self._stop_reading()
-            self._stop_reading = None
+        if self._background is not None:
+            self._background.stop()
+            self._background = None
 
-    def read_if_stale(self, now: float) -> None:
-        """Read where the background has not for a while."""
-        if self._gpus and now - self._next_look_at > _STALE_SECONDS and not self._is_reading:
+    def follow_change(self, now: float) -> None:
+        """Have the background read near a change of the activity; read here if it has not for a while."""
+        if self._gpus and now - self._next_read_at > _STALE_SECONDS and not self._is_reading:
             self.feed(self._monitor.read(sync_execution=False))
+        if self._background is not None:
+            self._background.wake()
 
     def feed(self, reading: Reading) -> None:
         """Take in a reading of all devices, which has just ended."""
         end = self._time_source.now()
-        self._next_look_at = max(self._next_look_at, end)
+        self._next_read_at = max(self._next_read_at, end)
         with self._lock:
             for gpu in self._gpus:
                 edge = reading.gpus[gpu.number]
@@ -144,6 +146,7 @@ class CountedGpus:
             self._begin_between_steps(begin)
             self._timeline.change(end, Activity.STEPS)
             self._gaps.begin(end)
+        self.follow_change(end)
 
     def _begin_between_steps(self, at: float) -> None:
         if self._timeline.changed_at <= at:
@@ -232,7 +235,7 @@ class CountedGpus:
         now = self._time_source.now()
         self._is_reading = True
         for gpu in self._gpus:
-            if gpu.energy.is_read_due(now):
+            if gpu.energy.next_read_at(now) <= now:
                 begin, counter_joules, power_watts, calls = self._time_source.now(), None, None, 0
                 if not gpu.energy.source.is_of_power:
                     counter_joules, calls = _answer(gpu.gpu.read_energy_counter_joules), 1
@@ -244,11 +247,11 @@ class CountedGpus:
                     gpu.energy.plan_read(end, calls)
         self._is_reading = False
         now = self._time_source.now()
-        if now - self._settled_at > SETTLE_SECONDS:
+        if now - self._settled_at > _SETTLE_SECONDS:
             with self._lock:
                 self._settle(now)
-        self._next_look_at = min(gpu.energy.next_look_at(now) for gpu in self._gpus)
-        return max(self._next_look_at - now, MIN_WAIT_SECONDS)
+        self._next_read_at = min(gpu.energy.next_read_at(now) for gpu in self._gpus)
+        return max(self._next_read_at - now, MIN_WAIT_SECONDS)
 
     def _settle(self, now: float, is_last: bool = False) -> None:
         self._settled_at = now

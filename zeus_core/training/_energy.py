@@ -40,9 +40,9 @@ from zeus_core.training.charges.charged_electricity import checked_electricity
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-    from zeus_core.optimizer.batch_size import RecurringRun
     from zeus_core.tracing._recorder import TraceRecorder
     from zeus_core.training._run_trace import RunTrace
+    from zeus_core.training.run_meter import MeteredRun
 
 __all__ = ["TrainingEnergy"]
 
@@ -107,7 +107,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         strict: bool = False,
         quiet: bool = False,
         electricity: Electricity | None = None,
-        recurring_run: RecurringRun | None = None,
+        recurring_run: MeteredRun | None = None,
         trace: bool | str | Path = False,
     ) -> None:
         checked_flag("strict", strict)
@@ -389,8 +389,8 @@ def _run_trace(trace: bool | str | Path, monitor: ZeusMonitor, optimizer: Traini
     return RunTrace(monitor.time_source, None if isinstance(folder, bool) else folder, optimizer)
 
 
-def _measure(run: RecurringRun, monitor: ZeusMonitor, recorder: RunRecorder) -> None:
-    from zeus_core.training._recurring import RunMeter  # imported here, as few trainings are of a recurring job
+def _measure(run: MeteredRun, monitor: ZeusMonitor, recorder: RunRecorder) -> None:
+    from zeus_core.training.run_meter import RunMeter  # imported here, as few trainings are of a recurring job
 
     checked_object("recurring_run", run, "use_meter", "the run of a recurring job, as in `with job.run() as run:`")
     run.use_meter(RunMeter(monitor, recorder))

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from zeus_core._process.sampler import Sampler
 from zeus_core.ports import TimeSource
 
-__all__ = ["MIN_WAIT_SECONDS", "repeatedly"]
+__all__ = ["MIN_WAIT_SECONDS", "RepeatedCall"]
 
 MIN_WAIT_SECONDS = 0.0005
 """The shortest time between two calls."""
-
-
-def repeatedly(time_source: TimeSource, method: weakref.WeakMethod[Callable[[], float]]) -> Callable[[], None]:
-    """Call a method again and again, after the seconds that it returns, until the returned function is called."""
-
-    def call() -> float:
-        bound = method()
-        return bound() if bound is not None else math.inf
-
-    if isinstance(time_source, _Repeats):
-        return _repeatedly_in(time_source, call)
-    wait_seconds = 0.0
-
-    def sample() -> None:
-        nonlocal wait_seconds
-        wait_seconds = call()
-        if wait_seconds == math.inf:
-            sampler.stop()
-
-    sampler = Sampler(sample, 0.0, lambda stop, _: stop.wait(min(wait_seconds, 1.0)), "zeus-core counter")
-    sampler.start()
-    return sampler.stop
 
 
 @runtime_checkable
@@ -45,21 +25,63 @@ class _Repeats(Protocol):
     def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]: ...
 
 
-def _repeatedly_in(time_source: _Repeats, call: Callable[[], float]) -> Callable[[], None]:
-    stops: list[Callable[[], None]] = []
+class RepeatedCall:
+    """Calls a method, from its creation on, after the seconds that it returns, until `stop` or its object is gone.
 
-    def act() -> None:
-        if not stops:  # another thread has stopped it meanwhile
+    Args:
+        time_source: Times the calls.
+        method: The method, which must not raise.
+    """
+
+    def __init__(self, time_source: TimeSource, method: weakref.WeakMethod[Callable[[], float]]) -> None:
+        self._method = method
+        self._wait_seconds = 0.0
+        self._woken = threading.Event()
+        self._sampler = Sampler(self._call, 0.0, lambda _stop, _period: self._sleep(), "zeus-core counter")
+        self._planned: list[Callable[[], None]] = []  # cancels the next call, in virtual time
+        self._repeats = time_source if isinstance(time_source, _Repeats) else None
+        if self._repeats is None:
+            self._sampler.start()
+        else:
+            self._planned.append(self._repeats.repeatedly(self._act, MIN_WAIT_SECONDS))
+
+    def stop(self) -> None:
+        """Call it no more. A call under way ends later."""
+        self._wait_seconds = math.inf
+        self._cancel()
+        if self._sampler.is_running:  # else the event may be locked by a thread of a parent process
+            self._sampler.stop()
+            self._woken.set()
+
+    def wake(self) -> None:
+        """Call it at once, and then after the seconds that it returns."""
+        if self._sampler.is_running:
+            self._woken.set()
+        elif self._repeats is not None and self._cancel():
+            self._planned.append(self._repeats.repeatedly(self._act, MIN_WAIT_SECONDS))
+
+    def _cancel(self) -> bool:
+        """Cancel the next call in virtual time; return whether there was one, as several threads may."""
+        with suppress(IndexError):
+            self._planned.pop()()
+            return True
+        return False
+
+    def _call(self) -> None:
+        method = self._method()
+        if method is None:
+            self.stop()
             return
-        stops.pop()()
-        wait_seconds = call()
-        if wait_seconds < math.inf:
-            stops.append(time_source.repeatedly(act, wait_seconds))
+        wait_seconds = method()
+        if self._wait_seconds < math.inf:  # else it was stopped meanwhile
+            self._wait_seconds = wait_seconds
 
-    stops.append(time_source.repeatedly(act, MIN_WAIT_SECONDS))
+    def _sleep(self) -> None:
+        self._woken.wait(min(self._wait_seconds, 1.0))
+        self._woken.clear()
 
-    def stop() -> None:
-        if stops:
-            stops.pop()()
-
-    return stop
+    def _act(self) -> None:
+        if self._repeats is not None and self._cancel():  # else another thread has stopped it meanwhile
+            self._call()
+            if self._wait_seconds < math.inf:
+                self._planned.append(self._repeats.repeatedly(self._act, self._wait_seconds))

@@ -15,7 +15,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._reading import Reading
 from zeus_core.monitor._windows import synchronize
 from zeus_core.training._account import TRAINING
-from zeus_core.training._counted_gpus import BEFORE, SETTLE_SECONDS, CountedGpus
+from zeus_core.training._counted_gpus import BEFORE, CountedGpus
 from zeus_core.training._tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint
 
@@ -26,6 +26,7 @@ __all__ = ["ActivitySplit"]
 
 # A log divides all energy anew if the latest division is older: that takes 1 to 3 ms, 0.3 % of this time.
 _PACE_SECONDS = 1.0
+_FIRST_PACE_SECONDS = 0.5  # by then, the power of an activity is known better
 _RECENT_SECONDS = 0.3  # which tell the power of an activity better than all its time does: three updates of a counter
 _STEPS = Activity.STEPS  # to look it up in the enumeration takes 0.1 µs, and this is each step
 
@@ -222,7 +223,7 @@ class ActivitySplit:
         if tally.seconds == 0 or tally.lost_seconds > 0 or self._span is not None:
             return None
         joules = self._gpus.joules(self.activity)
-        seconds, before, ends = tally.seconds, [0.0] * len(joules), at + SETTLE_SECONDS
+        seconds, before, ends = tally.seconds, [0.0] * len(joules), at + _FIRST_PACE_SECONDS
         last = self._pace
         if last is not None and tally.seconds - last.tally.seconds >= _RECENT_SECONDS:
             seconds, before, ends = tally.seconds - last.tally.seconds, last.joules, at + _PACE_SECONDS
@@ -262,7 +263,7 @@ class ActivitySplit:
         self.activity, self._span, self._pace = activity, span, None
         if self._trace is not None:
             self._trace.begin_activity(now, activity.value)
-        self._gpus.read_if_stale(now)
+        self._gpus.follow_change(now)
 
     def _end_gap(self) -> float:
         """End the gap between two steps, if there is one: the loop reports something. Return this moment."""

@@ -25,7 +25,7 @@ from zeus_huggingface._trainer_patches import patch_trainer
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-    from zeus_core.optimizer.batch_size import RecurringRun
+    from zeus_core.jobs import RecurringRun
 
 __all__ = ["ZeusTrainerCallback"]
 

@@ -25,16 +25,16 @@ from zeus_core.events import (
     TrainBegin,
     TrainingHooks,
 )
+from zeus_core.mixed.pytorch.work_end import TrainingWork
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._selection import warn_unless_measured
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._work_end import TrainingWork
 from zeus_core.pytorch._work_facts import facts_of_models
 from zeus_core.training import TrainingSummary
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.batch_size import RecurringRun
+    from zeus_core.jobs import RecurringRun
 
 __all__ = ["Reporter", "TrainerListener", "Training", "listeners_of", "listening"]
 

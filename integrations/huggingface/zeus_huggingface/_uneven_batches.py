@@ -11,14 +11,14 @@ import torch
 from transformers import Trainer
 
 from zeus_core._validate import checked_instance
-from zeus_core.pytorch._training_loop import scaled
-from zeus_core.pytorch._uneven_training import (
+from zeus_core.mixed.pytorch.uneven_training import (
     AnyBatches,
     PendingWeight,
     TokenCounter,
     UnevenTraining,
     check_total,
 )
+from zeus_core.pytorch._training_loop import scaled
 from zeus_huggingface._training_loop import TrainerLoop
 from zeus_huggingface._uneven_shard import UnevenShard, check_loader, global_batch
 
@@ -48,8 +48,8 @@ class UnevenBatches:
         trainer: The Trainer, or one derived from it such as TRL's `SFTTrainer`.
         batches: The samples of each rank in a global batch, by rank; `per_device_train_batch_size` times the number of
             ranks in all. A rank with 0 computes one sample that does not count. Or an `AllocationPlan`, or a
-            `zeus_core.pytorch.BatchAllocation`, which chooses them while training starts; the power limits that it sets
-            are restored when training ends.
+            `zeus_core.mixed.pytorch.BatchAllocation`, which chooses them while training starts; the power limits that
+            it sets are restored when training ends.
         tokens: Returns how many tokens the loss of a batch is a mean over, where the Trainer does not count them; None
             if it is a mean over samples.
 

@@ -15,8 +15,8 @@ from torch.utils.data import BatchSampler, IterableDataset
 from zeus_core._validate import shown
 from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
-from zeus_core.pytorch._uneven_sampler import UnevenBatchSampler
-from zeus_core.pytorch._uneven_training import PendingWeight, UnevenTraining
+from zeus_core.mixed.pytorch.uneven_sampler import UnevenBatchSampler
+from zeus_core.mixed.pytorch.uneven_training import PendingWeight, UnevenTraining
 
 __all__ = ["UnevenShard", "check_averaging", "check_gradients", "check_loader", "global_batch", "skipped_batches"]
 

@@ -28,7 +28,7 @@ from zeus_lightning._training_loop import LightningLoop, epochs_of
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-    from zeus_core.optimizer.batch_size import RecurringRun
+    from zeus_core.jobs import RecurringRun
 
 __all__ = ["ZeusCallback"]
 

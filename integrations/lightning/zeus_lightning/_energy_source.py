@@ -22,7 +22,7 @@ from zeus_lightning._namespaces import Trainer
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-    from zeus_core.optimizer.batch_size import RecurringRun
+    from zeus_core.jobs import RecurringRun
 
 __all__ = ["EnergySource"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from zeus_core._process.restore import restore_registry
 from zeus_core.adapters import Patches, contained
 from zeus_core.events import Activity
-from zeus_core.pytorch._work_end import TrainingWork
+from zeus_core.mixed.pytorch.work_end import TrainingWork
 from zeus_core.pytorch._work_facts import facts_of_models
 from zeus_core.training import TrainingEnergy
 from zeus_lightning._namespaces import Logger, Trainer

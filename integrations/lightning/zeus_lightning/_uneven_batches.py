@@ -11,9 +11,15 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from zeus_core._validate import checked_function, shown
 from zeus_core.errors import UsageError
-from zeus_core.pytorch._batch_allocation import BatchAllocation
-from zeus_core.pytorch._uneven_sampler import EpochOrder, IndexOrder, UnevenBatchSampler
-from zeus_core.pytorch._uneven_training import AnyBatches, PendingWeight, UnevenTraining, check_total, checked_given
+from zeus_core.mixed.pytorch import BatchAllocation
+from zeus_core.mixed.pytorch.uneven_sampler import EpochOrder, IndexOrder, UnevenBatchSampler
+from zeus_core.mixed.pytorch.uneven_training import (
+    AnyBatches,
+    PendingWeight,
+    UnevenTraining,
+    check_total,
+    checked_given,
+)
 from zeus_lightning._namespaces import Callback, LightningModule, Trainer
 from zeus_lightning._training_loop import LightningLoop
 
@@ -40,7 +46,8 @@ class UnevenBatches(Callback):
     Args:
         batches: The samples of each rank in a global batch, by rank; the batch size of the dataloader times the number
             of ranks in all. A rank with 0 computes one sample whose loss is weighted by 0. Or an `AllocationPlan`, or a
-            `zeus_core.pytorch.BatchAllocation`, which chooses them while training starts, with DistributedDataParallel.
+            `zeus_core.mixed.pytorch.BatchAllocation`, which chooses them while training starts, with
+            DistributedDataParallel.
         tokens: Returns how many tokens the loss of a batch is a mean over; None if it is a mean over samples.
 
     Raises:

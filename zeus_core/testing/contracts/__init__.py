@@ -1,6 +1,5 @@
 """Contract tests: derive a class of your test suite from one to check an implementation. They need pytest."""
 
-from zeus_core.testing.contracts._batch_size_policy import BatchSizePolicyContract
 from zeus_core.testing.contracts._cpu import CpuContract
 from zeus_core.testing.contracts._gpu import GpuContract
 from zeus_core.testing.contracts._knob import KnobContract
@@ -11,7 +10,6 @@ from zeus_core.testing.contracts._trial_store import TrialStoreContract
 from zeus_core.testing.contracts._world import WorldContract
 
 __all__ = [
-    "BatchSizePolicyContract",
     "CpuContract",
     "GpuContract",
     "KnobContract",

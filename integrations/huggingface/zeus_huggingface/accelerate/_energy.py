@@ -12,12 +12,12 @@ from accelerate import Accelerator
 from zeus_core._validate import checked_function, checked_whole_number
 from zeus_core.adapters import contained
 from zeus_core.events import Activity
+from zeus_core.mixed.pytorch.work_end import TrainingWork
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
 from zeus_core.optimizer.micro_batch._optimizer import MicroBatchOptimizer, MicroBatchSetting, checked_micro_batch
 from zeus_core.pytorch._micro_batch import choose_micro_batch, note_out_of_memory
-from zeus_core.pytorch._work_end import TrainingWork
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training._account import TRAINING
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
@@ -29,7 +29,7 @@ from zeus_huggingface.accelerate._training_loop import AccelerateLoop, ComputeLo
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-    from zeus_core.optimizer.batch_size import RecurringRun
+    from zeus_core.jobs import RecurringRun
 
 __all__ = ["ZeusAccelerate"]
 

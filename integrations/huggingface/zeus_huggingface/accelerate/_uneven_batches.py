@@ -11,7 +11,7 @@ from accelerate.utils import recursively_apply
 
 from zeus_core._validate import checked_instance
 from zeus_core.errors import UsageError
-from zeus_core.pytorch._uneven_training import (
+from zeus_core.mixed.pytorch.uneven_training import (
     AnyBatches,
     PendingWeight,
     TokenCounter,
@@ -44,7 +44,7 @@ class UnevenBatches:
         accelerator: The accelerator of the loop.
         batches: The samples of each rank in a global batch, by rank; as many in all as the prepared dataloader gives.
             A rank with 0 computes one sample whose loss is weighted by 0. Or an `AllocationPlan`, or a
-            `zeus_core.pytorch.BatchAllocation`, which chooses them while training starts.
+            `zeus_core.mixed.pytorch.BatchAllocation`, which chooses them while training starts.
         tokens: Returns how many tokens the loss of a batch is a mean over; None if it is a mean over samples.
         dataloader: The prepared dataloader of the training; the first that was prepared if None.
 

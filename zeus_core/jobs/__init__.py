@@ -1,0 +1,36 @@
+"""The batch size of a job that runs again and again, such as a nightly retraining, explored from run to run.
+
+    from zeus_core.jobs import RecurringJob, Target
+
+    job = RecurringJob("nightly", [64, 128, 256], 128, target=Target("eval_accuracy", 0.84), max_epochs=20)
+    with job.run() as run:
+        train(run.batch_size, run.learning_rate(5e-5))   # and report evaluations to `run`, as the adapters do
+
+The runs are kept by Optuna (`pip install 'zeus-core[batch-size]'`), which is imported when the first one begins.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zeus_core.jobs._drifting_slices import DriftingSlices
+    from zeus_core.jobs._recurring_job import RecurringJob
+    from zeus_core.jobs._recurring_run import RecurringRun
+    from zeus_core.jobs._target import Target
+
+__all__ = ["DriftingSlices", "RecurringJob", "RecurringRun", "Target"]
+
+_HOMES = {
+    "DriftingSlices": "zeus_core.jobs._drifting_slices",
+    "RecurringJob": "zeus_core.jobs._recurring_job",
+    "RecurringRun": "zeus_core.jobs._recurring_run",
+    "Target": "zeus_core.jobs._target",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name on its first use: the help of the commands does without numpy and devices."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

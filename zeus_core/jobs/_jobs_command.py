@@ -1,0 +1,185 @@
+"""`zeus-core jobs`: recurring jobs, and what their runs have taught."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from zeus_core._codec import encode
+from zeus_core._files import write_atomically
+from zeus_core.adapters._result import energy_text
+from zeus_core.cli._arguments import path
+from zeus_core.cli._text import NOT_MEASURED, table, write
+from zeus_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from zeus_core.jobs._job_records import StoredRun
+    from zeus_core.jobs._job_store import JobStore
+
+__all__ = ["SUMMARY", "add_arguments", "execute"]
+
+SUMMARY = "Show recurring jobs: the cost of each batch size, and each run"
+
+_Result = TypeVar("_Result")
+
+_SQLITE = "sqlite:///"
+_COLUMNS = (
+    *("number", "started", "batch_size", "outcome", "epochs", "metric", "seconds", "energy_joules", "cost"),
+    *("max_cost", "gpu_model", "ranks", "reason"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("mode", choices=("list", "show", "history", "forget", "export"), help="what to do")
+    parser.add_argument("job", nargs="?", help="the name of the job; not for list")
+    parser.add_argument(
+        "--storage", default="sqlite:///zeus.db", metavar="URL", help="of the database (sqlite:///zeus.db)"
+    )
+    parser.add_argument("--html", type=path, metavar="FILE", help="of show: write a page with pictures too")
+    parser.add_argument("--json", action="store_true", help="of export: JSON with all evaluations, in place of CSV")
+    parser.add_argument("--yes", action="store_true", help="of forget: delete the runs")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print what was asked for."""
+    from zeus_core.jobs._job_database import check_storage
+
+    storage: str = check_storage(arguments.storage)
+    file = storage.removeprefix(_SQLITE).partition("?")[0]
+    if storage.startswith(_SQLITE) and not Path(file).is_file():
+        raise UsageError(f"--storage is {storage}, but there is no file {file!r}; give the storage of your jobs")
+    if arguments.mode == "list":
+        return _list(storage)
+    if arguments.job is None:
+        names = ", ".join(_read(storage, lambda: _names(storage))) or "none"
+        raise UsageError(f"job is missing; name one of those in {storage}: {names}")
+    store = _read(storage, lambda: _opened(storage, arguments.job))
+    modes = {"show": _show, "history": _history, "forget": _forget, "export": _export}
+    return _read(storage, lambda: modes[arguments.mode](store, arguments))
+
+
+def _list(storage: str) -> int:
+    from zeus_core.jobs._job_history import JobHistory
+
+    rows = [("job", "runs", "reached", "best batch size", "mean cost", "latest run")]
+    for name in _read(storage, lambda: _names(storage)):
+        runs = _read(storage, lambda name=name: _opened(storage, name).runs())  # type: ignore[misc]
+        best = JobHistory.from_runs(runs).best
+        reached = sum(run.record.outcome == "reached" for run in runs)
+        size, cost = (str(best.batch_size), f"{best.mean_cost:.4g}") if best is not None else (NOT_MEASURED,) * 2
+        rows.append((name, str(len(runs)), str(reached), size, cost, _time(runs[-1]) if runs else NOT_MEASURED))
+    write(table(rows, "<>>>><") if len(rows) > 1 else "There are no jobs.", sys.stdout)
+    return 0
+
+
+def _show(store: JobStore, arguments: argparse.Namespace) -> int:
+    from zeus_core.jobs._job_history import JobHistory
+    from zeus_core.jobs._job_page import cost_text, job_page, note_text
+
+    declaration, history = store.declaration(), JobHistory.from_runs(store.runs())
+    if declaration is None:
+        raise UsageError(f"job is {arguments.job!r}, which has no run yet")
+    write(f"{arguments.job}: {declaration.target}, {declaration.objective}, default {declaration.default}", sys.stdout)
+    rows = [["batch size", "runs", "reached", "cost (95 %)", "epochs", "energy", ""]]
+    for size in history.sizes:
+        epochs = NOT_MEASURED if size.mean_epochs is None else f"{size.mean_epochs:.3g}"
+        counts = [str(size.batch_size), str(size.runs), str(size.reached)]
+        energy = NOT_MEASURED if size.mean_joules is None else energy_text(size.mean_joules)
+        rows.append([*counts, cost_text(size), epochs, energy, note_text(size, history.best)])
+    write(table(rows, ">>>>>><"), sys.stdout)
+    if history.elsewhere:
+        write(f"{history.elsewhere} runs on other GPUs than {history.gpu_model} are left out.", sys.stdout)
+    if arguments.html is not None:
+        _write_file(arguments.html, job_page(arguments.job, declaration, history))
+    return 0
+
+
+def _history(store: JobStore, arguments: argparse.Namespace) -> int:
+    rows = [["run", "started", "batch size", "outcome", "epochs", "metric", "cost", "reason"]]
+    for run in store.runs():
+        record = run.record
+        metric = NOT_MEASURED if record.last.metric is None else f"{record.last.metric:.4g}"
+        cost = NOT_MEASURED if record.last.cost is None else f"{record.last.cost:.4g}"
+        facts = [str(run.number), _time(run), str(record.batch_size), record.outcome, f"{record.last.epoch:g}"]
+        rows.append([*facts, metric, cost, record.reason])
+    write(table(rows, "><><>>><"), sys.stdout)
+    return 0
+
+
+def _forget(store: JobStore, arguments: argparse.Namespace) -> int:
+    count = len(store.runs())
+    if not arguments.yes:
+        write(f"This deletes {count} runs of {arguments.job}, for good: add --yes to do it.", sys.stdout)
+        return 1
+    store.forget()
+    write(f"{arguments.job} and its {count} runs are deleted.", sys.stdout)
+    return 0
+
+
+def _export(store: JobStore, arguments: argparse.Namespace) -> int:
+    runs = store.runs()
+    if arguments.json:
+        listing = {
+            "format": "zeus-core runs",
+            "version": 1,
+            "job": arguments.job,
+            "declaration": encode(store.declaration()) if store.declaration() is not None else None,
+            "runs": [encode(run) for run in runs],
+        }
+        write(json.dumps(listing, indent=2), sys.stdout)
+        return 0
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for run in runs:
+        record, last = run.record, run.record.last
+        row = [run.number, _time(run), record.batch_size, record.outcome, last.epoch, last.metric, last.seconds]
+        row += [last.energy_joules, last.cost, record.max_cost, record.gpu_model, record.ranks, record.reason]
+        writer.writerow(["" if value is None else value for value in row])
+    write(text.getvalue().rstrip("\n"), sys.stdout)
+    return 0
+
+
+def _names(storage: str) -> list[str]:
+    from zeus_core.jobs._job_store import job_names
+
+    return job_names(storage)
+
+
+def _opened(storage: str, name: str) -> JobStore:
+    from zeus_core.jobs._job_store import JobStore
+
+    names = _names(storage)
+    if name not in names:
+        raise UsageError(f"job is {name!r}; it must be one of those in {storage}: {', '.join(names) or 'none'}")
+    return JobStore(storage, name)
+
+
+def _read(storage: str, read: Callable[[], _Result]) -> _Result:
+    """Read from a storage; one that cannot be reached is a wrong argument, with any error of its driver."""
+    try:
+        return read()
+    except (UsageError, OSError):
+        raise
+    except Exception as error:
+        raise UsageError(f"--storage is {storage}, which cannot be read: {error}") from error
+
+
+def _time(run: StoredRun) -> str:
+    return datetime.fromtimestamp(run.record.started_at, timezone.utc).isoformat(" ", "minutes")
+
+
+def _write_file(file: Path, text: str) -> None:
+    try:
+        write_atomically(file, text)
+    except ValueError as error:
+        raise UsageError(f"--html is {str(file)!r}, which cannot be written: {error}") from error
+    write(f"The page is {file}.", sys.stdout)

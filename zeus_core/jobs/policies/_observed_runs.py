@@ -1,0 +1,175 @@
+"""The history of a job: observations of epochs and of the cost of an epoch, by batch size."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from zeus_core.jobs.policies._gaussian_process import Observation
+from zeus_core.jobs.policies.batch_size_policy import BatchProblem, BatchRun
+
+__all__ = ["History"]
+
+# Epochs to a target scatter by up to 14 % from seed to seed (Zeus, NSDI'23, section 2); taken as if it had been seen in
+# so many pairs of runs.
+_EPOCH_DEVIATION, _PRIOR_COUNT = 0.14, 4
+_MAX_DEVIATION = 0.5  # of two runs in a row, for the estimate: more is a change of the work
+_EPOCH_COST_DEVIATION = 0.02  # energy and time of an epoch repeat within 2 %
+_KNOWN_DEVIATION = 0.05  # of epochs known from another GPU model: its mean of several seeds
+_CENSORED_FACTOR = 2.0  # of the deviation: one unlucky run must not close a batch size for ever
+_SURPRISE = 3.0  # standard deviations
+_MIN_SURPRISE_RUNS = 2  # before a run can be a surprise
+_MIN_SURPRISE = 0.2  # of the epochs: a smaller change does not reorder batch sizes enough to pay for exploring
+
+
+@dataclass(frozen=True)
+class History:
+    """The runs of a job, sorted by what is known by them.
+
+    Attributes:
+        problem: The facts that are the same for all runs.
+        known: Runs by which something is known, in order.
+        ages: How long ago each was, in half-lives.
+        running: Batch sizes of the runs that have not ended.
+    """
+
+    problem: BatchProblem
+    known: tuple[BatchRun, ...]
+    ages: tuple[float, ...]
+    running: frozenset[int]
+
+    @classmethod
+    def from_runs(cls, problem: BatchProblem, runs: Sequence[BatchRun]) -> History:
+        """Sort runs."""
+        known = tuple(
+            run for run in runs if run.batch_size in problem.batch_sizes and run.outcome in ("reached", "stopped")
+        )
+        running = frozenset(run.batch_size for run in runs if run.outcome == "running")
+        return cls(problem, known, tuple(_ages(problem, known)), running & set(problem.batch_sizes))
+
+    def is_here(self, run: BatchRun) -> bool:
+        """Return whether costs of a run are those of the problem's GPU model."""
+        return self.problem.gpu_model is None or run.gpu_model in (None, self.problem.gpu_model)
+
+    @cached_property
+    def tried(self) -> set[int]:
+        """Batch sizes with a run on this GPU model, also one that failed."""
+        return {run.batch_size for run in self.known if self.is_here(run)}
+
+    @cached_property
+    def proven(self) -> set[int]:
+        """Batch sizes that have reached the target on this GPU model, within the last two half-lives."""
+        return {
+            run.batch_size
+            for run, age in zip(self.known, self.ages, strict=True)
+            if run.outcome == "reached" and self.is_here(run) and age <= 2.0
+        }
+
+    @property
+    def knows_epochs(self) -> bool:
+        """Whether epochs to the target are known of any batch size."""
+        return bool(self.problem.known_epochs) or any(run.outcome == "reached" for run in self.known)
+
+    @property
+    def knows_epoch_costs(self) -> bool:
+        """Whether the cost of an epoch is known of at least two batch sizes on this GPU model."""
+        sizes = {run.batch_size for run in self.known if self.is_here(run) and run.epochs > 0}
+        return len(sizes | set(self.problem.epoch_costs)) > 1
+
+    @cached_property
+    def epoch_deviation(self) -> float:
+        """Standard deviation of the logarithm of the epochs to the target, from run to run."""
+        squares = [
+            min((math.log(later.epochs / earlier.epochs)) ** 2 / 2, _MAX_DEVIATION**2)
+            for some in _reached_by_size(self.known).values()
+            for earlier, later in pairwise(some)
+        ]
+        return math.sqrt((_PRIOR_COUNT * _EPOCH_DEVIATION**2 + math.fsum(squares)) / (_PRIOR_COUNT + len(squares)))
+
+    def epochs(self) -> list[Observation]:
+        """Return observations of the logarithm of the epochs to the target over log2 of the batch size."""
+        deviation = self.epoch_deviation
+        by_place: dict[tuple[int, bool, float], list[float]] = defaultdict(list)
+        for run, age in zip(self.known, self.ages, strict=True):
+            is_censored = run.outcome == "stopped"
+            if is_censored and not self.is_here(run) and run.epochs < self.problem.max_epochs:
+                continue  # too dear elsewhere; that bound says little here
+            epochs = self._least_epochs(run) if is_censored else run.epochs
+            by_place[run.batch_size, is_censored, age].append(math.log(epochs))
+        observations = []
+        for (size, is_censored, age), values in by_place.items():
+            value = max(values) if is_censored else math.fsum(values) / len(values)
+            error = (_CENSORED_FACTOR if is_censored else 1.0) * deviation / math.sqrt(len(values))
+            observations.append(Observation(math.log2(size), value, error, is_censored, age))
+        for size, epochs in self.problem.known_epochs.items():
+            is_never = epochs > self.problem.max_epochs
+            value = math.log(self.problem.max_epochs if is_never else epochs)
+            observations.append(Observation(math.log2(size), value, _KNOWN_DEVIATION, is_never))
+        return observations
+
+    def _least_epochs(self, run: BatchRun) -> float:
+        """Return the epochs that a run short of its target would have taken at least."""
+        if run.epochs >= 1:
+            return run.epochs + 0.5  # it was stopped before the next would have ended
+        return float(self.problem.max_epochs) if run.epochs == 0 else 1.0  # even one epoch was too dear
+
+    def epoch_costs(self) -> list[Observation]:
+        """Return observations of the logarithm of the cost of an epoch over log2 of the batch size."""
+        by_size: dict[int, list[float]] = defaultdict(list)
+        for run in self.known:
+            if self.is_here(run) and run.epochs > 0 and run.cost > 0:
+                by_size[run.batch_size].append(math.log(run.cost / run.epochs))
+        for size, cost in self.problem.epoch_costs.items():
+            by_size[size].append(math.log(cost))
+        return [
+            Observation(
+                math.log2(size), math.fsum(values) / len(values), _EPOCH_COST_DEVIATION / math.sqrt(len(values))
+            )
+            for size, values in by_size.items()
+        ]
+
+
+def _ages(problem: BatchProblem, known: Sequence[BatchRun]) -> Iterable[float]:
+    """Return how long ago each run was, in half-lives; each surprise counts as one more."""
+    if problem.half_life_runs is None:
+        return [0.0] * len(known)
+    surprises = _surprises(known)
+    now = len(known) / problem.half_life_runs + len(surprises)
+    times = []
+    passed = 0
+    for number in range(len(known)):
+        passed += number in surprises
+        times.append((number + 1) / problem.half_life_runs + passed)
+    return [now - time for time in times]
+
+
+def _surprises(known: Sequence[BatchRun]) -> set[int]:
+    """Return the numbers of the runs whose epochs left the interval that earlier runs of their batch size gave."""
+    found = set[int]()
+    since: dict[int, list[float]] = defaultdict(list)
+    for number, run in enumerate(known):
+        if run.outcome != "reached":
+            continue
+        value, before = math.log(run.epochs), since[run.batch_size]
+        if len(before) >= _MIN_SURPRISE_RUNS:
+            mean = math.fsum(before) / len(before)
+            squares = math.fsum((one - mean) ** 2 for one in before)
+            variance = (_PRIOR_COUNT * _EPOCH_DEVIATION**2 + squares) / (_PRIOR_COUNT + len(before) - 1)
+            reach = _SURPRISE * math.sqrt(variance * (1 + 1 / len(before)))
+            if abs(value - mean) > max(reach, _MIN_SURPRISE):
+                found.add(number)
+                since.clear()
+        since[run.batch_size].append(value)
+    return found
+
+
+def _reached_by_size(known: Iterable[BatchRun]) -> Mapping[int, list[BatchRun]]:
+    by_size: dict[int, list[BatchRun]] = defaultdict(list)
+    for run in known:
+        if run.outcome == "reached":
+            by_size[run.batch_size].append(run)
+    return by_size

@@ -1,0 +1,246 @@
+"""`zeus-core allocate`: share a global batch among GPUs that differ, and choose the setting of each."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from zeus_core._documents import parse_json
+from zeus_core._validate import shown
+from zeus_core.cli._arguments import count, count_or_zero, factor, number, path, seconds_or_zero
+from zeus_core.cli._text import write
+from zeus_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from zeus_core.mixed.allocation import AllocationPlan, DeviceOptions, DeviceProfile
+    from zeus_core.optimizer.power_limit import Objective
+
+__all__ = ["SUMMARY", "add_arguments", "execute"]
+
+SUMMARY = "Share a global batch among GPUs that differ, and choose the setting of each"
+
+_MAX_RANKS = 10_000  # planned in some seconds
+_MAX_ERROR_FRACTION = 0.1  # of a fit: above, the profile says little of a saving of some percent
+
+_Value = TypeVar("_Value")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "profiles",
+        type=path,
+        nargs="+",
+        metavar="PROFILE",
+        help="one for each GPU model: CSV (batch_size,power_limit,seconds,watts or a published power trace) or JSON",
+    )
+    parser.add_argument("--global-batch", type=count, required=True, metavar="N", help="samples of a step on all GPUs")
+    parser.add_argument("--gpus", type=_counts, default=[1], metavar="N", help="GPUs of each model: 4 or 4,8 (1)")
+    parser.add_argument(
+        "--blocking-power", type=_powers, metavar="WATTS", help="of a GPU that waits: 60 or 50,68, one each; for CSV"
+    )
+    parser.add_argument(
+        "--max-batch", type=_counts, metavar="N", help="what memory holds: 256 or 256,512 (what was measured)"
+    )
+    parser.add_argument("--samples-per-epoch", type=count, metavar="N", help="for CSV with times of epochs")
+    parser.add_argument(
+        "--where",
+        type=_column,
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help="rows of a CSV, such as network=resnet50; can be repeated",
+    )
+    parser.add_argument("--multiple-of", type=count, default=1, metavar="N", help="that each batch must be (1)")
+    parser.add_argument(
+        "--min-batch", type=count_or_zero, default=0, metavar="N", help="of each GPU (0: some may wait)"
+    )
+    parser.add_argument(
+        "--reduce-seconds",
+        type=seconds_or_zero,
+        default=0.0,
+        metavar="SECONDS",
+        help="of the exchange of gradients (0)",
+    )
+    aim = parser.add_mutually_exclusive_group()
+    aim.add_argument("--eta", type=_fraction, metavar="ETA", help="weight of energy against time, 0 to 1 (0.5)")
+    aim.add_argument(
+        "--slowdown", type=factor, metavar="FACTOR", help="least energy, steps at most so much longer: 1.1"
+    )
+    aim.add_argument("--objective", choices=("energy", "time"), help="the least energy, or the shortest steps")
+    parser.add_argument("--level", action="store_true", help="keep equal batches, and choose settings alone")
+    parser.add_argument(
+        "--budget-watts", type=_watts, metavar="WATTS", help="of all GPUs together, with --level; shared for speed"
+    )
+    parser.add_argument("--output", type=path, metavar="FOLDER", help="folder for plan.json and a picture")
+    parser.add_argument("--pictures", choices=("svg", "png", "none"), default="svg", help="their format (svg)")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Plan, print a comparison, and write the files."""
+    from zeus_core.mixed._allocation_report import allocation_table, shares_table
+
+    devices = _devices(arguments)
+    plan = _plan(arguments, devices)
+    _warn_of_errors(devices, plan)
+    plans = [*_baselines(arguments, devices), plan]
+    if arguments.output is not None:
+        _write_files(arguments, plans)
+    write(allocation_table(plans), sys.stdout)
+    write("", sys.stdout)
+    write(shares_table(plan), sys.stdout)
+    if arguments.output is not None:
+        write(f"written to {arguments.output}", sys.stdout)
+    return 0
+
+
+def _objective(arguments: argparse.Namespace) -> Objective | None:
+    from zeus_core.optimizer.power_limit import Energy, EnergyWithin, Time, ZeusCost
+
+    if arguments.slowdown is not None:
+        return EnergyWithin(arguments.slowdown)
+    if arguments.objective is not None:
+        return Energy() if arguments.objective == "energy" else Time()
+    if arguments.eta is None and arguments.level:
+        return None  # steps as short as they are
+    return ZeusCost(0.5 if arguments.eta is None else arguments.eta)
+
+
+def _plan(arguments: argparse.Namespace, devices: Sequence[DeviceOptions]) -> AllocationPlan:
+    from zeus_core.mixed.allocation import allocate, level
+    from zeus_core.mixed.allocation.usual_plans import even_plan
+
+    objective, shared = _objective(arguments), {"reduce_seconds": arguments.reduce_seconds}
+    if not arguments.level:
+        if arguments.budget_watts is not None:
+            raise UsageError("--budget-watts needs --level: with free batches there is no budget yet")
+        return allocate(
+            devices,
+            arguments.global_batch,
+            objective,
+            multiple_of=arguments.multiple_of,
+            min_batch=arguments.min_batch,
+            **shared,
+        )
+    even = even_plan(devices, arguments.global_batch, multiple_of=arguments.multiple_of)
+    return level(devices, even.batches, objective, budget_watts=arguments.budget_watts, **shared)
+
+
+def _baselines(arguments: argparse.Namespace, devices: Sequence[DeviceOptions]) -> list[AllocationPlan]:
+    """Return the plans to compare with, as far as the devices hold them."""
+    from zeus_core.mixed.allocation.usual_plans import even_plan, proportional_plan
+
+    plans = []
+    for make in (even_plan, proportional_plan):
+        try:
+            plans.append(
+                make(
+                    devices,
+                    arguments.global_batch,
+                    _objective(arguments),
+                    multiple_of=arguments.multiple_of,
+                    reduce_seconds=arguments.reduce_seconds,
+                )
+            )
+        except UsageError as error:
+            _note(f"not compared: {error}")
+    return plans
+
+
+def _devices(arguments: argparse.Namespace) -> list[DeviceOptions]:
+    models = len(arguments.profiles)
+    counts = _one_each("--gpus", arguments.gpus, models)
+    if sum(counts) > _MAX_RANKS:
+        raise UsageError(f"--gpus is {sum(counts)} in all; at most {_MAX_RANKS} can be planned for")
+    memories: list[int | None] = [None] * models
+    if arguments.max_batch is not None:
+        memories = [*_one_each("--max-batch", arguments.max_batch, models)]
+    devices = []
+    for place, (file, gpus, memory) in enumerate(zip(arguments.profiles, counts, memories, strict=True)):
+        profile = _read_profile(arguments, file, place)
+        devices += [profile.options(memory)] * gpus
+    return devices
+
+
+def _read_profile(arguments: argparse.Namespace, file: Path, place: int) -> DeviceProfile:
+    from zeus_core.mixed.allocation import DeviceProfile
+
+    if file.suffix == ".json":
+        try:
+            return DeviceProfile.from_json(parse_json(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:  # a UsageError is a ValueError too
+            raise UsageError(f"the profile {file} cannot be read: {error}") from error
+    if arguments.blocking_power is None:
+        raise UsageError("a CSV profile lacks the power of a GPU that waits; give --blocking-power, such as 60")
+    watts = _one_each("--blocking-power", arguments.blocking_power, len(arguments.profiles))[place]
+    return DeviceProfile.from_csv(file, file.stem, watts, arguments.samples_per_epoch, dict(arguments.where))
+
+
+def _warn_of_errors(devices: Sequence[DeviceOptions], plan: AllocationPlan) -> None:
+    """Say so where measured steps are far off the fit of a chosen setting."""
+    chosen = {(share.device, share.setting): device for device, share in zip(devices, plan.ranks, strict=True)}
+    for (name, setting), device in chosen.items():
+        option = device.option(setting)
+        if max(option.time_error_fraction, option.energy_error_fraction) > _MAX_ERROR_FRACTION:
+            _note(
+                f"{name} at {setting}: measured steps are off their fit by {option.time_error_fraction:.0%} in time "
+                f"and {option.energy_error_fraction:.0%} in energy; measure batches nearer to those planned"
+            )
+
+
+def _one_each(name: str, values: Sequence[_Value], models: int) -> Sequence[_Value]:
+    if len(values) == 1:
+        return [values[0]] * models
+    if len(values) != models:
+        raise UsageError(f"{name} has {len(values)} values, but there are {models} profiles")
+    return values
+
+
+def _write_files(arguments: argparse.Namespace, plans: Sequence[AllocationPlan]) -> None:
+    from zeus_core.mixed.allocation import write_plan
+
+    try:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        write_plan(plans[-1], arguments.output / "plan.json")
+        if arguments.pictures == "none":
+            return
+        if importlib.util.find_spec("matplotlib") is None:
+            _note("no picture: drawing needs matplotlib: pip install 'zeus-core[plot]'")
+            return
+        from zeus_core.mixed._allocation_report import draw_allocation
+
+        shown_plans = [plans[0], plans[-1]] if len(plans) > 1 else plans
+        draw_allocation(shown_plans, arguments.output / f"allocation.{arguments.pictures}")
+    except OSError as error:
+        raise UsageError(f"--output is {str(arguments.output)!r}, which cannot be written: {error}") from error
+
+
+def _note(text: str) -> None:
+    write(f"zeus-core: {text}", sys.stderr)
+
+
+def _counts(text: str) -> list[int]:
+    return [count(entry) for entry in text.split(",")]
+
+
+def _powers(text: str) -> list[float]:
+    return [_watts(entry) for entry in text.split(",")]
+
+
+def _watts(text: str) -> float:
+    return number(text, 0.0, 1e9, "is not a number of watts, 0 to 1e9, such as 60")
+
+
+def _fraction(text: str) -> float:
+    return number(text, 0.0, 1.0, "is not a fraction from 0 to 1, such as 0.5")
+
+
+def _column(text: str) -> tuple[str, str]:
+    name, is_given, value = text.partition("=")
+    if not is_given or not name:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a column and its value, such as network=resnet50")
+    return name, value

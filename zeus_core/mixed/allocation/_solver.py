@@ -1,0 +1,177 @@
+"""The search for the best allocation: branch and bound over the duration of the slowest rank.
+
+A plan is bounded by its work and by its duration. More time makes the work cheaper, never dearer. So no plan whose
+slowest rank ends between two times costs less than the cheapest work within the later one, and the rate for the
+earlier one. Intervals are split, the one with the lowest bound first, until none can hold a plan that is noticeably
+cheaper than the best one known.
+
+For one duration the relaxation leaves some units over. They are spent by dynamic programming over the batches that cost
+hardly more than the relaxation says (`_combining.py`): over all devices if they are few, so that the plan is the best
+one, and otherwise over some of them, which leaves a gap of a few hundredths of a percent.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from zeus_core.mixed.allocation._allocation_problem import Problem, Relaxed
+from zeus_core.mixed.allocation._combining import combine
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    _Numbers = NDArray[np.float64]
+    _Units = NDArray[np.int64]
+
+__all__ = ["Solution", "solve"]
+
+_FIRST_INTERVALS = 32
+_FIRST_PLANS = 3  # at the most promising of these, so that a bound is enough for most intervals
+_MAX_EXACT = 32  # devices; for more it takes over a second to show that a plan is the best one
+_EXACT, _CLOSE = 1e-7, 2e-4  # gaps at which the search ends: for few devices, for many
+_NEAR, _MAX_LOOKS = 8e-4, 40  # for many, if it has not ended after so many times of combining batches
+_MAX_COMBINATIONS = 3_000_000  # of batches, looked at in all: some 0.3 s
+# Intervals are bounded in 0.3 ms each for few devices, and in 2 ms for a thousand.
+_MAX_BOUNDS = 2_000_000  # intervals times devices
+_MIN_INTERVALS = 1_000
+
+
+class Solution(NamedTuple):
+    """An allocation.
+
+    Attributes:
+        units: The units of each device.
+        options: The place of the option of each device.
+        bound: No allocation costs less.
+    """
+
+    units: _Units
+    options: _Units
+    bound: float
+
+
+def solve(problem: Problem, shortest_seconds: float, longest_seconds: float) -> Solution:
+    """Return the best allocation whose slowest rank takes no longer than a time, as far as it was found, and a bound.
+
+    Args:
+        problem: The problem.
+        shortest_seconds: The shortest possible duration.
+        longest_seconds: The longest accepted duration, not below the shortest one.
+    """
+    search = _Search(problem)
+    search.run(shortest_seconds, max(shortest_seconds, min(longest_seconds, problem.longest_seconds)))
+    return Solution(search.units, search.options, search.bound)
+
+
+class _Interval(NamedTuple):
+    """Durations above `low`, up to `high`."""
+
+    bound: float
+    number: int  # tells intervals with equal bounds apart
+    low: float
+    high: float
+    relaxed: Relaxed
+
+
+class _Found(NamedTuple):
+    """The result of the search within a duration.
+
+    Attributes:
+        is_complete: Whether no plan in the interval is cheaper.
+        makespan: When the slowest rank of the plan is done; None if no plan was found.
+        work: Its cost without the rate.
+    """
+
+    is_complete: bool
+    makespan: float | None = None
+    work: float = 0.0
+
+
+class _Search:
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._is_small = problem.devices <= _MAX_EXACT
+        self._max_intervals = max(_MIN_INTERVALS, _MAX_BOUNDS // problem.devices)
+        self._tolerance = _EXACT if self._is_small else _CLOSE
+        self._open: list[_Interval] = []
+        self._numbers = 0
+        self._combinations = self._looks = 0
+        self._least_closed = math.inf  # bound of the intervals that nothing more can be learned of
+        self.cost = math.inf
+        self.units = self.options = np.zeros(0, np.int64)
+
+    def run(self, shortest: float, longest: float) -> None:
+        """Search all durations between two."""
+        ends = np.geomspace(shortest, longest, _FIRST_INTERVALS + 1) if longest > shortest else np.array([shortest])
+        ends[0], ends[-1] = shortest, longest
+        for low, high in zip([shortest, *ends[:-1].tolist()], ends.tolist(), strict=True):
+            self._add(low, high, -math.inf)
+        promising = sorted(self._open, key=lambda one: one.relaxed.cost + self._problem.rate * one.high)
+        for interval in promising[:_FIRST_PLANS]:
+            self._look(interval, self._is_small)
+        while self._open:
+            if self.cost - self.bound <= self._tolerance * self.cost or self._numbers > self._max_intervals:
+                return
+            self._narrow(heapq.heappop(self._open))
+
+    @property
+    def bound(self) -> float:
+        """No allocation costs less."""
+        first = self._open[0].bound if self._open else math.inf
+        return min(first, self._least_closed, self.cost)
+
+    def _add(self, low: float, high: float, least_work: float) -> None:
+        relaxed = self._problem.relaxed(high)
+        bound = max(relaxed.cost, least_work) + self._problem.rate * low
+        if bound < self.cost:
+            self._numbers += 1
+            heapq.heappush(self._open, _Interval(bound, self._numbers, low, high, relaxed))
+
+    def _narrow(self, interval: _Interval) -> None:
+        """Split an interval, or look for the best plan at its end."""
+        bound, _, low, high, _ = interval
+        slack = self._problem.rate * (high - low)
+        if slack > (self.cost - bound) / 2:
+            self._split(interval)
+            return
+        found = self._look(interval, self._is_small or slack <= self._tolerance * self.cost)
+        if found.is_complete:
+            earlier = math.nextafter(found.makespan, 0.0) if found.makespan is not None else low
+            if earlier > low:
+                self._add(low, earlier, found.work)
+        elif slack > self._tolerance * self.cost / 2:
+            self._split(interval)
+        else:
+            self._least_closed = min(self._least_closed, bound)
+
+    def _split(self, interval: _Interval) -> None:
+        bound, _, low, high, _ = interval
+        middle, least_work = low + (high - low) / 2, bound - self._problem.rate * low
+        if low < middle < high:
+            self._add(low, middle, least_work)
+            self._add(middle, high, least_work)
+        else:
+            self._least_closed = min(self._least_closed, bound)
+
+    def _look(self, interval: _Interval, is_thorough: bool) -> _Found:
+        """Look for the best plan that ends within the end of an interval, and keep it if it is the best so far."""
+        is_thorough = is_thorough and self._combinations <= _MAX_COMBINATIONS
+        self._looks += is_thorough
+        if self._looks > _MAX_LOOKS and not self._is_small:
+            self._tolerance = _NEAR
+        spare = self.cost - interval.relaxed.cost - self._problem.rate * interval.low
+        combined = combine(self._problem, interval.relaxed, interval.high, spare, is_thorough)
+        self._combinations += combined.combinations
+        if combined.units is None:
+            return _Found(combined.is_complete)
+        costs, options = self._problem.best_options(combined.units, interval.high)
+        makespan = self._problem.makespan(combined.units, options)
+        work = float(costs.sum())
+        if work + self._problem.rate * makespan < self.cost:
+            self.cost = work + self._problem.rate * makespan
+            self.units, self.options = combined.units, options
+        return _Found(combined.is_complete, makespan, work)
