@@ -21,10 +21,19 @@ hypothesis.settings.register_profile("zeus-core", deadline=None, max_examples=50
 hypothesis.settings.load_profile("zeus-core")
 
 
-def pytest_collection_finish(session):
-    """Keep the imported frameworks out of garbage collection: each training asks for one, which took 0.3 s."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """Import the frameworks without garbage collection, and keep them out of it: each training asks for one.
+
+    It took a third of the time of the imports, and 0.3 s of each training.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 _HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}

@@ -433,6 +433,16 @@ def test_where_nothing_may_be_changed_the_saving_is_predicted(arguments):
     assert run.optimizer.saving_fraction is None
 
 
+def test_steps_at_the_original_limit_count_for_no_limit_that_was_denied():
+    predictions = []
+    for arguments in ({"mode": "observe"}, {"grants_control": False}):
+        run = Run(max_steps=300, spread=0.0, **arguments).train(100)
+        run.optimizer.on_train_end()
+        run.train(100)  # the original limit is known: the search asks for another one
+        predictions.append(run.optimizer.result()["predicted"])
+    assert predictions[0] == predictions[1]
+
+
 # Within a wide bound, the lowest limit costs more energy than a higher one
 
 SWEEP = {"search": GridSearch, "warmup_steps": 2, "profile_steps": 5, "pl_step": 25}

@@ -59,7 +59,7 @@ def taken(device, board, watts):
 
 # A board may have another limit in force at first than it takes: one of its driver's, or of an administrator's choice.
 OFF_GRID_WATTS = 415.0
-ORIGINALS = [pytest.param(ORIGINAL_WATTS, id="taken"), pytest.param(OFF_GRID_WATTS, id="not taken")]
+ORIGINALS = long_but_first([ORIGINAL_WATTS, OFF_GRID_WATTS])
 
 
 @pytest.mark.parametrize("original_watts", ORIGINALS)

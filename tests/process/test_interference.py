@@ -248,7 +248,7 @@ def test_a_search_that_begins_anew_has_the_steps_that_are_left():
     training = Training(8, max_steps=60)
     training.gpu.set_power_limit(160.0)
     training.train(4)
-    assert training.optimizer._search._arguments.max_steps == 60 - 10
+    assert training.optimizer._search.max_steps == 60 - 10
 
 
 @pytest.mark.parametrize("capped", [1, 2])

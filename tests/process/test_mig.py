@@ -4,6 +4,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from tests.support.daemons import is_unprivileged
+from tests.support.variants import long_but_first
 
 pytestmark = pytest.mark.skipif(is_unprivileged(), reason="tests/daemon/test_mig.py is about the daemon")
 
@@ -64,6 +65,7 @@ class Trained:
 
 
 each_knob = pytest.mark.parametrize("knob", CHANGES)
+one_knob = pytest.mark.parametrize("knob", long_but_first(CHANGES))
 
 
 @pytest.fixture
@@ -103,7 +105,7 @@ def test_without_mig_mode_nothing_is_said(train, spec):
         pytest.param([(None, FIRST), (OTHER, FIRST)], id="others compute on the same instance"),
     ],
 )
-@each_knob
+@one_knob
 def test_alone_on_the_board_a_change_is_said_once(train, knob, computing):
     trained = train(*computing, knob=knob)
     assert trained.has_changed
@@ -113,7 +115,7 @@ def test_alone_on_the_board_a_change_is_said_once(train, knob, computing):
 
 
 @pytest.mark.parametrize("own", [[], [(None, FIRST)]], ids=["before it computes", "while it computes"])
-@each_knob
+@one_knob
 def test_where_another_process_computes_on_another_instance_training_observes(train, knob, own):
     trained = train(*own, (OTHER, SECOND), (OTHER + 1, THIRD), knob=knob)
     assert not trained.has_changed

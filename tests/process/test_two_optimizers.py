@@ -133,7 +133,7 @@ NESTED = """
 
 
 @pytest.mark.parametrize("is_end_told", [True, False])
-@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["normal end", "SIGKILL"])
+@pytest.mark.parametrize("end", long_but_first(["os.kill(os.getpid(), signal.SIGKILL)", ""]))
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_while_the_first_trains_the_second_observes_and_names_it(make_driver, end, is_end_told, kind):
     driver = make_driver(DEVICE)

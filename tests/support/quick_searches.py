@@ -66,7 +66,7 @@ _PROGRAM = """
         return {
             "original": search.original,
             "chosen": search.chosen,
-            "in_force": search.in_force,
+            "in_force": search.limiter.setting,
             "tried": [trial.setting for trial in optimizer.trials],
             "result": optimizer.result(),
             "address": hex(id(optimizer)),

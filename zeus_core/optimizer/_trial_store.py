@@ -18,10 +18,10 @@ from zeus_core.search import Trial
 __all__ = [
     "Conditions",
     "JsonTrialStore",
+    "MeasuredBlock",
     "NoTrialStore",
     "RunSpent",
     "SearchState",
-    "ToldBlock",
     "TrialStore",
     "checked_facts",
     "latest_trials",
@@ -43,8 +43,8 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ToldBlock:
-    """One thing that a search was told: a block of steps, and where in its run it ended.
+class MeasuredBlock:
+    """A block of steps that was measured, and where in its run it ended.
 
     Attributes:
         trial: The measured steps.
@@ -112,13 +112,13 @@ class SearchState:
 
     Attributes:
         conditions: The conditions of its blocks.
-        blocks: All that it was told.
+        blocks: The blocks that were reported to it.
         run_steps: The steps of the run until the checkpoint.
         run_seconds: The time they took, without pauses of training.
     """
 
     conditions: Conditions
-    blocks: tuple[ToldBlock, ...]
+    blocks: tuple[MeasuredBlock, ...]
     run_steps: int
     run_seconds: float
 

@@ -30,7 +30,7 @@ def common_level(search: SearchOptimizer) -> CommonLevel | None:
     current = search._search
     if current is None or search.phase is not Phase.DONE:
         return None
-    return CommonLevel(current.limiter, current.choice, current.observes)
+    return CommonLevel(current.limiter, current.choice, current.limiter.observes)
 
 
 class Hold:

@@ -11,7 +11,7 @@ from zeus_core.mixed.levelling._hold import CommonLevel, Hold
 from zeus_core.mixed.levelling._own_work import OwnWork
 from zeus_core.mixed.levelling._waiting_joules import Observation
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._global_setting._clock_sampler import ClockSampler
+from zeus_core.monitor.clock_sampler import ClockSampler
 from zeus_core.ports._exchange import Exchange
 from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.kinds import SM_CLOCK, Kind

@@ -11,14 +11,14 @@ from zeus_core._process.deadline import CALL_SECONDS
 from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
-from zeus_core.optimizer._global_setting._search_group import GpuFacts, facts_of_gpu
+from zeus_core.optimizer.gpu_facts import GpuFacts, facts_of_gpu
 from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
 if TYPE_CHECKING:
     from zeus_core.settings.knob import CommonKnob
 
-__all__ = ["Answer", "Limiter", "ReplacedError", "obstacle_to"]
+__all__ = ["Answer", "Limiter", "ReplacedError", "knob_of"]
 
 
 class ReplacedError(DeviceHeldError):
@@ -48,17 +48,19 @@ class Limiter:
         gpus: At least one.
         kind: The kind of setting.
         user: The object that the settings are for; the knob itself if None.
+        observes: Whether no setting is changed.
 
     Raises:
         DeviceError: An original setting cannot be read.
     """
 
-    def __init__(self, gpus: Sequence[Gpu], kind: Kind, user: KnobUser | None = None) -> None:
+    def __init__(self, gpus: Sequence[Gpu], kind: Kind, user: KnobUser | None = None, observes: bool = False) -> None:
         self._gpus = gpus
         self._user = user
-        knob = _make_knob(kind, gpus, user)
+        knob = knob_of(kind, gpus, user)
         self._knob: CommonKnob | None = knob
-        self._is_denied = False
+        self.observes: bool = observes
+        """Whether no setting is changed."""
         self._has_set = False
         self._ceiling: int | None = None
         self.kind: Kind = kind
@@ -76,8 +78,8 @@ class Limiter:
 
     @property
     def setting(self) -> int | None:
-        """The setting in force, the highest if GPUs differ; None once the original ones were restored."""
-        is_given_up = not self._is_denied and self._knob is not None and self._knob.in_force is None
+        """The setting in force, the highest if GPUs differ; None if it is unknown, and once `restore` was called."""
+        is_given_up = not self.observes and self._knob is not None and self._knob.in_force is None
         return None if is_given_up else self._setting
 
     def leave(self, uuids: Collection[str]) -> None:
@@ -88,10 +90,10 @@ class Limiter:
         """
         own = [gpu for gpu in self._gpus if gpu.uuid not in uuids]
         if len(own) < len(self._gpus):
-            self._knob = _make_knob(self.kind, own, self._user) if own else None
+            self._knob = knob_of(self.kind, own, self._user) if own else None
 
     def is_undisturbed(self) -> bool:
-        """Tell whether the setting is still in force.
+        """Return whether the setting is still in force.
 
         Raises:
             DeviceHeldError: Somebody else has set another one, which stays.
@@ -100,18 +102,20 @@ class Limiter:
         return self._knob is None or self._knob.is_undisturbed()
 
     def set(self, setting: int) -> Answer:
-        """Apply a setting, on each GPU as far as its own range goes.
+        """Apply a setting, on each GPU as far as its own range goes; nothing if it observes.
 
         Raises:
             DeviceError: A GPU refuses for another reason. Some may have changed.
         """
+        if self.observes:
+            return Answer()
         self._wanted = setting
         if self._ceiling is not None:
             setting = min(setting, self._ceiling)
         own = min(max(setting, self.settings[-1]), self.settings[0])
         taken: int | None = None
         try:
-            if not self._is_denied and self._knob is not None:
+            if self._knob is not None:
                 settings = self._knob.settings
                 request = min(max(own, settings[-1]), settings[0])
                 self._knob.apply(request)
@@ -141,17 +145,18 @@ class Limiter:
         return None if self.setting is None else self.set(self._wanted).denial
 
     def stay(self, denial: str, is_held: bool = False) -> None:
-        """Restore the original settings, and change none from now on, nor look at those of others (`is_held`).
+        """Restore the original settings, and observe them from now on, unless others control them (`is_held`).
 
         Raises:
             DeviceError: A GPU that was changed cannot be restored. The message holds the denial too.
         """
         if not self.restore():
             raise DeviceError(f"a {self.kind.words} could be changed, but not be restored: {denial}")
-        self._is_denied = True
-        self._setting = self.settings[0]
+        self.observes = True
         if is_held:
             self._knob = None
+        else:
+            self._setting = self.settings[0]
 
     def restore(self) -> bool:
         """Restore the original settings. Never raises; False if a GPU refuses: calling this again may help."""
@@ -164,7 +169,7 @@ class Limiter:
         return {} if self._knob is None else self._knob.unrestored
 
 
-def _make_knob(kind: Kind, gpus: Sequence[Gpu], user: KnobUser | None) -> CommonKnob:
+def knob_of(kind: Kind, gpus: Sequence[Gpu], user: KnobUser | None) -> CommonKnob:
     """Make the knob of some GPUs: limits and clocks have one of their own, which also watches what is enforced."""
     # Imported here: what changes GPUs, with its ledger and guardian, is for a search that begins.
     from zeus_core.settings.restoration import used_by
@@ -180,20 +185,3 @@ def _make_knob(kind: Kind, gpus: Sequence[Gpu], user: KnobUser | None) -> Common
     from zeus_core.settings.knob import CommonKnob
 
     return used_by(user, CommonKnob(kind, gpus))
-
-
-def obstacle_to(kind: Kind, gpus: Sequence[Gpu], user: KnobUser) -> str | None:
-    """Return the reason that a kind of setting cannot be changed here; None if it can.
-
-    Raises:
-        DeviceError: A GPU fails in another way.
-    """
-    if not gpus:
-        return "this rank has no GPU"
-    try:
-        knob = _make_knob(kind, gpus, user)
-        knob.apply(knob.settings[0])
-    except (NotSupportedError, PermissionDeniedError, DeviceHeldError) as error:
-        return str(error)
-    knob.restore()
-    return None

@@ -15,7 +15,7 @@ from zeus_core.adapters import contained
 from zeus_core.errors import DeviceHeldError
 from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.monitor._reading import Reading
-from zeus_core.optimizer._global_setting._clock_sampler import ClockSampler
+from zeus_core.monitor.clock_sampler import ClockSampler
 from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError
 from zeus_core.optimizer._global_setting._phases import Phase, Window
 from zeus_core.optimizer._global_setting._trials import (
@@ -30,7 +30,7 @@ from zeus_core.ports._exchange import Exchange
 from zeus_core.search import Trial
 from zeus_core.search._comparison import standard_deviation
 
-__all__ = ["CommonBlock", "FinishedBlock", "RunSteps", "TrialRecorder"]
+__all__ = ["CommonBlock", "RunSteps", "TrialRecorder"]
 
 _numbers = itertools.count(1)
 
@@ -226,28 +226,15 @@ class RunSteps:
 
     Attributes:
         steps: How many.
+        seconds: The time of those until the end of the latest block, without pauses of training and `excess_seconds`.
         outlier_steps: Those that took far too long, and are in no trial.
         excess_seconds: How much longer these took than others.
     """
 
     steps: int = 0
+    seconds: float = 0.0
     outlier_steps: int = 0
     excess_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class FinishedBlock:
-    """A block that all ranks have measured.
-
-    Attributes:
-        trial: The measurement; None if it cannot be used.
-        run_seconds: The time of the run so far, without that of outliers.
-        is_spoiled: Whether a rank's part holds work that is not training.
-    """
-
-    trial: Trial | None
-    run_seconds: float
-    is_spoiled: bool
 
 
 class _OwnPart(NamedTuple):
@@ -274,10 +261,21 @@ class CommonBlock:
         self._run = run
         self.steps: int = 0
         """The steps since it began."""
+        self.is_spoiled: bool = False
+        """Whether a rank's part in the latest one holds work that is not training."""
+        self._setting = 0
+        self._is_settling = False
         self._began_seconds = 0.0
 
-    def begin(self, piece_steps: int) -> None:
-        """Begin a block, in pieces of so many steps."""
+    def begin(self, setting: int, piece_steps: int, is_settling: bool) -> None:
+        """Begin a block.
+
+        Args:
+            setting: The setting in force.
+            piece_steps: The steps of its pieces.
+            is_settling: Whether the GPUs may settle in its first pieces.
+        """
+        self._setting, self._is_settling = setting, is_settling
         self.steps, self._began_seconds = 0, self._recorder.run_seconds
         self._exchange.attempt(lambda: self._recorder.begin_trial(piece_steps))
 
@@ -296,34 +294,31 @@ class CommonBlock:
         own_seconds = self._recorder.run_seconds - self._began_seconds
         return max(self._exchange.gather(lambda: own_seconds, phase))
 
-    def finish(self, setting: int, is_settling: bool) -> FinishedBlock:
-        """End the block. All ranks call this.
-
-        Args:
-            setting: The setting it was measured at.
-            is_settling: Whether the GPUs may have settled in its first pieces.
+    def finish(self) -> Trial | None:
+        """End the block, and return what all ranks have measured; None if it cannot be used. All ranks call this.
 
         Raises:
             ReplacedError: Somebody else has set the setting of a GPU.
         """
         exchange, run = self._exchange, self._run
         pieces = exchange.gather_of(dict[int, Piece], self._recorder.pieces, Phase.CONCLUDE)
-        left_out = left_out_pieces(pieces, is_settling)
-        told = exchange.gather_of(_OwnPart, lambda: self._own_part(left_out), Phase.CONCLUDE)
-        if any(one.held for one in told):
-            raise ReplacedError(exchange.complaint([one.held for one in told]))
-        parts = [one.part for one in told]
+        left_out = left_out_pieces(pieces, self._is_settling)
+        own_parts = exchange.gather_of(_OwnPart, lambda: self._own_part(left_out), Phase.CONCLUDE)
+        if any(own.held for own in own_parts):
+            raise ReplacedError(exchange.complaint([own.held for own in own_parts]))
+        parts = [own.part for own in own_parts]
         run.outlier_steps += max(sum(piece.outliers for piece in of_rank.values()) for of_rank in pieces)
         run.excess_seconds += max(sum(piece.excess_seconds for piece in of_rank.values()) for of_rank in pieces)
-        trial = trial_from_parts(setting, parts)
+        self.is_spoiled = any(part.is_spoiled for part in parts)
+        trial = trial_from_parts(self._setting, parts)
         if trial is not None:
             unit = self._limiter.kind.unit
             _logger.info(
                 "%d %s: %.4g s, %.4g J per step", trial.setting, unit, trial.seconds_per_step, trial.joules_per_step
             )
         # An outlier would have taken as long at the original setting, and is not what a bound is about.
-        run_seconds = max(part.run_seconds for part in parts) - run.excess_seconds
-        return FinishedBlock(trial, run_seconds, any(part.is_spoiled for part in parts))
+        run.seconds = max(part.run_seconds for part in parts) - run.excess_seconds
+        return trial
 
     def _own_part(self, left_out: Sequence[int]) -> _OwnPart:
         part = self._recorder.finish_trial(left_out)

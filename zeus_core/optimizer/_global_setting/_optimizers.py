@@ -10,7 +10,7 @@ __all__ = ["GlobalClockOptimizer", "GlobalPowerLimitOptimizer"]
 class GlobalPowerLimitOptimizer(SearchOptimizer):
     """Finds the best power limit by a few trials during training, and keeps it for the rest of the training.
 
-    Tell it what happens in the training loop:
+    Report the training loop to it:
 
         optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), EnergyWithin(slowdown=1.1), max_steps=2000)
         for epoch in range(epochs):
@@ -50,10 +50,10 @@ class GlobalPowerLimitOptimizer(SearchOptimizer):
         knob: The setting to search: "power limit", "clock" for one locked SM clock in MHz, or "auto" for both, of which
             training continues with the better one. Where clocks cannot be locked on all ranks, for lack of support or
             of the right, "auto" searches limits, and says so. If None, it is that in the name of the class.
-        original_clock_mhz: The clock that the GPUs were locked at before, which the driver does not tell. None if they
-            were not locked: they are unlocked in the end.
+        original_clock_mhz: The clock that the GPUs were locked at before, which the driver does not report. None if
+            they were not locked: they are unlocked in the end.
         search: Makes another search from the limits and the selector, such as `zeus_core.search.GridSearch`.
-        max_steps: The steps of the whole training, if they are known. Adapters of frameworks that know tell it.
+        max_steps: The steps of the whole training, if they are known. Adapters pass it on, if the framework knows.
         mode: "search", or "observe" to change nothing, and predict what the best limit would save.
         carbon_aware: Has training run hard, softly or not at all by the intensity or the price of electricity, once the
             search is over; see `zeus_core.optimizer.carbon_aware.CarbonAware`. None for the choice alone.

@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from zeus_core.errors import UsageError
-from zeus_core.optimizer._global_setting._search_options import SearchOptions
-from zeus_core.search import GridSearch, Trial
-from zeus_core.search._comparison import Comparison
-from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement, longest_factor
+from zeus_core.optimizer._global_setting._search_options import SETTLE_UPDATES, SearchArguments
+from zeus_core.search import Trial
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.run.run_search import RunSearch
-from zeus_core.settings.kinds import SM_CLOCK, Kind
 
 if TYPE_CHECKING:
     from zeus_core.search._adaptive_search import AdaptiveSearch
-    from zeus_core.search._belief import Knob as CurveKnob
 
-__all__ = ["CHECKED_STEPS", "DEFAULT_STEPS", "Order", "Orders", "SearchArguments"]
-
-DEFAULT_STEPS = 40
-"""The measured steps of a trial, for searches that do not say how long they are; the published default."""
+__all__ = ["Order", "Orders"]
 
 # In updates of the energy counter. Fewer tell little of the power; more lengthen the trials of quick steps.
 _MIN_BLOCK_UPDATES = 5
 _MIN_PIECE_UPDATES = 3
-_SETTLE_UPDATES = 3  # a power limit changes the clock within tens of milliseconds; the pieces show what took longer
 _PIECES = 8  # of a block: one that is left out costs so little, and they are enough to tell whether the GPU has settled
 _UNKNOWN_SETTLE_STEPS = 2  # where nobody knows how long a step is
-
-# Steps of a block after which the search is asked whether it may go on: seldom enough for exchanges of many ranks.
-CHECKED_STEPS = frozenset(round(1.25**power) for power in range(3, 90))
 
 
 @dataclass(frozen=True)
@@ -43,7 +31,7 @@ class Order:
     """The next block of steps of all ranks.
 
     Attributes:
-        setting: The setting.
+        setting: The setting that the search, or an observer, asks for.
         steps: How many steps are measured at it; 0 for none any more.
         is_choice: Whether the search is over, and this is its choice.
         settle_steps: The steps before them, if the setting is changed.
@@ -56,17 +44,17 @@ class Order:
         announcement: The cost of the search, said once in advance.
         stepped_aside: The reason that training stays at the original setting; None if it need not.
         prediction: The expected effect of what the selector would choose, where no setting may be changed.
-        expected: The expected effect of the choice; None if the search does not tell.
+        expected: The expected effect of the choice; None if the search does not predict it.
     """
 
     setting: int
     steps: int
     is_choice: bool
-    settle_steps: int
-    least_steps: int
-    least_piece_steps: int
-    is_fixed: bool
-    is_limited: bool
+    settle_steps: int = 0
+    least_steps: int = 1
+    least_piece_steps: int = 1
+    is_fixed: bool = True
+    is_limited: bool = False
     reason: str = ""
     best: int | None = None
     announcement: str | None = None
@@ -80,75 +68,18 @@ class Order:
         return max(math.ceil(self.steps / _PIECES), self.least_piece_steps)
 
 
-@dataclass(frozen=True)
-class SearchArguments:
-    """The arguments of an optimizer that its search depends on.
-
-    Attributes:
-        options: As the user has passed them.
-        kind: The kind of setting.
-        selector: The rule for the best one.
-        max_steps: The steps of the run; None if nobody knows.
-        period_seconds: The time between two updates of the energy counters.
-    """
-
-    options: SearchOptions
-    kind: Kind
-    selector: OptimumSelector
-    max_steps: int | None
-    period_seconds: float
-
-    def search(self, settings: tuple[int, ...]) -> RunSearch:
-        """Make the search among some settings, the original one first."""
-        steps = DEFAULT_STEPS if self.options.profile_steps is None else self.options.profile_steps
-        if self.options.make is None and self.options.profile_steps is None and self.kind.has_curves:
-            from zeus_core.search.run.adaptive_run_search import AdaptiveRunSearch  # needs numpy
-
-            settle_seconds = _SETTLE_UPDATES * self.period_seconds
-            adaptive = AdaptiveRunSearch(
-                settings,
-                self.selector,
-                knob=cast("CurveKnob", self.kind.option),
-                max_steps=self.max_steps,
-                settle_seconds=settle_seconds,
-            )
-            if self.kind == SM_CLOCK and longest_factor(self.selector) is not None:
-                from zeus_core.search.run.safe_clock import SafeClock
-
-                bound, tolerance = self.selector.bound_factor, self.selector.time_tolerance
-                return SafeClock(adaptive, settings, bound or 1.0, tolerance or 0.0)
-            return adaptive
-        make = self.options.make or (self.predictor if self.kind.has_curves else GridSearch)
-        search = make(settings, self.selector)
-        return FixedTrials(
-            search,
-            settings,
-            lambda trials: _chosen_by(self.selector, trials, settings, steps, self.kind),
-            steps,
-            lambda trial, original: _keeps_bound(self.selector, trial, original),
-            lambda trial, original: _breaks_bound(self.selector, trial, original),
-        )
-
-    def predictor(self, settings: tuple[int, ...], selector: OptimumSelector) -> AdaptiveSearch:
-        """Make a search that predicts what was not measured."""
-        from zeus_core.search._adaptive_search import AdaptiveSearch  # needs numpy
-
-        return AdaptiveSearch(settings, selector, knob=cast("CurveKnob", self.kind.option))
-
-
 class Orders:
-    """Asks a search what to do next, and says it so that all ranks can do it.
+    """Asks a search what to do next, and says it so that all ranks can do it. That of rank 0 alone is asked.
 
     Args:
-        arguments: Make the search.
+        arguments: Make the search, once it is needed.
         settings: The settings, the original one first.
     """
 
     def __init__(self, arguments: SearchArguments, settings: tuple[int, ...]) -> None:
         self._arguments = arguments
         self._settings = settings
-        self._search = arguments.search(settings)
-        self.is_directed = False
+        self.is_directed: bool = False
         """Whether an observer directs training: the search is over."""
         self._predictor: AdaptiveSearch | None = None
         self._has_announced = False
@@ -156,6 +87,10 @@ class Orders:
         self._chosen: int | None = None
         self._cut_short: int | None = None  # the setting of a block that ended early: the next one there does not
         self._seconds_per_step: float | None = None
+
+    @cached_property
+    def _search(self) -> RunSearch:
+        return self._arguments.search(self._settings)
 
     def observe(self, trials: Sequence[Trial]) -> None:
         """Measure at the original setting alone from now on, and predict the rest. These trials were made before."""
@@ -166,7 +101,7 @@ class Orders:
             self.tell(trial, 0, 0.0)
 
     def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
-        """Take in a block; see `RunSearch.tell`."""
+        """Report a block to the search; see `RunSearch.tell`."""
         self._seconds_per_step = trial.seconds_per_step
         self._latest[trial.setting] = trial
         if self._predictor is not None:
@@ -186,30 +121,30 @@ class Orders:
         """Return what to do next, so many steps into the run."""
         if self._seconds_per_step is None and run_steps > 0:
             self._seconds_per_step = run_seconds / run_steps
-        search = self._search
+        search, options = self._search, self._arguments.options
         block, least_steps = search.ask(), self._steps_of(_MIN_BLOCK_UPDATES) or 1
         steps, is_fixed = max(block.steps, least_steps), False
-        if isinstance(search, FixedTrials) and not self._arguments.options.is_followed:
+        if isinstance(search, FixedTrials) and not options.is_followed:
             steps, is_fixed = 0 if search.is_confirmed else block.steps, True
         cut_short, self._cut_short = self._cut_short, None
-        settle_steps = self._arguments.options.warmup_steps
+        settle_steps = options.warmup_steps
         if settle_steps is None:
-            settle_steps = self._steps_of(_SETTLE_UPDATES) or _UNKNOWN_SETTLE_STEPS
+            settle_steps = self._steps_of(SETTLE_UPDATES) or _UNKNOWN_SETTLE_STEPS
         return Order(
-            block.setting,
-            steps,
-            search.is_done,
-            settle_steps,
-            least_steps,
-            self._steps_of(_MIN_PIECE_UPDATES) or 1,
-            is_fixed,
-            not is_fixed and block.setting != cut_short,
-            self._reason(block.setting, search.is_done, cut_short),
-            search.choice,
-            self._announcement(),
-            search.stepped_aside,
-            None if self._predictor is None else self._predictor.prediction(),
-            search.prediction() if search.is_done else None,
+            setting=block.setting,
+            steps=steps,
+            is_choice=search.is_done,
+            settle_steps=settle_steps,
+            least_steps=least_steps,
+            least_piece_steps=self._steps_of(_MIN_PIECE_UPDATES) or 1,
+            is_fixed=is_fixed,
+            is_limited=not is_fixed and block.setting != cut_short,
+            reason=self._reason(block.setting, search.is_done, cut_short),
+            best=search.choice,
+            announcement=self._announcement(),
+            stepped_aside=search.stepped_aside,
+            prediction=None if self._predictor is None else self._predictor.prediction(),
+            expected=search.prediction() if search.is_done else None,
         )
 
     def _reason(self, setting: int, is_choice: bool, cut_short: int | None) -> str:
@@ -243,52 +178,3 @@ class Orders:
             return None
         self._has_announced = True
         return str(cost)
-
-
-def _chosen_by(
-    selector: OptimumSelector, trials: Sequence[Trial], settings: Sequence[int], steps: int, kind: Kind
-) -> int:
-    """Return the setting that a selector chooses.
-
-    Args:
-        selector: The selector.
-        trials: The trials, of which it is shown those within the settings.
-        settings: The settings, the highest first.
-        steps: The number of steps that the energies and times it is shown are for.
-        kind: The kind of setting.
-
-    Raises:
-        UsageError: It returned something that is no possible setting.
-        Exception: It raised it.
-    """
-    shown = sorted((trial for trial in trials if settings[-1] <= trial.setting <= settings[0]), key=_highest_first)
-    choice: object = selector.select([PowerLimitMeasurement.from_trial(trial, steps) for trial in shown])
-    try:
-        setting = operator.index(choice)  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(
-            f"{type(selector).__name__}.select returned {choice!r}; it must return a {kind.words} in whole "
-            f"{kind.unit}, such as measurements[0].power_limit"
-        ) from None
-    kind.check(setting, settings)
-    return setting
-
-
-def _keeps_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> bool:
-    """Return whether a setting may be chosen by a trial at it, beside one at the original setting."""
-    objective = selector.objective
-    if objective is None:
-        return True
-    cost = objective.cost(PowerLimitMeasurement.from_trial(trial, 1), PowerLimitMeasurement.from_trial(original, 1))
-    return not math.isinf(cost)
-
-
-def _breaks_bound(selector: OptimumSelector, trial: Trial, original: Trial) -> bool:
-    """Return whether a trial certainly breaks a bound of time, or costs more for it, beside one at the original."""
-    from zeus_core.search._verdict import verdict_on  # for trials of a fixed length alone
-
-    return longest_factor(selector) is not None and verdict_on(selector, Comparison(original, trial)).holds is False
-
-
-def _highest_first(trial: Trial) -> int:
-    return -trial.setting

@@ -7,10 +7,11 @@ Rules, in the order of a run:
 - WAIT lets the first steps of training pass.
 - WARM_UP sets the setting that was asked for, and lets steps pass until the GPU has settled at it.
 - MEASURE measures a block of steps at it.
-- CONCLUDE tells the search, and it asks for another block. A block whose energy was lost is repeated.
+- CONCLUDE reports the block to the search, which asks for another one. A block whose energy was lost is repeated.
 - Once the search is over, SETTLE sets its choice, and lets steps pass as WARM_UP does. CONFIRM measures a block at it.
-- DONE is the rest of training at the choice. It is measured as well, block after block, and CONCLUDE tells the search,
+- DONE is the rest of training at the choice. It is measured as well, block after block, and reported to the search,
   which may then move its choice a little, or search again. A search that cannot do that measures nothing more.
+- PREPARE and CONCLUDE last until an observer beside the search has decided, if there is one.
 - The end of training leads back to REST, which restores the original settings.
 - A fault, at any time, leads to OFF, which is REST for good.
 

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zeus_core.device import Gpu
-from zeus_core.errors import DeviceError, NoDeviceError
-from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError, obstacle_to
+from zeus_core.errors import DeviceError, NoDeviceError, UsageError
+from zeus_core.optimizer._global_setting._limiter import Limiter, ReplacedError
 from zeus_core.optimizer._global_setting._measuring import RunSteps, TrialRecorder
-from zeus_core.optimizer._global_setting._orders import SearchArguments
 from zeus_core.optimizer._global_setting._phases import Phase
-from zeus_core.optimizer._global_setting._search_group import RankInformation, SearchGroup, with_power
-from zeus_core.optimizer._global_setting._search_options import SearchOptions
+from zeus_core.optimizer._global_setting._search_options import SearchArguments, SearchOptions
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.optimizer._trial_store import (
     Conditions,
+    MeasuredBlock,
     RunSpent,
     SearchState,
-    ToldBlock,
     TrialStore,
     checked_facts,
     search_from_state,
     searches_to_state,
 )
+from zeus_core.optimizer.gpu_facts import GpuFacts, conditions_on, with_power
 from zeus_core.ports._exchange import Exchange
 from zeus_core.search._objectives import OptimumSelector, ZeusCost
 from zeus_core.settings.holders import KnobUser
@@ -34,6 +33,21 @@ from zeus_core.settings.kinds import POWER_LIMIT, Kind
 __all__ = ["Preparation"]
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RankInformation:
+    """The facts about one rank that the others need.
+
+    Attributes:
+        arguments: The arguments of its optimizer that must be the same on all ranks, by name.
+        settings: The settings to try on its GPUs, highest first.
+        gpus: The facts of its GPUs, by UUID.
+    """
+
+    arguments: Mapping[str, int | str]
+    settings: tuple[int, ...]
+    gpus: Mapping[str, GpuFacts]
 
 
 class Preparation:
@@ -70,7 +84,7 @@ class Preparation:
         self._has_checked = len(self._kinds) == 1
         self._work: dict[str, int | str] = {}
         self._resumed: Any = None  # the state of a checkpoint, until a training begins
-        self._has_forgotten = False  # what is kept of this work is that of other work
+        self._has_forgotten = False  # the stored trials of this work are of other work
         self._limiters: list[Limiter] = []
         self._is_restored = True  # what an earlier training has changed
         self._searches: list[SettingSearch] = []  # of the latest training
@@ -81,7 +95,7 @@ class Preparation:
         return " or ".join(kind.words for kind in self._kinds)
 
     def use_work(self, work: Mapping[str, int | str]) -> None:
-        """Tell the work of a step from other work.
+        """State the work of a step: trials of other work are not used.
 
         Raises:
             UsageError: It is no mapping of names to whole numbers or text.
@@ -91,7 +105,7 @@ class Preparation:
             self._work, self._has_forgotten = facts, False
 
     def forget(self) -> None:
-        """Drop what is known of the work."""
+        """Drop the trials of the work, also the stored ones."""
         for search in self._searches:
             search.forget()
         self._has_forgotten = True
@@ -117,26 +131,31 @@ class Preparation:
         )
 
     def load_state(self, state: Any) -> None:
-        """Take what a checkpoint holds for known, in the next training."""
+        """Begin the next training with the blocks of a checkpoint."""
         self._resumed = state or None
 
-    def searches(self, told_max_steps: int | None, replaced: ReplacedError | None = None) -> list[SettingSearch]:
+    def searches(self, steps_left: int | None, replaced: ReplacedError | None = None) -> list[SettingSearch]:
         """Read what is in force, and make the searches of a training. All ranks call this.
 
         Args:
-            told_max_steps: The steps of the training, if the loop knows.
+            steps_left: The steps of the training when it began, if the loop knows.
             replaced: The end of the searches before, in the same training; None in a new one.
 
         Raises:
             ReplacedError: The value that somebody else has set is no lower ceiling, or leaves nothing to search.
         """
         if not self._has_checked:
-            self._kinds, self._has_checked = self._possible_kinds(), True
+            from zeus_core.optimizer._global_setting._rival_searches import possible_kinds  # for knob="auto" alone
+
+            self._kinds = possible_kinds(self._kinds, self._gpus, self._user, self._exchange)
+            self._has_checked = True
         self._limiters = [limiter for limiter in self._limiters if not limiter.restore()]
         self._is_restored = not self._limiters
         run = RunSteps()
-        left_steps = None if replaced is None else self._searches[0].left_steps
-        searches = [self._search(kind, run, told_max_steps, left_steps) for kind in self._kinds]
+        max_steps = self.options.max_steps
+        if replaced is not None and self._searches[0].max_steps is not None:
+            max_steps = max(self._searches[0].max_steps - self._searches[0].run.steps, 1)
+        searches = [self._search(kind, run, max_steps, steps_left) for kind in self._kinds]
         # Each ceiling is below the one before, so that two who set limits by turns come to an end.
         if replaced is not None and not (
             searches[0].original < self._searches[0].original and len(searches[0].settings) > 1
@@ -156,41 +175,28 @@ class Preparation:
         """The commands for the GPUs of this rank that `restore` is not known to have restored, each with the reason."""
         return {command: why for limiter in self._limiters for command, why in limiter.unrestored.items()}
 
-    def _possible_kinds(self) -> tuple[Kind, ...]:
-        """Return the kinds of settings that all ranks can change; the first one if there is none."""
-        possible, complaints = [], []
-        for kind in self._kinds:
-            obstacles = self._exchange.gather(
-                lambda kind=kind: obstacle_to(kind, self._gpus, self._user),  # type: ignore[misc]
-                Phase.PREPARE,
-            )
-            if any(obstacles):
-                complaints.append(f"{kind.words}s cannot be changed: {self._exchange.complaint(obstacles)}")
-            else:
-                possible.append(kind)
-        kinds = tuple(possible) or self._kinds[:1]
-        if complaints and possible:
-            _logger.warning("only %ss are searched: %s", kinds[0].words, "; ".join(complaints))
-        return kinds
-
-    def _search(self, kind: Kind, run: RunSteps, told_max_steps: int | None, left_steps: int | None) -> SettingSearch:
+    def _search(self, kind: Kind, run: RunSteps, max_steps: int | None, steps_left: int | None) -> SettingSearch:
         exchange = self._exchange
         # No rank changes a setting before all ranks have read theirs: some may share a GPU.
         ranks = exchange.gather_of(RankInformation, lambda: self._information(self._read(kind)), Phase.PREPARE)
-        limiter = self._limiters[-1]
-        group = SearchGroup.from_ranks(ranks, kind)
+        _check_arguments(ranks)
+        limiter, settings = self._limiters[-1], kind.common_settings([rank.settings for rank in ranks])
+        # Ranks may share a GPU.
+        gpus = list({uuid: facts for rank in ranks for uuid, facts in rank.gpus.items()}.values())
         exchange.attempt(lambda: limiter.leave({uuid for rank in ranks[: exchange.rank] for uuid in rank.gpus}))
         if self.options.selector is None:
-            self.selector = ZeusCost(world_size=len(group.gpus))
+            self.selector = ZeusCost(world_size=len(gpus))
         if any(one != POWER_LIMIT for one in self._kinds):
-            self.selector = with_power(self.selector, group.original_limit_watts)
-        conditions = group.conditions(kind, self._work)
+            self.selector = with_power(self.selector, gpus)
+        conditions = conditions_on(gpus, kind.words, {**self._work, "ranks": exchange.size})
         known = exchange.decide_of(SearchState, lambda: self._known(conditions), Phase.PREPARE)
         if kind is self._kinds[0]:
-            run.steps = known.run_steps
+            run.steps, run.seconds = known.run_steps, known.run_seconds
             self._recorder.begin_run(known.run_seconds)
+        if max_steps is None and steps_left is not None:
+            max_steps = run.steps + steps_left
         return SettingSearch(
-            group.settings,
+            settings,
             conditions,
             known.blocks,
             limiter,
@@ -201,9 +207,7 @@ class Preparation:
                 self.options,
                 kind,
                 self.selector,
-                left_steps
-                or self.options.max_steps
-                or (None if told_max_steps is None else run.steps + told_max_steps),
+                max_steps,
                 max(gpu.energy_counter_period_seconds for gpu in self._gpus),
             ),
             run,
@@ -224,9 +228,9 @@ class Preparation:
         if not earlier and not self._has_forgotten:
             earlier = self._store.load(conditions)
         if resumed is None:
-            return SearchState(conditions, tuple(ToldBlock(trial) for trial in earlier), 0, 0.0)
+            return SearchState(conditions, tuple(MeasuredBlock(trial) for trial in earlier), 0, 0.0)
         own = [block.trial for block in resumed.blocks]
-        others = [ToldBlock(trial) for trial in earlier if trial not in own]
+        others = [MeasuredBlock(trial) for trial in earlier if trial not in own]
         return replace(resumed, blocks=(*others, *resumed.blocks))
 
     def _information(self, limiter: Limiter) -> RankInformation:
@@ -248,5 +252,20 @@ class Preparation:
             raise NoDeviceError("this rank has no GPU")
         if not self._is_restored:
             raise DeviceError("the original settings of an earlier training have not been restored yet")
-        self._limiters.append(Limiter(self._gpus, kind, self._user))
+        self._limiters.append(Limiter(self._gpus, kind, self._user, self.options.observes))
         return self._limiters[-1]
+
+
+def _check_arguments(ranks: Sequence[RankInformation]) -> None:
+    """Check that the arguments are the same on all ranks.
+
+    Raises:
+        UsageError: They differ.
+    """
+    for rank, information in enumerate(ranks):
+        for argument, value in ranks[0].arguments.items():
+            if information.arguments[argument] != value:
+                raise UsageError(
+                    f"{argument} is {value} on rank 0 and {information.arguments[argument]} on rank {rank}; "
+                    "give every rank the same"
+                )

@@ -40,6 +40,7 @@ __all__ = ["SearchCourse"]
 _SETTING = frozenset({Phase.WARM_UP, Phase.SETTLE, Phase.DONE})  # the phases that set a setting
 _DIRECTED = frozenset({Phase.PREPARE, Phase.CONCLUDE})  # the phases in which an observer may direct the search
 _RESTING = frozenset({Phase.REST, Phase.OFF})
+_UNSEARCHED = frozenset({Phase.PREPARE, *_RESTING})
 _FAULT = "a fault, which was logged, has ended the search"
 
 _logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class SearchCourse:
         world: All ranks.
         recorder: Measures.
         store: Keeps the trials.
-        history: Takes in each setting.
+        history: Records each setting.
         user: The object that the settings are for.
     """
 
@@ -98,9 +99,9 @@ class SearchCourse:
         """Makes the searches."""
 
     @property
-    def others(self) -> Sequence[SettingSearch]:
-        """The searches that have chosen, and do not go on."""
-        return () if self._rivals is None else self._rivals.others
+    def rival_rows(self) -> dict[str, str]:
+        """The choices of the searches that do not go on, as labelled lines."""
+        return {} if self._rivals is None else self._rivals.rows()
 
     @contained(on_fault=lambda self, error: self.fail(error))
     def receive(self, event: Event) -> None:
@@ -111,28 +112,30 @@ class SearchCourse:
         elif kind is StepEnd:
             is_measured = state.window is Window.OPEN
             self.exchange.attempt(self._recorder.end_measured_step if is_measured else self._recorder.end_step)
-            if self.search is not None and state.phase not in _RESTING:
-                self.search.count_step(is_original=state.phase is Phase.WAIT)
+            if state.phase not in _RESTING:
+                self._search.count_step(is_original=state.phase is Phase.WAIT)
         else:
             self._recorder.pause()
             if isinstance(event, TrainBegin):
                 self._steps_left = event.steps_left
         self._follow(kind)
-        if is_measured and self.search is not None:
-            phase, steps_left, *_ = self.state
-            if steps_left > 0 and phase in MEASURED and self.search.is_to_end_early(phase, steps_left):
-                self._follow(Outcome.SPENT)
+        phase, steps_left, *_ = self.state
+        if is_measured and steps_left > 0 and phase in MEASURED and self._search.is_to_end_early(phase, steps_left):
+            self._follow(Outcome.SPENT)
+
+    @property
+    def _search(self) -> SettingSearch:
+        assert self.search is not None, "each phase from PREPARE on has one"
+        return self.search
 
     @property
     def waiting(self) -> SettingSearch | None:
-        """The search, if it waits in PREPARE or CONCLUDE for an observer to direct it."""
-        search = self.search
-        return search if search is not None and search.is_waiting and self.state.phase in _DIRECTED else None
+        """The search, if it waits for an observer to direct it: PREPARE and CONCLUDE last no longer otherwise."""
+        return self.search if self.state.phase in _DIRECTED else None
 
     def go_on(self, cause: Event, setting: int | None, steps: int, reason: str) -> None:
         """Have the search that waits since an event go on; see `SettingSearch.go_on`."""
-        if self.search is not None:
-            self._follow(self.search.go_on(setting, steps, reason), type(cause))
+        self._follow(self._search.go_on(setting, steps, reason), type(cause))
 
     def fail(self, error: Exception) -> None:
         """End the search by a fault."""
@@ -161,30 +164,30 @@ class SearchCourse:
             before, self.state = self.state, advance(self.state, happening, self._steps_of)
             if (self.state.phase, self.state.window) == (before.phase, before.window):
                 return
-            happening, search, phase = None, self.search, self.state.phase
+            happening, phase = None, self.state.phase
             if phase is Phase.PREPARE:
                 happening = self._prepare()
+            elif phase is Phase.CONCLUDE:
+                happening = self._conclude()
             elif phase in _RESTING:
                 self.restore()
                 self._recorder.drop_trial()
-            elif search is not None and phase is Phase.CONCLUDE:
-                happening = self._conclude(search)
-            elif search is not None:
+            else:
                 if phase in _SETTING and phase is not before.phase:
                     try:
-                        search.begin_block(phase)
+                        self._search.begin_block(phase)
                     finally:
-                        self._note_setting(search.reason)
-                search.block.follow(self.state.window)
+                        self._note_setting(self._search.reason)
+                self._search.block.follow(self.state.window)
             if happening is None and is_boundary and self.state.is_spent:
                 happening = Outcome.SPENT
 
     def _steps_of(self, phase: Phase) -> int:
-        return 0 if self.search is None else self.search.steps_of(phase)
+        return 0 if phase in _UNSEARCHED else self._search.steps_of(phase)
 
-    def _conclude(self, search: SettingSearch) -> Outcome | None:
+    def _conclude(self) -> Outcome | None:
         try:
-            return self._continued(search.conclude())
+            return self._continued(self._search.conclude())
         except ReplacedError as error:
             self._replaced = error
             return Outcome.LOWERED
@@ -215,8 +218,9 @@ class SearchCourse:
         return self._continued(self.search.begin())
 
     def _note_setting(self, reason: str) -> None:
-        if self.search is not None and self.search.in_force is not None:
-            self._history.note(self.search.in_force, self.search.kind.unit, reason)
+        in_force = self._search.limiter.setting
+        if in_force is not None:
+            self._history.note(in_force, self._search.unit, reason)
 
     @property
     def unrestored(self) -> dict[str, str] | None:
@@ -224,6 +228,6 @@ class SearchCourse:
         return self.preparation.unrestored if self.state.phase in _RESTING else None
 
     def restore(self) -> None:
-        """Restore the original settings. Never raises; `unrestored` tells where a GPU refuses."""
+        """Restore the original settings. Never raises; `unrestored` names the GPUs that refuse."""
         if self.preparation.restore() and not self.preparation.unrestored:
             self._history.note_restored(self.ended_because or "training has ended")

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeus_core.events import TrainingOptimizer
-from zeus_core.optimizer._global_setting._orders import DEFAULT_STEPS
 from zeus_core.optimizer._global_setting._search_course import SearchCourse
+from zeus_core.optimizer._global_setting._search_options import DEFAULT_STEPS
 from zeus_core.optimizer._global_setting._setting_search import SettingSearch
 from zeus_core.optimizer._global_setting._trials import MeasuredBlocks
 from zeus_core.search import Trial
@@ -31,7 +31,6 @@ class SearchView:
         in_force: The setting in force as far as this rank knows, the highest of its GPUs; None while it rests.
         settings: The settings that may be chosen.
         measured: All that was measured.
-        is_fixed: Whether the search is over for good once its choice is confirmed.
     """
 
     original: int | None = None
@@ -39,12 +38,11 @@ class SearchView:
     in_force: int | None = None
     settings: tuple[int, ...] = (0,)
     measured: MeasuredBlocks = field(default_factory=lambda: MeasuredBlocks((), 0))
-    is_fixed: bool = True
 
     @property
     def comparison(self) -> Comparison | None:
         """Steps at the original setting, and at the choices; None until one was measured, and if they are one."""
-        return self.measured.comparison(self.chosen, self.is_fixed)
+        return self.measured.comparison(self.chosen)
 
 
 class SearchFacts(TrainingOptimizer):
@@ -66,8 +64,7 @@ class SearchFacts(TrainingOptimizer):
         search = self._search
         if search is None or (kind is not None and search.kind != kind):
             return SearchView()
-        settings = search.original, search.chosen, search.in_force, search.settings
-        return SearchView(*settings, search.measured, search.is_fixed)
+        return SearchView(search.original, search.chosen, search.limiter.setting, search.settings, search.measured)
 
     @property
     def optimum_selector(self) -> OptimumSelector:
@@ -157,29 +154,32 @@ class SearchFacts(TrainingOptimizer):
         search, course = self._search, self._course
         if search is None or search.run.steps == 0:
             return None
+        prediction = search.order.prediction
         selector, comparison, aware = self.optimum_selector, self.comparison, course.preparation.options.aware
         rule = repr(selector)
         is_alone = len(course.searches) == 1  # rivals share the steps of the run
         is_bound = selector.bound_factor is not None and aware is None
-        run_slowdown = search.run_slowdown if is_bound and is_alone else None
+        run_slowdown = None
+        if is_bound and is_alone and not search.order.is_fixed:  # trials of a fixed length bound each step
+            run_slowdown = search.measured.run_slowdown(search.run.steps, search.choice)
         verdict = verdict_on(selector, comparison, run_slowdown)
-        if aware is not None and search.left_steps is not None:  # training follows the signal
+        if aware is not None and search.max_steps is not None:  # training follows the signal
             signal = "price" if aware.signal.facts.is_price else "carbon intensity"
             rule, verdict = f"the {signal} of electricity", Verdict(None, "")
         return SearchResult(
             name=search.kind.words,
-            unit=search.kind.unit,
+            unit=search.unit,
             original=search.original,
             chosen=search.chosen,
             best=search.best,
             settings=len(search.settings),
             rule=rule,
             not_changed_because=search.not_changed_because,
-            stepped_aside=search.stepped_aside,
-            prediction=search.prediction,
+            stepped_aside=search.order.stepped_aside,
+            prediction=prediction,
             command=None
-            if search.prediction is None
-            else search.kind.command((gpu.uuid for gpu in course.gpus), search.prediction.setting),
+            if prediction is None
+            else search.kind.command((gpu.uuid for gpu in course.gpus), prediction.setting),
             trials=search.measured.trials,
             comparison=comparison,
             searched_steps=search.searched_steps,

@@ -113,7 +113,7 @@ class SearchOptimizer(SearchFacts):
         self.quiet: bool = checked_flag("quiet", quiet)
         """Whether the end of training shows no result."""
         self._is_result_due = False
-        self._is_in_training = self._is_in_epoch = self._is_in_step = False
+        self._under_way: set[type[Event]] = set()  # what has begun: TrainBegin, EpochBegin, StepBegin
         self._expects_interference = False
         this = weakref.ref(self)  # as a reference cycle would delay restoring the limits when this is dropped
 
@@ -146,9 +146,9 @@ class SearchOptimizer(SearchFacts):
         self._exchange.use_world(checked_world(world))
 
     def use_work(self, work: Mapping[str, int | str]) -> None:
-        """Tell the work of a step from other work: only trials of the same work are taken from the profile.
+        """State the work of a step: only trials of the same work are taken from the profile.
 
-        The number of ranks is always told. Call it before training begins.
+        The number of ranks always counts. Call it before training begins.
 
         Args:
             work: Facts by name, such as {"parameters": 124439808, "samples_per_step": 32}.
@@ -186,9 +186,10 @@ class SearchOptimizer(SearchFacts):
         if isinstance(event, StepBegin):
             self._begin_step(event)
         elif kind is StepEnd:
-            if not self._is_in_step:
+            if StepBegin not in self._under_way:
                 return
-            self._is_in_step, self._is_result_due = False, True
+            self._under_way.remove(StepBegin)
+            self._is_result_due = True
         elif not self._takes(event):
             return
         self._course.receive(event)
@@ -200,25 +201,22 @@ class SearchOptimizer(SearchFacts):
                 self._course.receive(Pause())
 
     def _begin_step(self, event: StepBegin) -> None:
-        if self._is_in_step:
-            self.receive(STEP_END)
+        self._leave_step()
         seconds = event.gap_seconds
         if self._recorder.is_after_unusual_gap(begins_step=True) if seconds is None else seconds > 0:
             self.receive(INTERFERENCE)
         if self._follower is not None:
             self.pause()
-        self._is_in_step = True
+        self._under_way.add(StepBegin)
 
     def _takes(self, event: Event) -> bool:
         """Note an event that is none of a step. Returns whether the search follows it."""
         match event:
-            case TrainBegin():
-                self._is_in_training = True
-            case EpochBegin():
-                self._is_in_epoch = True
+            case TrainBegin() | EpochBegin():
+                self._under_way.add(type(event))
             case EpochEnd():
                 self._leave_step()
-                self._is_in_epoch = False
+                self._under_way.discard(EpochBegin)
             case Pause():
                 self._leave_step()
                 self._recorder.skips_next_step = event.on_all_ranks and self._exchange.size > 1
@@ -243,7 +241,7 @@ class SearchOptimizer(SearchFacts):
         return True
 
     def _leave_step(self) -> None:
-        if self._is_in_step:
+        if StepBegin in self._under_way:
             self.receive(STEP_END)
         elif self._recorder.is_after_unusual_gap(begins_step=False):
             self.receive(INTERFERENCE)
@@ -253,7 +251,7 @@ class SearchOptimizer(SearchFacts):
         self.on_interference()
 
     def _end_training(self) -> None:
-        self._is_in_training = self._is_in_epoch = self._is_in_step = False
+        self._under_way.clear()
         if self.phase is not Phase.REST:
             self._course.ended_state = self._course.state
         self._course.receive(TRAIN_END)
@@ -283,9 +281,8 @@ class SearchOptimizer(SearchFacts):
             return {}
         if because is not None:
             return result.rows()
-        rows = {f"or {other.kind.words}": other.choice_text for other in self._course.others}
         credit = None if self._follower is None else self._follower.credit
-        return {**result.rows(), **rows, **({} if credit is None else credit.rows())}
+        return {**result.rows(), **self._course.rival_rows, **({} if credit is None else credit.rows())}
 
     def close(self) -> None:
         """Restore the original limits. Training that continues, or begins again, resumes the search."""
@@ -302,7 +299,7 @@ class SearchOptimizer(SearchFacts):
     @property
     def _is_at_rest(self) -> bool:
         """Whether nothing is under way that needs a setting: loops may report steps alone, and no end of training."""
-        return not (self._is_in_training or self._is_in_epoch or self._is_in_step)
+        return not self._under_way
 
     @contained(on_fault=lambda self, error: self._course.fail(error))
     def _direct(self, follower: Follower, cause: Event) -> None:

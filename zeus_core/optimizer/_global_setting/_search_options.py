@@ -1,21 +1,45 @@
-"""The arguments of an optimizer of a setting, checked."""
+"""The arguments of an optimizer of a setting, checked, and the search that they make."""
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from zeus_core._validate import checked_function, checked_instance, checked_one_of, checked_whole_number
 from zeus_core.errors import UsageError
-from zeus_core.search import Search
-from zeus_core.search._objectives import OptimumSelector, checked_selector
+from zeus_core.search import GridSearch, Search, Trial
+from zeus_core.search._comparison import Comparison
+from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement, checked_selector, longest_factor
+from zeus_core.search.run.fixed_trials import FixedTrials
+from zeus_core.search.run.run_search import RunSearch
 from zeus_core.settings.kinds import KINDS, POWER_LIMIT, SM_CLOCK, Kind
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
+    from zeus_core.search._adaptive_search import AdaptiveSearch
+    from zeus_core.search._belief import Knob as CurveKnob
 
-__all__ = ["KnobName", "MakeSearch", "Mode", "SearchOptions", "checked_knob", "kinds_of"]
+__all__ = [
+    "DEFAULT_STEPS",
+    "SETTLE_UPDATES",
+    "KnobName",
+    "MakeSearch",
+    "Mode",
+    "SearchArguments",
+    "SearchOptions",
+    "checked_knob",
+    "kinds_of",
+]
+
+DEFAULT_STEPS = 40
+"""The measured steps of a trial, for searches that do not say how long they are; the published default."""
+
+SETTLE_UPDATES = 3
+"""The time in which a GPU settles, in updates of its energy counter: a power limit changes the clock within tens of
+milliseconds; the pieces of a block show what took longer."""
 
 MakeSearch = Callable[[Sequence[int], OptimumSelector], Search]
 """Makes a search from the settings, the original one first, and the selector."""
@@ -112,3 +136,94 @@ def kinds_of(
 
 def _by_option() -> dict[str, Kind]:
     return {kind.option: kind for kind in KINDS.values()}
+
+
+@dataclass(frozen=True)
+class SearchArguments:
+    """The arguments of an optimizer that its search depends on.
+
+    Attributes:
+        options: As the user has passed them.
+        kind: The kind of setting.
+        selector: The rule for the best one.
+        max_steps: The steps of the run; None if nobody knows.
+        period_seconds: The time between two updates of the energy counters.
+    """
+
+    options: SearchOptions
+    kind: Kind
+    selector: OptimumSelector
+    max_steps: int | None
+    period_seconds: float
+
+    def search(self, settings: tuple[int, ...]) -> RunSearch:
+        """Make the search among some settings, the original one first."""
+        steps = DEFAULT_STEPS if self.options.profile_steps is None else self.options.profile_steps
+        if self.options.make is None and self.options.profile_steps is None and self.kind.has_curves:
+            from zeus_core.search.run.adaptive_run_search import AdaptiveRunSearch  # needs numpy
+
+            adaptive = AdaptiveRunSearch(
+                settings,
+                self.selector,
+                knob=cast("CurveKnob", self.kind.option),
+                max_steps=self.max_steps,
+                settle_seconds=SETTLE_UPDATES * self.period_seconds,
+            )
+            if self.kind == SM_CLOCK and longest_factor(self.selector) is not None:
+                from zeus_core.search.run.safe_clock import SafeClock
+
+                bound, tolerance = self.selector.bound_factor, self.selector.time_tolerance
+                return SafeClock(adaptive, settings, bound or 1.0, tolerance or 0.0)
+            return adaptive
+        make = self.options.make or (self.predictor if self.kind.has_curves else GridSearch)
+        return FixedTrials(
+            make(settings, self.selector),
+            settings,
+            lambda trials: self._choice(trials, settings, steps),
+            steps,
+            self._keeps_bound,
+            self._breaks_bound,
+        )
+
+    def predictor(self, settings: tuple[int, ...], selector: OptimumSelector) -> AdaptiveSearch:
+        """Make a search that predicts what was not measured."""
+        from zeus_core.search._adaptive_search import AdaptiveSearch  # needs numpy
+
+        return AdaptiveSearch(settings, selector, knob=cast("CurveKnob", self.kind.option))
+
+    def _choice(self, trials: Sequence[Trial], settings: Sequence[int], steps: int) -> int:
+        """Return the setting that the selector chooses among the trials within the settings, for so many steps.
+
+        Raises:
+            UsageError: It returned something that is no possible setting.
+            Exception: It raised it.
+        """
+        shown = sorted(
+            (trial for trial in trials if settings[-1] <= trial.setting <= settings[0]),
+            key=lambda trial: -trial.setting,
+        )
+        choice: object = self.selector.select([PowerLimitMeasurement.from_trial(trial, steps) for trial in shown])
+        try:
+            setting = operator.index(choice)  # type: ignore[arg-type]
+        except TypeError:
+            raise UsageError(
+                f"{type(self.selector).__name__}.select returned {choice!r}; it must return a {self.kind.words} in "
+                f"whole {self.kind.unit}, such as measurements[0].power_limit"
+            ) from None
+        self.kind.check(setting, settings)
+        return setting
+
+    def _keeps_bound(self, trial: Trial, original: Trial) -> bool:
+        """Return whether a setting may be chosen by a trial at it, beside one at the original setting."""
+        objective = self.selector.objective
+        if objective is None:
+            return True
+        at, before = PowerLimitMeasurement.from_trial(trial, 1), PowerLimitMeasurement.from_trial(original, 1)
+        return not math.isinf(objective.cost(at, before))
+
+    def _breaks_bound(self, trial: Trial, original: Trial) -> bool:
+        """Return whether a trial certainly breaks a bound of time, or costs more for it, beside one at the original."""
+        from zeus_core.search._verdict import verdict_on  # for trials of a fixed length alone
+
+        is_bound = longest_factor(self.selector) is not None
+        return is_bound and verdict_on(self.selector, Comparison(original, trial)).holds is False

@@ -32,10 +32,10 @@ class SettingChange:
 
 
 class SettingHistory:
-    """Notes the latest changes of one training.
+    """Records the latest changes of one training.
 
     Args:
-        time_source: Its clock tells when.
+        time_source: Its clock gives the time of a change.
     """
 
     def __init__(self, time_source: TimeSource) -> None:
@@ -54,13 +54,13 @@ class SettingHistory:
         self._in_force = None
 
     def note(self, setting: int, unit: str, reason: str) -> None:
-        """Note the setting in force, if it is another one than before; the first one is the original."""
+        """Record the setting in force, if it is another one than before; the first one is the original."""
         before, self._in_force = self._in_force, (setting, unit)
         if before is not None and before != self._in_force:
             self._changes.append(SettingChange(clock_seconds(self._time_source), setting, unit, reason))
 
     def note_restored(self, reason: str) -> None:
-        """Note that the original state is in force again, if it was not, and why."""
+        """Record that the original state is in force again, if it was not, and why."""
         before, self._in_force = self._in_force, None
         if before is not None and self._changes and self._changes[-1].setting is not None:
             self._changes.append(SettingChange(clock_seconds(self._time_source), None, before[1], reason))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer._trial_store import ToldBlock
+from zeus_core.optimizer._trial_store import MeasuredBlock
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison, standard_deviation, time_error_fraction
 from zeus_core.search._objectives import PowerLimitMeasurement
@@ -215,9 +215,9 @@ class MeasuredBlocks:
         original: The original setting.
     """
 
-    def __init__(self, known: Sequence[ToldBlock], original: int) -> None:
-        self.blocks: list[ToldBlock] = list(known)
-        """All that the search was told, in this order."""
+    def __init__(self, known: Sequence[MeasuredBlock], original: int) -> None:
+        self.blocks: list[MeasuredBlock] = list(known)
+        """All that was reported to the search, in this order."""
         self.trials: dict[int, Trial] = _pooled(self.blocks)
         """All that was measured during the search, by setting."""
         self.confirmation: Trial | None = None
@@ -225,20 +225,16 @@ class MeasuredBlocks:
         self._original = original
         self._confirmed: dict[int, Trial] = {}  # measured at each choice
         self._held: Trial | None = None  # at all choices, if the search moves its choice while training continues
+        self._is_fixed = False  # the search is over once its choice is confirmed
 
-    def comparison(self, chosen: int | None, is_fixed: bool) -> Comparison | None:
-        """Compare steps at the original setting and at the choices; None until one was measured, and if they are one.
-
-        Args:
-            chosen: The choice.
-            is_fixed: Whether the search is over once its choice is confirmed.
-        """
+    def comparison(self, chosen: int | None) -> Comparison | None:
+        """Compare steps at the original setting and at the choices; None if they are one, or one was not measured."""
         before, after = self.trials.get(self._original), self._held
         if before is None or after is None or chosen == self._original:
             return None
         if self._original in self._confirmed:  # where training has returned to it meanwhile
             before = pooled_trial([before, self._confirmed[self._original]])
-        return Comparison(before, after, self.trials.get(after.setting) if is_fixed else None)
+        return Comparison(before, after, self.trials.get(after.setting) if self._is_fixed else None)
 
     @property
     def at_choices(self) -> Mapping[int, Trial]:
@@ -277,7 +273,7 @@ class MeasuredBlocks:
         return (steps[self._original] / count + total, uncertainty) if math.isfinite(uncertainty) else None
 
     def take_over(self, other: MeasuredBlocks) -> None:
-        """Take over the steps that another search has measured at its original setting, if there are none here."""
+        """Add the blocks of another search at its original setting, if there are none here."""
         if self._original not in self.trials:
             self.blocks += [
                 replace(block, trial=replace(block.trial, setting=self._original))
@@ -286,15 +282,15 @@ class MeasuredBlocks:
             ]
             self.trials = _pooled(self.blocks)
 
-    def add_trial(self, block: ToldBlock) -> None:
-        """Take in a block of the search."""
+    def add_trial(self, block: MeasuredBlock) -> None:
+        """Add a block of the search."""
         trial = block.trial
         self.trials[trial.setting] = pooled_trial([self.trials.get(trial.setting), trial])
         self.blocks.append(block)
 
-    def add_confirmation(self, block: ToldBlock, is_fixed: bool) -> None:
-        """Take in a block at the choice. A search of fixed trials (`is_fixed`) asks for it again when it is resumed."""
-        trial = block.trial
+    def add_confirmation(self, block: MeasuredBlock, is_fixed: bool) -> None:
+        """Add a block at the choice. A search of fixed trials (`is_fixed`) asks for it again when it is resumed."""
+        trial, self._is_fixed = block.trial, is_fixed
         self.confirmation = self._confirmed[trial.setting] = pooled_trial([self._confirmed.get(trial.setting), trial])
         if trial.setting != self._original:
             self._held = self.confirmation if is_fixed else pooled_trial([self._held, trial])
@@ -320,7 +316,7 @@ class MeasuredBlocks:
         return sorted(self.trials.values(), key=lambda trial: -trial.setting)
 
 
-def _pooled(blocks: Sequence[ToldBlock]) -> dict[int, Trial]:
+def _pooled(blocks: Sequence[MeasuredBlock]) -> dict[int, Trial]:
     """Return one trial for each setting."""
     pooled: dict[int, Trial] = {}
     for trial in (block.trial for block in blocks):

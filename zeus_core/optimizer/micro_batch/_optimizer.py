@@ -23,8 +23,8 @@ from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor._no_monitor import training_monitor
-from zeus_core.optimizer._global_setting._search_group import GpuFacts, conditions_on, facts_of_gpu, with_power
 from zeus_core.optimizer._trial_store import Conditions, JsonTrialStore, NoTrialStore, TrialStore, checked_facts
+from zeus_core.optimizer.gpu_facts import GpuFacts, conditions_on, facts_of_gpu, with_power
 from zeus_core.optimizer.micro_batch._prober import Check, Prober, is_memory_error
 from zeus_core.optimizer.micro_batch._search import MicroBatchSearch, micro_batch_sizes
 from zeus_core.ports import World
@@ -242,8 +242,7 @@ class MicroBatchOptimizer:
             self._stay(exchange.complaint(reasons) if len(reasons) > 1 else str(reasons[0]))
             return
         self._conditions = conditions_on(gpus, _KNOB, {**work, "batch_size": self.batch_size, "ranks": exchange.size})
-        limits_watts = [gpu.original_limit_watts for gpu in gpus if gpu.original_limit_watts is not None]
-        search = MicroBatchSearch(sizes, self.original, with_power(self._selector, max(limits_watts, default=None)))
+        search = MicroBatchSearch(sizes, self.original, with_power(self._selector, gpus))
         trials, out_of_memory = exchange.decide(self._recall)
         for trial in decode(list[Trial], trials):
             search.tell(trial)
