@@ -10,7 +10,7 @@ PARALLEL := $(PYTEST) --dist worksteal --numprocesses
 # More processes than cores where tests wait for the clock or for other processes; the long ones wait most of the time.
 WAITING := $$(($(WORKERS) + 1))
 WAITING_LONG := $$(($(WORKERS) + 2))
-PURE := tests/pipeline tests/search tests/mixed/allocation tests/jobs/test_policies.py tests/electricity tests/training \
+PURE := tests/pipeline/planner tests/search tests/mixed/allocation tests/jobs/test_policies.py tests/electricity tests/training \
 	tests/tracing tests/test_measurement.py tests/test_comparison.py \
 	$(addprefix tests/optimizer/,test_selectors.py test_search.py test_run_plan.py)
 FRAMEWORKS := $(addprefix tests/,huggingface accelerate lightning plain_torch deepspeed)
@@ -64,7 +64,7 @@ lint: $(VENV)/.ready-dev  ## style and types, and whether every public type is k
 
 benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same run; PROFILES=FOLDER, TRACES=FOLDER for published ones
 	@status=0; \
-	for script in import_time daemon_start window_overhead callback_overhead pipeline_hooks recurring_job micro_batch; do \
+	for script in import_time daemon_start window_overhead callback_overhead pipeline_hooks plan_switching recurring_job micro_batch; do \
 		$(RUN) benchmarks/$$script.py || status=1; \
 	done; \
 	$(RUN) benchmarks/pipeline_frontier.py $(PROFILES) || status=1; \

@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from zeus_core.errors import UsageError  # noqa: E402
 from zeus_core.pipeline import PipelineProfile, schedules  # noqa: E402
-from zeus_core.pipeline._problem import Problem  # noqa: E402
+from zeus_core.pipeline.planner.pipeline_problem import Problem  # noqa: E402
 
 SLOWDOWNS = (0.005, 0.02, 0.05, 0.10)
 MAX_ROUNDS = 30  # until the time of an iteration and the power of its GPUs agree

@@ -31,12 +31,12 @@ from zeus_core.device.nvml._gpu import NvmlGpu
 from zeus_core.device.nvml._session import NvmlSession
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.optimizer.pipeline_frequency import Phase
-from zeus_core.optimizer.pipeline_frequency._interpolation import interpolated
 from zeus_core.pipeline import Frontier, PipelineProfile, Plan, Schedule, make_plan, schedules
+from zeus_core.pipeline.optimizer import Phase
+from zeus_core.pipeline.profile.interpolation import interpolated
+from zeus_core.pipeline.testing import SimulatedJob, simulate_pipeline
+from zeus_core.pipeline.testing._simulated_job import SimulatedRank
 from zeus_core.ports import World
-from zeus_core.testing import SimulatedJob, simulate_pipeline
-from zeus_core.testing._simulated_job import SimulatedRank
 
 LEAST_SHARE = {0.01: 0.93, 0.05: 0.85}  # by the seconds of a call
 LARGEST_ENERGY_ERROR = 0.01

@@ -11,7 +11,7 @@ with 1 if a limit below is not kept.
 
 With `--switch-seconds`, only plans with these prices of switches: for all profiles of the folder, microbatches and
 slowdowns, what the plan, its bound and the baselines save, in percent of the energy at the highest clocks. A plan that
-is dearer than a baseline, or than the plan of a stricter problem, is named, and the exit code is then 1.
+takes more energy than a baseline is named, and the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from zeus_core.pipeline import (  # noqa: E402
     make_plan,
     schedules,
 )
-from zeus_core.pipeline._planner import make_plans  # noqa: E402
-from zeus_core.testing import simulate_pipeline  # noqa: E402
+from zeus_core.pipeline.planner.plan_making import make_plans  # noqa: E402
+from zeus_core.pipeline.testing import simulate_pipeline  # noqa: E402
 
 SIZES = [(4, 8), (8, 16), (8, 64), (8, 128), (16, 128)]
 GROWTH = [32, 64, 128, 256, 512]
@@ -325,22 +325,18 @@ def measure_switching(folder: Path, switch_seconds: list[float], dwells: list[fl
         profile = PipelineProfile.from_csv(path, watts)
         for microbatches in MICROBATCHES:
             frontier = Frontier.from_profile(profile, schedules.one_f_one_b(profile.stages, microbatches))
-            found: dict[tuple[float, float, float], float] = {}
             for slowdown, seconds, dwell in product(SLOWDOWNS, switch_seconds, dwells):
                 name = f"{path.stem[:20]:20} {microbatches:3d} {slowdown:6.2f} {seconds:7.3f} {dwell:5.1f}"
-                gap, saved = compare_switching(name, frontier, slowdown, seconds, dwell, faults)
-                gaps.append(gap)
-                found[slowdown, seconds, dwell] = saved
-            faults += dearer_than_stricter(f"{path.stem} M={microbatches}", found)
+                gaps.append(compare_switching(name, frontier, slowdown, seconds, dwell, faults))
     print(f"gap to the own bound: mean {np.mean(gaps):.2f}, worst {max(gaps):.2f} points, of {len(gaps)} plans")
-    print("\n".join([*faults, f"{len(faults)} plans dearer than a baseline, or than the plan of a stricter problem"]))
+    print("\n".join([*faults, f"{len(faults)} plans that take more energy than a baseline"]))
     return not faults
 
 
 def compare_switching(
     name: str, frontier: Frontier, slowdown: float, seconds: float, dwell: float, faults: list[str]
-) -> tuple[float, float]:
-    """Print one line; return the gap to the bound and the saving of the plan."""
+) -> float:
+    """Print one line; return the gap to the bound."""
     joules, limit = frontier.highest_clock_point[1], slowdown * frontier.highest_clock_point[0]
     cpu, plan = cpu_seconds(
         lambda: make_plan(frontier, slowdown_factor=slowdown, switch_seconds=seconds, dwell_seconds=dwell)
@@ -359,16 +355,7 @@ def compare_switching(
         f" {cpu:5.1f}",
         flush=True,
     )
-    return bound - saved, saved
-
-
-def dearer_than_stricter(name: str, found: dict[tuple[float, float, float], float]) -> list[str]:
-    return [
-        f"DEARER THAN A STRICTER ONE: {name}: {loose} saves {found[loose]:.3f} %, {strict} {found[strict]:.3f} %"
-        for loose, strict in product(found, found)
-        if loose[0] >= strict[0] and loose[1] <= strict[1] and loose[2] <= strict[2]
-        if found[loose] < found[strict] - 1e-9
-    ]
+    return bound - saved
 
 
 def numbers(text: str) -> list[float]:

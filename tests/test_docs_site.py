@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from zeus_core.cli._program import _COMMANDS
-from zeus_core.optimizer.__main__ import DIAGRAMS
+from zeus_core.optimizer import __main__ as search
+from zeus_core.pipeline import __main__ as pipeline
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -21,6 +22,7 @@ def tool(name):
     return module
 
 
+DIAGRAMS = [text for main in (search, pipeline) for texts in main.DIAGRAMS.values() for text in texts]
 SITE, EVIDENCE, DIAGRAM = tool("docs_site"), tool("evidence"), tool("state_diagram")
 
 
@@ -73,7 +75,7 @@ def test_a_table_of_evidence_is_kept_until_its_benchmark_runs_again(tmp_path):
     assert EVIDENCE.kept_sections(page) == {"attribution": section}
 
 
-@pytest.mark.parametrize("text", [text for texts in DIAGRAMS.values() for text in texts])
+@pytest.mark.parametrize("text", DIAGRAMS)
 def test_every_state_diagram_is_a_picture_in_the_page_that_needs_no_network(text):
     picture = ElementTree.fromstring(DIAGRAM.draw(text))
     words = {element.text for element in picture.iter("text")}

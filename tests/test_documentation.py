@@ -16,8 +16,8 @@ from types import SimpleNamespace
 import pytest
 
 import zeus_core
-from tests.pipeline.instances import smooth_profile
-from tests.pytorch.test_torchtitan import ModelSpecStandIn
+from tests.pipeline.planner.instances import smooth_profile
+from tests.pipeline.taps.test_torchtitan import ModelSpecStandIn
 from tests.support.kept_runs import kept_run
 from tests.support.pages import ROOT, blocks
 from tests.support.profiled import Profiled
@@ -188,7 +188,7 @@ def test_the_page_on_plans(tmp_path, monkeypatch):
     run(block, {})
     assert (tmp_path / "plan.json").exists()
     attached = []
-    monkeypatch.setattr("zeus_core.pytorch.megatron.attach", attached.append)
+    monkeypatch.setattr("zeus_core.pipeline.taps.megatron.attach", attached.append)
     run(of_megatron, {"pretrain": nothing, "PipelineFrequencySettings": PipelineFrequencySettings})
     assert [settings.slowdown_factor for settings in attached] == [1.02]
     config = SimpleNamespace(model_spec=ModelSpecStandIn("llama3", "small", None, nothing, nothing, None, None))

@@ -16,10 +16,11 @@ from zeus_core.cli import main
 from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencySettings
-from zeus_core.optimizer.pipeline_frequency import Phase
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.pipeline import PipelineProfile, read_plan, schedules
-from zeus_core.testing import SimulatedJob, VirtualTime
+from zeus_core.pipeline.optimizer import Phase
+from zeus_core.pipeline.testing import SimulatedJob
+from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy
 
 SAMPLES = Path(__file__).parent / "samples"

@@ -31,13 +31,20 @@ WINGS = {
     "daemon",
     "jobs",
     "mixed",
+    "pipeline",
     "selfcheck",
 }  # products of their own: no part of the core, and no other wing, imports one
 MAY_NAME_WINGS = {"zeus_core.optimizer"}  # for the types of its lazy table
 # The folders that import torch.
-TORCH = ("zeus_core.pytorch", "zeus_core.mixed.pytorch")
+TORCH = ("zeus_core.pytorch", "zeus_core.mixed.pytorch", "zeus_core.pipeline.taps")
 KINDS = "settings.kinds"  # what devices, files and searches call by name: below them, unlike the rest of its folder
-PURE = {"search", "pipeline", "electricity"}
+PLANNER = "pipeline.planner"  # pure, and below the rest of its wing
+TAPS, FAKES = "pipeline.taps", "pipeline.testing"
+FOLDERS_APART = {name: name for name in (KINDS, PLANNER, TAPS, FAKES)} | {
+    "pipeline.schedules": PLANNER,
+    "pipeline.baselines": PLANNER,
+}
+PURE = {"search", "electricity"}
 MEASURING = {*BASE, KINDS, "device", "settings", "attribution", "monitor"}
 OPTIMIZING = {*MEASURING, *PURE, "optimizer"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -64,6 +71,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "exporter": {*BASE, "device", "monitor"},
     "report": {*OPTIMIZING, "tracing", "training"},
     "cli": {*OPTIMIZING, "tracing", "training", "report", "exporter", "_launch"},
+    PLANNER: {*VALUES, *TOOLS},
+    "pipeline": {*OPTIMIZING, PLANNER, "tracing", "training", "report", "cli"},
+    TAPS: {*OPTIMIZING, "pipeline", "pytorch"},
+    FAKES: {*OPTIMIZING, "pipeline", "testing"},
     "testing": {*OPTIMIZING, "training"},
     "jobs": {*OPTIMIZING, "training", "report", "cli"},
     "mixed": {*OPTIMIZING, "training", "pytorch", "report", "cli"},
@@ -76,7 +87,8 @@ def name_of(path: Path) -> str:
 
 def part_of(module: str) -> str:
     """The part of the core a module belongs to: "device" of "zeus_core.device._gpu", "" of "zeus_core" itself."""
-    return KINDS if module.startswith(f"zeus_core.{KINDS}") else [*module.split("."), ""][1]
+    apart = (part for name, part in FOLDERS_APART.items() if module.startswith(f"zeus_core.{name}"))
+    return next(apart, [*module.split("."), ""][1])
 
 
 def imported_by(path: Path) -> Iterator[str]:
@@ -146,7 +158,12 @@ def test_imports_run_downward_only(part):
 
 def test_the_core_imports_no_wing_and_no_wing_another():
     """The table of commands names modules of wings as text."""
-    found = {(name_of(path), wing) for path in MODULES for wing in parts_imported_by(path) & WINGS}
+    found = {
+        (name_of(path), part)
+        for path in MODULES
+        for part in parts_imported_by(path)
+        if top_level(part) in WINGS - {top_level(part_of(name_of(path)))}
+    }
     assert found == set()
 
 
@@ -209,8 +226,8 @@ def test_nothing_in_the_core_imports_an_integration():
 
 def test_nothing_but_the_fakes_imports_the_fakes():
     paths = [*MODULES, *REPOSITORY.glob("integrations/*/*/**/*.py")]
-    users = {name_of(path) for path in paths for module in imported_by(path) if part_of(module) == "testing"}
-    assert {name for name in users if part_of(name) != "testing"} == set()
+    users = {name_of(path) for path in paths for module in imported_by(path) if part_of(module) in {"testing", FAKES}}
+    assert {name for name in users if part_of(name) not in {"testing", FAKES}} == set()
 
 
 def test_what_is_loaded_with_the_core_is_python_numpy_and_the_core():
@@ -218,7 +235,7 @@ def test_what_is_loaded_with_the_core_is_python_numpy_and_the_core():
     found = {
         (name_of(path), module)
         for path in MODULES
-        if not name_of(path).startswith((*TORCH, "zeus_core.testing"))
+        if not name_of(path).startswith((*TORCH, "zeus_core.testing", "zeus_core.pipeline.testing"))
         for statement in ast.parse(path.read_text(encoding="utf-8")).body
         for module in imported_in(statement, path)
         if top_level(module) not in {"zeus_core", "numpy", *sys.stdlib_module_names}

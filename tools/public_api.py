@@ -34,16 +34,18 @@ PUBLIC = (
     "zeus_core.optimizer",
     "zeus_core.optimizer.carbon_aware",
     "zeus_core.optimizer.micro_batch",
-    "zeus_core.optimizer.pipeline_frequency",
     "zeus_core.optimizer.power_limit",
     "zeus_core.pipeline",
     "zeus_core.pipeline.baselines",
+    "zeus_core.pipeline.optimizer",
+    "zeus_core.pipeline.pictures",
     "zeus_core.pipeline.schedules",
+    "zeus_core.pipeline.taps.megatron",
+    "zeus_core.pipeline.taps.pipelining",
+    "zeus_core.pipeline.taps.torchtitan",
+    "zeus_core.pipeline.testing",
     "zeus_core.ports",
     "zeus_core.pytorch",
-    "zeus_core.pytorch.megatron",
-    "zeus_core.pytorch.pipelining",
-    "zeus_core.pytorch.torchtitan",
     "zeus_core.report",
     "zeus_core.search",
     "zeus_core.settings",
@@ -79,7 +81,8 @@ def describe_api() -> str:
                 lines += [f"    {line}" for line in describe(name, value)]
             else:
                 lines.append(f"    {name}: see {known}")
-        paragraphs.append("\n".join(lines))
+        if len(lines) > 1:
+            paragraphs.append("\n".join(lines))
     return f"{len(described)} public names\n\n" + "\n\n".join(paragraphs) + "\n"
 
 

@@ -13,7 +13,6 @@ from statistics import fmean, median
 from typing import Any
 
 from zeus_core.device import SimulatedGpu, Work
-from zeus_core.optimizer.pipeline_frequency import Phase
 from zeus_core.pipeline import (
     MeasuredOption,
     PipelineProfile,
@@ -23,7 +22,8 @@ from zeus_core.pipeline import (
     schedules,
     write_plan,
 )
-from zeus_core.report import draw_timelines
+from zeus_core.pipeline.optimizer import Phase
+from zeus_core.pipeline.pictures import draw_timelines
 
 Gather = Callable[[Any], list[Any]]
 

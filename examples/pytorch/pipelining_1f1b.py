@@ -10,7 +10,7 @@ import torch.distributed
 from pipeline_toy import MICROBATCHES, SETTINGS, loss_of, make_batch, parsed_arguments, report, set_up, steps_to_train
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from zeus_core.pytorch import pipelining
+from zeus_core.pipeline.taps import pipelining
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from tests.daemon.conftest import REPOSITORY, needs_root
 
 pytestmark = [needs_root, pytest.mark.long]
 
-CLOCKS = "tests/optimizer/pipeline_frequency/test_process_end.py"
+CLOCKS = "tests/pipeline/optimizer/test_process_end.py"
 WAS_LOCKED = "(by_itself or optimizer_puts) and not before"
 RANKS = [f"tests/{framework}/test_ranks.py" for framework in ("accelerate", "huggingface", "lightning")]
 RUNS = {

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings
+from zeus_core.pipeline.optimizer import PipelineFrequencySettings
 from zeus_deepspeed._config import KEYS, PerseusConfig, read_perseus_block
 
 

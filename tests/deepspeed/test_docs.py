@@ -14,8 +14,8 @@ import zeus_deepspeed._config
 from tests.deepspeed.engines import batches, config, make_engine, make_module, run_engines
 from tests.support.pages import ROOT, blocks
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work, discover_gpus
-from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings
 from zeus_core.pipeline import read_plan
+from zeus_core.pipeline.optimizer import PipelineFrequencySettings
 from zeus_core.pytorch import SimulatedCompute
 from zeus_deepspeed._config import KEYS, PerseusConfig
 

@@ -12,7 +12,7 @@ from tests.deepspeed.engines import RecordingOptimizer, batches, make_engine, ma
 from tests.nvml_driver import DeviceSpec
 from zeus_core.device import SIMULATED_GPUS_VARIABLE
 from zeus_core.errors import UsageError, ZeusError
-from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings, PipelineRank
+from zeus_core.pipeline.optimizer import PipelineFrequencySettings, PipelineRank
 from zeus_deepspeed._engine_facts import release
 from zeus_deepspeed._perseus import attach
 

@@ -6,8 +6,9 @@ import pytest
 
 from tests.support.pages import ROOT
 from zeus_core.events import StepBegin
-from zeus_core.optimizer.__main__ import DIAGRAMS
+from zeus_core.optimizer import __main__ as search
 from zeus_core.optimizer._phase_table import PhaseTable
+from zeus_core.pipeline import __main__ as pipeline
 
 
 class Light(Enum):
@@ -62,8 +63,10 @@ def test_a_row_may_be_of_a_class_of_events():
     assert "red --> green : step begin" in table.diagram()
 
 
-@pytest.mark.parametrize("page", sorted(DIAGRAMS))
-def test_the_page_shows_the_diagram_of_the_table(page):
+@pytest.mark.parametrize(("page", "diagrams"), [*search.DIAGRAMS.items(), *pipeline.DIAGRAMS.items()])
+def test_the_page_shows_the_diagram_of_the_table(page, diagrams):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    for diagram in DIAGRAMS[page]:
-        assert f"```mermaid\n{diagram}```\n" in text, "copy it from `python -m zeus_core.optimizer`"
+    for diagram in diagrams:
+        assert f"```mermaid\n{diagram}```\n" in text, (
+            "copy it from `python -m zeus_core.optimizer` or `zeus_core.pipeline`"
+        )

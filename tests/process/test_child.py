@@ -8,7 +8,7 @@ import pytest
 from zeus_core._process import child
 from zeus_core._process.child import run_in_child
 from zeus_core.errors import UsageError, ZeusError
-from zeus_core.optimizer.pipeline_frequency._settings import PipelineFrequencySettings
+from zeus_core.pipeline.optimizer.frequency_settings import PipelineFrequencySettings
 
 
 def test_a_function_returns_from_another_process():

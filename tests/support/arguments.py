@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.pipeline.instances import smooth_profile
+from tests.pipeline.planner.instances import smooth_profile
 from zeus_core import errors
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, discover_cpus, find_preset
 from zeus_core.errors import UsageError

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from zeus_core.optimizer.pipeline_frequency import PipelineRank
-from zeus_core.optimizer.pipeline_frequency._pipeline_job import PipelineJob
-from zeus_core.optimizer.pipeline_frequency._rank_information import GpuFacts, RankInformation
-from zeus_core.optimizer.pipeline_frequency._rank_profile import InstructionRow, RankProfile
 from zeus_core.pipeline import schedules
+from zeus_core.pipeline.optimizer import PipelineRank
+from zeus_core.pipeline.profile.pipeline_job import GpuFacts, PipelineJob, RankInformation
+from zeus_core.pipeline.profile.rank_profile import InstructionRow, RankProfile
 
 CLOCKS = (1410, 1200, 1050)
 

@@ -10,9 +10,10 @@ from zeus_core.device import CpuDiscovery, Work, find_preset
 from zeus_core.errors import DriverFaultError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineRank
-from zeus_core.optimizer.pipeline_frequency import Phase
 from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile, schedules
-from zeus_core.testing import FaultyGpu, SimulatedJob, VirtualBackground
+from zeus_core.pipeline.optimizer import Phase
+from zeus_core.pipeline.testing import SimulatedJob
+from zeus_core.testing import FaultyGpu, VirtualBackground
 
 A100 = "A100-SXM4-80GB"
 POWERS = {A100: 330.0, "A40": 270.0}

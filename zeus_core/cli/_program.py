@@ -42,7 +42,7 @@ _COMMANDS = {
     "run": "zeus_core.cli.run._run",
     "doctor": "zeus_core.cli.doctor._doctor",
     "selfcheck": "zeus_core.selfcheck._selfcheck_command",
-    "plan": "zeus_core.cli._plan",
+    "plan": "zeus_core.pipeline.plan_command",
     "allocate": "zeus_core.mixed._allocate_command",
     "carbon": "zeus_core.cli._carbon",
     "jobs": "zeus_core.jobs._jobs_command",

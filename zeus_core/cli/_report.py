@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,8 +15,8 @@ from zeus_core.cli._text import complain, write
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from zeus_core.report._pipeline_timeline import Iteration
     from zeus_core.report._run_metrics import Quantity
+    from zeus_core.report._run_sections import Section
     from zeus_core.training.record.run_file import RunRecord
 
 __all__ = ["SUMMARY", "add_arguments", "execute", "read_runs", "shown", "write_output"]
@@ -27,6 +28,10 @@ _Shown = TypeVar("_Shown")
 _FORMATS = ("html", "markdown", "json", "line")
 _FORMAT_OF_SUFFIX = {".md": "markdown", ".json": "json", ".txt": "line"}
 _FAILED = 1
+
+# Sections that wings make of a run: the heading, and the module whose `describe_run(place, run)` returns text and
+# picture, or None.
+_SECTIONS = {"pipeline": ("The pipeline", "zeus_core.pipeline.iteration_timeline")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
     usual = "markdown" if arguments.output is None else _FORMAT_OF_SUFFIX.get(arguments.output.suffix, "html")
     kind = arguments.format or usual
     forms: dict[str, Callable[[], str]] = {
-        "html": lambda: run_page(runs, notes, _iterations(arguments.runs, runs)),
+        "html": lambda: run_page(runs, notes, _further_sections(arguments.runs, runs)),
         "markdown": lambda: runs_markdown(runs, notes),
         "json": lambda: runs_json(runs, notes),
         "line": lambda: "\n".join(
@@ -124,20 +129,26 @@ def read_runs(places: Sequence[Path]) -> list[tuple[str, RunRecord]]:
     return runs
 
 
-def _iterations(places: Sequence[Path], runs: Sequence[tuple[str, RunRecord]]) -> dict[str, Iteration]:
-    """Return an iteration of each run that has the traces of a pipeline beside it."""
-    from zeus_core.report._pipeline_timeline import read_iteration
+def _further_sections(
+    places: Sequence[Path], runs: Sequence[tuple[str, RunRecord]]
+) -> dict[str, list[tuple[Section, str]]]:
+    """Return the sections with their pictures that wings make of what lies beside each run."""
+    from zeus_core.report._run_sections import Section
 
-    known, found = dict(runs), {}
+    known = dict(runs)
+    found: dict[str, list[tuple[Section, str]]] = {}
     for place in places:
         name = _name(place)
-        try:
-            iteration = read_iteration(place, known[name]) if name in known else None
-        except UsageError as error:
-            complain(f"zeus-core: no timeline of {name}: {error}")
+        if name not in known:
             continue
-        if iteration is not None:
-            found[name] = iteration
+        for section, (title, module) in _SECTIONS.items():
+            try:
+                made = importlib.import_module(module).describe_run(place, known[name])
+            except UsageError as error:
+                complain(f"zeus-core: no section {section!r} of {name}: {error}")
+                continue
+            if made is not None:
+                found.setdefault(name, []).append((Section(section, title, made[0]), made[1]))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from zeus_core.mixed.allocation import AllocationPlan
 from zeus_core.mixed.allocation.allocation_plan import RankShare
 from zeus_core.mixed.allocation.device_options import checked_kind
-from zeus_core.report._figure import new_figure, write_figure
+from zeus_core.report.figure import new_figure, write_figure
 
 __all__ = ["allocation_table", "draw_allocation", "shares_table"]
 

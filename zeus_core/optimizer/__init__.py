@@ -22,11 +22,7 @@ from zeus_core.optimizer.power_limit import (
 
 if TYPE_CHECKING:
     from zeus_core.mixed.levelling import LevellingOptimizer
-    from zeus_core.optimizer.pipeline_frequency import (
-        PipelineFrequencyOptimizer,
-        PipelineFrequencySettings,
-        PipelineRank,
-    )
+    from zeus_core.pipeline.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 
 __all__ = [
     "Energy",
@@ -46,16 +42,16 @@ __all__ = [
 ]
 
 # Names of wings, by their modules: the only place in which an optimizer of the core names a wing.
-_IN_WINGS = {"LevellingOptimizer": "zeus_core.mixed.levelling"}
+_IN_WINGS = {
+    "LevellingOptimizer": "zeus_core.mixed.levelling",
+    "PipelineFrequencyOptimizer": "zeus_core.pipeline.optimizer",
+    "PipelineFrequencySettings": "zeus_core.pipeline.optimizer",
+    "PipelineRank": "zeus_core.pipeline.optimizer",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names that need more on first use: the search for a power limit does without."""
-    module = _IN_WINGS.get(name)
-    if module is not None:
-        return getattr(importlib.import_module(module), name)
-    if name in __all__:
-        from zeus_core.optimizer import pipeline_frequency
-
-        return getattr(pipeline_frequency, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a name of the table."""
+    if name not in _IN_WINGS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_IN_WINGS[name]), name)

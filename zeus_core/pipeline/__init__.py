@@ -12,16 +12,18 @@ Pure: no device, no time source, no framework. numba (extra `pipeline`) compiles
 and give the same frontier. docs/pipeline.md explains the method.
 """
 
-from zeus_core.pipeline import baselines, schedules
-from zeus_core.pipeline._frontier import Frontier
-from zeus_core.pipeline._instruction import COMPUTE_KINDS, TRANSFER_KINDS, Instruction
-from zeus_core.pipeline._options import MeasuredOption
-from zeus_core.pipeline._plan import Plan
-from zeus_core.pipeline._plan_file import read_plan, write_plan
-from zeus_core.pipeline._planner import make_plan
-from zeus_core.pipeline._problem import Problem
-from zeus_core.pipeline._profile import InstructionProfile, PipelineProfile
-from zeus_core.pipeline._schedule import Schedule
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zeus_core.pipeline import baselines, schedules
+    from zeus_core.pipeline.planner.clock_options import MeasuredOption
+    from zeus_core.pipeline.planner.clock_plan import Plan, read_plan, write_plan
+    from zeus_core.pipeline.planner.frontier.frontier import Frontier
+    from zeus_core.pipeline.planner.pipeline_problem import Problem
+    from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile, PipelineProfile
+    from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, TRANSFER_KINDS, Instruction, Schedule
+    from zeus_core.pipeline.planner.plan_making import make_plan
 
 __all__ = [
     "COMPUTE_KINDS",
@@ -40,3 +42,29 @@ __all__ = [
     "schedules",
     "write_plan",
 ]
+
+_PLANNER = "zeus_core.pipeline.planner"
+_MODULES = {
+    "COMPUTE_KINDS": f"{_PLANNER}.pipeline_schedule",
+    "TRANSFER_KINDS": f"{_PLANNER}.pipeline_schedule",
+    "Frontier": f"{_PLANNER}.frontier.frontier",
+    "Instruction": f"{_PLANNER}.pipeline_schedule",
+    "InstructionProfile": f"{_PLANNER}.pipeline_profile",
+    "MeasuredOption": f"{_PLANNER}.clock_options",
+    "PipelineProfile": f"{_PLANNER}.pipeline_profile",
+    "Plan": f"{_PLANNER}.clock_plan",
+    "Problem": f"{_PLANNER}.pipeline_problem",
+    "Schedule": f"{_PLANNER}.pipeline_schedule",
+    "make_plan": f"{_PLANNER}.plan_making",
+    "read_plan": f"{_PLANNER}.clock_plan",
+    "write_plan": f"{_PLANNER}.clock_plan",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name on its first use: the command in this folder shows its help without numpy."""
+    if name in ("baselines", "schedules"):
+        return importlib.import_module(f"{__name__}.{name}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from zeus_core._validate import checked_instance, checked_list, checked_text, checked_whole_number
-from zeus_core.report._figure import new_figure, write_figure
+from zeus_core.report.figure import new_figure, write_figure
 from zeus_core.search import Trial
 from zeus_core.search._comparison import Comparison
 from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement

@@ -8,7 +8,6 @@ from html import escape
 from types import MappingProxyType
 
 from zeus_core.adapters._result import amount_text, duration_text, energy_text
-from zeus_core.report._pipeline_timeline import Iteration, timeline_picture
 from zeus_core.report._run_metrics import RUN_METRICS, Quantity, metrics_of
 from zeus_core.report._run_pictures import activity_bars, power_picture, search_picture
 from zeus_core.report._run_sections import Section, energy_line, hardware, moment, sections_of, unrecorded_line
@@ -66,14 +65,14 @@ _COLORS = "".join(
 def run_page(
     runs: Sequence[tuple[str, RunRecord]],
     notes: Sequence[tuple[str, bool]] = (),
-    iterations: Mapping[str, Iteration] = MappingProxyType({}),
+    further: Mapping[str, Sequence[tuple[Section, str]]] = MappingProxyType({}),
 ) -> str:
     """Return the page.
 
     Args:
         runs: The runs with their names; at least one.
         notes: Sentences to show first, such as what a condition found, and whether they are bad news.
-        iterations: An iteration of the pipeline of each run that has one, by the name of the run.
+        further: Further sections of runs, each with its picture, by the name of the run.
     """
     title = runs[0][0] if len(runs) == 1 else f"{len(runs)} runs"
     body = [f"<h1>Energy of {escape(title)}</h1>"]
@@ -82,7 +81,7 @@ def run_page(
         body.append(_section(_comparison(runs), activity_bars(runs)))
     for name, run in runs:
         body.append(f"<h2>{escape(name)}</h2>" if len(runs) > 1 else "")
-        body.append(_run(run, iterations.get(name)))
+        body.append(_run(run, further.get(name, ())))
     body.append(
         "<footer>Measured by zeus-core. An energy is written with the half-width of the interval that holds the truth. "
         "“Not measured” is never 0.</footer>"
@@ -94,7 +93,7 @@ def run_page(
     )
 
 
-def _run(run: RunRecord, iteration: Iteration | None) -> str:
+def _run(run: RunRecord, further: Sequence[tuple[Section, str]]) -> str:
     record = run.latest.search_record()
     changes = () if record is None else record.changes
     search = None if record is None else record.result
@@ -107,9 +106,7 @@ def _run(run: RunRecord, iteration: Iteration | None) -> str:
     spent = f"{run.latest.step} steps in {duration_text(run.account.total.seconds)}"
     head = f'<p class="soft">{escape(hardware(run))}; {spent}; began {began}</p>{_cards(run)}'
     sections = [_section(section, pictures.get(section.name, "")) for section in sections_of(run)]
-    if iteration is not None:
-        text = f"Step {iteration.step}, the latest that all ranks have recorded. Point at an instruction for its clock."
-        sections.insert(2, _section(Section("pipeline", "The pipeline", text), timeline_picture(iteration)))
+    sections[2:2] = [_section(section, picture) for section, picture in further]
     return head + "".join(sections)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from zeus_core._validate import checked_flag, checked_path, checked_whole_number, shown
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.pipeline_frequency import PipelineFrequencySettings
+from zeus_core.pipeline.optimizer import PipelineFrequencySettings
 from zeus_deepspeed._engine_facts import config_of
 
 __all__ = ["KEYS", "PerseusConfig", "read_perseus_block"]

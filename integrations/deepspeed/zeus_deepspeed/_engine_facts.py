@@ -7,7 +7,7 @@ from importlib import metadata
 from typing import Any
 
 from zeus_core.errors import ZeusError
-from zeus_core.optimizer.pipeline_frequency import PipelineRank
+from zeus_core.pipeline.optimizer import PipelineRank
 
 __all__ = ["config_of", "identity_of", "is_pipeline", "pipeline_rank_of", "release", "stages_by_phase"]
 

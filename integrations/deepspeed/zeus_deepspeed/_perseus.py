@@ -24,7 +24,7 @@ from zeus_deepspeed._monitor_events import MonitorEvents
 from zeus_deepspeed._tap import PipelineTap, check_engine
 
 if TYPE_CHECKING:
-    from zeus_core.training._pipeline_record import RecordedPipeline
+    from zeus_core.pipeline.pipeline_record import RecordedPipeline
 
 __all__ = ["Optimizer", "Perseus", "attach"]
 
@@ -195,8 +195,8 @@ def _record_of(
 ) -> RecordedPipeline | None:
     if config.folder is None and config.trace is None:
         return None
+    from zeus_core.pipeline.pipeline_record import RecordedPipeline
     from zeus_core.training import TrainingEnergy  # imported here, as few trainings are recorded
-    from zeus_core.training._pipeline_record import RecordedPipeline
 
     energy = TrainingEnergy(
         monitor,

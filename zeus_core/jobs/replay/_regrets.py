@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zeus_core.jobs.replay.policy_comparison import PolicyResult
-from zeus_core.report._figure import new_figure, write_figure
+from zeus_core.report.figure import new_figure, write_figure
 
 __all__ = ["draw_regrets", "regret_table"]
 

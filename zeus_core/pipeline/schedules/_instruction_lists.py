@@ -8,8 +8,7 @@ from typing import Any
 
 from zeus_core._validate import checked_flag, checked_list, checked_mapping, shown
 from zeus_core.errors import UsageError
-from zeus_core.pipeline._instruction import Instruction
-from zeus_core.pipeline._schedule import Schedule
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
 
 __all__ = ["from_deepspeed", "from_instruction_lists", "from_torch"]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline._instruction import Instruction
-from zeus_core.pipeline._schedule import Schedule, checked_counts
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule, checked_counts
 
 __all__ = ["interleaved"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zeus_core.pipeline._instruction import Instruction
-from zeus_core.pipeline._schedule import Schedule, checked_counts
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule, checked_counts
 
 __all__ = ["zb_h1", "zbv"]
 

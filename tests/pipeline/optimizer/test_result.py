@@ -1,0 +1,87 @@
+"""The result of planning, as people see it at the end of training."""
+
+import math
+import re
+
+import pytest
+
+from tests.support.pipeline_training import A100, Run, Watched, works
+from zeus_core.device import SimulatedNoise
+from zeus_core.optimizer import PipelineFrequencySettings
+from zeus_core.pipeline import schedules
+from zeus_core.pipeline.optimizer import Phase
+from zeus_core.pipeline.optimizer._deployment import Prediction
+from zeus_core.pipeline.optimizer._plan_result import PlanResult
+from zeus_core.pipeline.profile.iterations import Iteration
+from zeus_core.pipeline.testing import SimulatedJob
+
+BEFORE = Iteration(2.0, (1.9,), 2000.0, 0.01, 10.0)
+PREDICTED = Prediction(2.0, 1690.0)
+AFTER = Iteration(2.02, (1.9,), 1700.0, 0.01, 8.0)
+
+
+def rows(phase=Phase.REPLAYING, baseline=BEFORE, predicted=PREDICTED, measured=AFTER, steps=12):
+    return PlanResult(phase, baseline, predicted, measured, steps, 30.0).rows()
+
+
+def test_a_plan_in_force_says_what_it_saves_with_its_uncertainty():
+    assert rows() == {
+        "clock plan": "in force for each instruction",
+        "before": "2 s and 2000.0 J per iteration",
+        "after": "2.02 s and 1700.0 J per iteration",
+        "saving": "300.0 ± 12.8 J per iteration (15.0% ±0.6)",
+        "slowdown": "+1.0% ±0.7 time per iteration",
+        "profiling": "12 iterations, 6.0 s longer than at the original clocks",
+    }
+
+
+def test_a_saving_within_its_uncertainty_is_not_one():
+    after = Iteration(2.0, (1.9,), 1990.0, 0.01, 30.0)
+    assert rows(measured=after)["saving"] == "too small to tell: 0.5% ±1.6"
+    assert "saving" not in rows(measured=Iteration(2.0, (1.9,), None))
+    assert rows(measured=Iteration(2.0, (1.9,), 1000.0, math.inf, math.inf))["saving"].startswith("too small")
+
+
+def test_before_the_first_comparison_there_is_a_prediction():
+    shown = rows(measured=None)
+    assert shown["predicted"] == "2 s and 1690.0 J per iteration"
+    assert "saving" not in shown
+
+
+@pytest.mark.parametrize(
+    ("phase", "text"),
+    [
+        (Phase.PROFILING, "none yet: training ended in the phase 'profiling'"),
+        (Phase.OBSERVED, "not permitted"),
+        (Phase.OFF, "a reason that was logged"),
+    ],
+)
+def test_without_a_plan_it_says_why(phase, text):
+    shown = rows(phase, predicted=None, measured=None)
+    assert text in shown["clock plan"]
+    assert shown.keys() == {"clock plan", "profiling"}
+
+
+def shown_by(capsys, steps, settings=None, **arguments):
+    """Train two stages, and return the boxes."""
+    job = SimulatedJob(schedules.one_f_one_b(2, 4), works(2, A100), **arguments)
+    run = Run(job, steps, lambda rank: Watched(rank, settings))
+    return run, capsys.readouterr().err.split("+- zeus-core ")[1:]
+
+
+@pytest.mark.long
+def test_the_first_rank_shows_it_once_and_it_is_true(capsys):
+    run, (box,) = shown_by(capsys, 50, noise=SimulatedNoise(0.01, 0.01, seed=3))
+    truth = 1 - run.joules(run.steps_of(Phase.REPLAYING)[-10:]) / run.joules(run.steps_of(Phase.BASELINE))
+    saving, uncertainty = re.search(r"saving .*\((.+)% ±(.+)\)", box).groups()
+    assert abs(float(saving) - 100 * truth) <= float(uncertainty) + 1.0
+    assert [observer.result() for observer in run.observers.values()] == [run.first.result()] * 2
+
+
+def test_training_that_is_too_short_says_so_and_quiet_says_nothing(capsys):
+    _, (box,) = shown_by(capsys, 3)
+    assert "training ended in the phase 'warming up'" in box
+    _, boxes = shown_by(capsys, 3, PipelineFrequencySettings(quiet=True))
+    assert boxes == []
+    _, boxes = shown_by(capsys, 0)
+    assert boxes == []

@@ -1,0 +1,183 @@
+"""`zeus-core plan`."""
+
+import csv
+import json
+
+import pytest
+
+from tests.pipeline.planner.instances import SPLIT, smooth_profile, with_blocking
+from tests.support.variants import long_but_first
+from zeus_core.cli import main
+from zeus_core.pipeline import read_plan
+from zeus_core.pipeline.testing import simulate_pipeline
+
+pytestmark = pytest.mark.usefixtures("loggers_of_others")
+
+
+@pytest.fixture
+def profile(tmp_path):
+    found = smooth_profile(4, clocks=6)
+    found.to_csv(tmp_path / "profile.csv")
+    return found
+
+
+def test_a_profile_becomes_a_frontier_a_plan_and_pictures(profile, tmp_path, capsys):
+    output = tmp_path / "out"
+    arguments = [tmp_path / "profile.csv", "--microbatches", 6, "--blocking-power", 80, "--output", output]
+    assert main(["plan", *map(str, arguments)]) == 0
+    printed = capsys.readouterr().out
+    assert "highest clocks" in printed
+    assert "frontier" in printed
+    plan = read_plan(output / "plan.json")
+    assert simulate_pipeline(profile, plan).energy_joules == pytest.approx(plan.energy_joules, rel=1e-9)
+    with (output / "frontier.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[0]["time_seconds"]) <= plan.time_seconds <= float(rows[-1]["time_seconds"])
+    assert (output / "frontier.svg").read_text().startswith("<?xml")
+    assert (output / "timeline.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    "more",
+    long_but_first(
+        [
+            ["--straggler", "5", "--pictures", "png"],
+            ["--schedule", "gpipe", "--slowdown", "1.1"],
+            ["--schedule", "interleaved", "--time", "5"],
+            ["--switch-seconds", "0.005", "--dwell-seconds", "0.1", "--pictures", "none"],
+        ]
+    ),
+)
+def test_what_is_planned_can_be_chosen(profile, tmp_path, more):
+    output = tmp_path / "out"
+    arguments = [str(tmp_path / "profile.csv"), "--microbatches", "4", "--blocking-power", "80,80,80,80", *more]
+    assert main(["plan", *arguments, "--output", str(output)]) == 0
+    assert read_plan(output / "plan.json").switch_seconds in (0.0, 0.005)
+    assert (output / "timeline.png").exists() == ("png" in more)
+
+
+def test_rows_of_blocking_make_ranks_wait_at_lower_clocks(profile, tmp_path, capsys):
+    with_blocking(profile, {1410: 84.0, 850: 60.0}).to_csv(tmp_path / "profile.csv")
+    arguments = ["plan", str(tmp_path / "profile.csv"), "--microbatches", "6", "--output", str(tmp_path / "out")]
+    assert main([*arguments, "--switch-seconds", "0.005", "--pictures", "png"]) == 0
+    clocks = read_plan(tmp_path / "out" / "plan.json").waiting_clocks_mhz
+    assert 850 in {clock for rank in clocks for clock in rank}
+    assert main([*arguments, "--blocking-power", "80"]) == 2
+    assert "leave one of them out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zbv"])
+def test_a_json_profile_holds_its_own_blocking_power(tmp_path, schedule):
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(smooth_profile(4, clocks=4, kinds=SPLIT).to_json()))
+    arguments = ["plan", str(path), "--microbatches", "4", "--schedule", schedule, "--pictures", "none"]
+    assert main([*arguments, "--output", str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "give --blocking-power"),
+        (["--schedule", "gpipe"], "without 'blocking' rows"),
+        (["--blocking-power", "nan"], "is nan"),
+        (["--blocking-power", "80", "--time", "0.01"], "T_min"),
+        (["--blocking-power", "80", "--schedule", "interleaved", "--stages-per-rank", "3"], "cannot divide"),
+        (["--blocking-power", "80", "--schedule", "zb-h1"], "measure backward-input"),
+        (["--blocking-power", "80", "--device", "A100-SXM4-80GB"], "does not support"),
+    ],
+)
+def test_wrong_arguments_are_named(profile, tmp_path, capsys, more, message):
+    arguments = [str(tmp_path / "profile.csv"), "--microbatches", "4", "--output", str(tmp_path / "out"), *more]
+    assert main(["plan", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_example_is_planned_with_baselines_and_says_what_it_does_at_once(tmp_path, capsys):
+    arguments = [
+        "plan",
+        "--example",
+        "gpt3-like",
+        "--microbatches",
+        "16",
+        "--output",
+        str(tmp_path),
+        "--pictures",
+        "none",
+    ]
+    assert main([*arguments, "--schedule", "interleaved", "--gpus", "2", "--node-power", "200"]) == 0
+    captured = capsys.readouterr()
+    assert "interleaved-1f1b: 8 stages on 4 ranks, 256 instructions an iteration" in captured.err
+    for name in ("highest clocks", "one clock", "one clock per stage", "frontier"):
+        assert name in captured.out
+
+
+def test_waiting_that_seems_dearer_than_work_is_a_warning(profile, tmp_path, capsys):
+    arguments = [str(tmp_path / "profile.csv"), "--microbatches", "4", "--output", str(tmp_path / "out")]
+    assert main(["plan", *arguments, "--blocking-power", "300", "--pictures", "none"]) == 0
+    assert "warning: the blocking power, 300 W, is above the power of the work" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("0,forward,1410,", "0,forward,1410,1e308,9\n0,forward,1400,", 1), "time is 1e+308"),
+        (lambda text: text.replace("0,forward,1410,", "0,forward,1410,inf,9\n0,forward,1400,", 1), "time is inf"),
+        (lambda text: text.replace("0,forward,1410,", "0,forward,1410,nan,9\n0,forward,1400,", 1), "time is nan"),
+        (lambda text: text + f"{2**70},forward,1410,1,9\n", "stage"),
+    ],
+)
+def test_a_csv_with_impossible_numbers_is_one_line(profile, tmp_path, capsys, change, message):
+    path = tmp_path / "profile.csv"
+    path.write_text(change(path.read_text()))
+    arguments = [str(path), "--microbatches", "4", "--blocking-power", "80", "--output", str(tmp_path / "out")]
+    assert main(["plan", *arguments]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--gpus", "1,2"], "gpus has 2 values, but the profile has 4 stages"),
+        (["--blocking-power", "80,80"], "blocking_power_watts has 2 values"),
+        (["--example", "gpt3-like"], "name a profile"),
+    ],
+)
+def test_lists_of_the_wrong_length_are_named(profile, tmp_path, capsys, more, message):
+    arguments = [str(tmp_path / "profile.csv"), "--microbatches", "4", "--output", str(tmp_path / "out")]
+    assert main(["plan", *arguments, *([] if "--blocking-power" in more else ["--blocking-power", "80"]), *more]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_deep_json_is_one_line(tmp_path, capsys):
+    path = tmp_path / "profile.json"
+    path.write_text("[" * 100_000)
+    assert main(["plan", str(path), "--microbatches", "4", "--output", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--microbatches", str(2**70)],
+        ["--microbatches", "-3"],
+        ["--stages-per-rank", str(2**70)],
+        ["--gpus", str(2**70)],
+        ["--slowdown", "1e300"],
+        ["--slowdown", "nan"],
+        ["--switch-joules", "inf"],
+        ["--node-power", "1e10"],
+        ["--schedule", "2f2b"],
+        ["--microbatches"],
+        ["--speed=7"],
+    ],
+)
+def test_an_argument_that_cannot_be_parsed_is_one_line(tmp_path, capsys, more):
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", "--example", "gpt3-like", "--microbatches", "4", "--output", str(tmp_path / "out"), *more])
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert more[0] in printed
+    assert more[-1] in printed

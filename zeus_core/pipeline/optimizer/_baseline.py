@@ -1,0 +1,187 @@
+"""The baseline: iterations at the original clocks. They decide how to come by a plan, and later whether it stays."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from zeus_core.pipeline.optimizer._deployment import Deployment
+from zeus_core.pipeline.optimizer._planning import no_plan
+from zeus_core.pipeline.optimizer._stage import RankContext, Stage
+from zeus_core.pipeline.optimizer._watches import DelayWatch, Verdict
+from zeus_core.pipeline.optimizer.frequency_phases import (
+    Conclusion,
+    Delayed,
+    Doubted,
+    Forbidden,
+    GivenUp,
+    Phase,
+    Planned,
+    Profiled,
+    Unprofiled,
+)
+from zeus_core.pipeline.profile.iterations import Iteration, StepWindow, WindowReport
+from zeus_core.pipeline.profile.job_profile import JobProfile
+from zeus_core.pipeline.profile.pipeline_job import PipelineJob
+from zeus_core.pipeline.profile.step_timeline import RecordedStep
+from zeus_core.ports import DeviceEvent
+
+__all__ = ["Judging", "JudgingSaving", "MeasuringBaseline"]
+
+_logger = logging.getLogger(__name__)
+
+# Iterations at the original clocks. Their median is not moved by stalls in two of them; each costs an iteration's
+# savings.
+_BASELINE_STEPS = 5
+
+# A kept profile is used if an iteration's work takes as long as its instructions do by the profile, within these
+# factors. Transfers and the program itself make it longer; a power limit or a model that has changed does so by more.
+_MIN_WORK_FACTOR, _MAX_WORK_FACTOR = 0.9, 1.5
+
+# By what fraction an iteration's energy may differ from that by the profile, which is known to 1 %; a machine that has
+# become a tenth slower is still planned for without measuring again.
+_MAX_ENERGY_ERROR_FRACTION = 0.1
+
+
+class MeasuringBaseline(Stage):
+    """Measures a few iterations at the original clocks, and decides how to come by a plan.
+
+    Args:
+        context: This rank.
+        job: The pipelines.
+        profile: The profile to plan with, if it fits the measured iterations; None without one.
+        phase: BASELINE or JUDGING.
+    """
+
+    def __init__(
+        self, context: RankContext, job: PipelineJob, profile: JobProfile | None, phase: Phase = Phase.BASELINE
+    ) -> None:
+        super().__init__(phase)
+        self._context = context
+        self._job = job
+        self._profile = profile
+        self._window = StepWindow(context.monitor)
+        context.set_clock(None)
+
+    def begin_step(self, begin: DeviceEvent) -> None:
+        """Begin to measure the step."""
+        self._window.begin_step()
+
+    def end_step(self, step: RecordedStep) -> Conclusion | None:
+        """After the last of them, exchange the measurements."""
+        self._window.add(step)
+        if len(self._window) < _BASELINE_STEPS:
+            return None
+        reports = self._context.gather(WindowReport, self._window.report, self.phase)
+        baseline = Iteration.from_reports(self._job, reports)
+        if baseline is None:
+            self._window = StepWindow(self._context.monitor)
+            return None
+        return self.conclude(baseline)
+
+    def conclude(self, baseline: Iteration) -> Conclusion:
+        """Decide how to come by a plan."""
+        if any(self._job.permission_problems):
+            return Forbidden(self._job, baseline)
+        if (path := self._context.settings.plan_path) is not None:
+            return Planned(self._job, baseline, self._read_plan(path, baseline), None)
+        if self._profile is not None and self.fits(self._profile, baseline):
+            return Profiled(self._profile, baseline)
+        return Unprofiled(self._job, baseline)
+
+    def fits(self, profile: JobProfile, baseline: Iteration) -> bool:
+        """Return whether iterations at the original clocks take as long, and as much energy, as by the profile."""
+        for pipeline, seconds in enumerate(baseline.work_seconds):
+            expected_seconds = profile.work_seconds(pipeline)
+            if not _MIN_WORK_FACTOR * expected_seconds <= seconds <= _MAX_WORK_FACTOR * expected_seconds:
+                _logger.warning(
+                    "the profile no longer fits and is measured again: an iteration takes %.4g s at the original "
+                    "clocks, and %.4g s by the profile",
+                    seconds,
+                    expected_seconds,
+                )
+                return False
+        expected_joules = profile.joules(baseline.step_seconds)
+        if baseline.energy_joules is None:
+            return True
+        off_joules = abs(baseline.energy_joules - expected_joules)
+        if off_joules > max(_MAX_ENERGY_ERROR_FRACTION * expected_joules, baseline.uncertainty_joules):
+            _logger.warning(
+                "the profile no longer fits and is measured again: an iteration takes %.4g J at the original clocks, "
+                "and %.4g J by the profile",
+                baseline.energy_joules,
+                expected_joules,
+            )
+            return False
+        return True
+
+    def _read_plan(self, path: str, baseline: Iteration) -> list[Deployment]:
+        """Return the plan of the user's file for all pipelines, as rank 0 reads it."""
+        work_seconds = max(baseline.work_seconds)
+        tail_seconds = baseline.step_seconds - work_seconds
+        allowed_seconds = self._context.settings.slowdown_factor * baseline.step_seconds - tail_seconds
+
+        def read() -> Deployment:
+            deployment = Deployment.from_file(path, self._job, tail_seconds)
+            deployment.check_time(path, work_seconds, allowed_seconds)
+            return deployment
+
+        return [self._context.decide(Deployment, read, self.phase)] * self._job.pipelines
+
+
+class JudgingSaving(MeasuringBaseline):
+    """Measures iterations at the original clocks again, to see whether a plan saves energy.
+
+    Args:
+        context: This rank.
+        doubted: The plan.
+    """
+
+    def __init__(self, context: RankContext, doubted: Doubted) -> None:
+        super().__init__(context, doubted.planned.job, doubted.planned.profile, Phase.JUDGING)
+        self._doubted = doubted
+
+    def conclude(self, baseline: Iteration) -> Conclusion:
+        """Keep the plan, measure the job again if its profile no longer fits, or withdraw the plan."""
+        planned, savings = self._doubted.planned, self._doubted.savings
+        if not savings.is_doubtful(baseline):
+            return replace(planned, baseline=baseline)
+        if planned.profile is not None and not self.fits(planned.profile, baseline):
+            return Unprofiled(planned.job, baseline)
+        return no_plan(
+            self._context, baseline, f"the plan is withdrawn, as it does not save: {savings.saving(baseline)}"
+        )
+
+
+class Judging(MeasuringBaseline):
+    """Measures iterations at the original clocks after a delay, and decides which plan to follow.
+
+    Args:
+        context: This rank.
+        delayed: The delay.
+        delays: Judges it.
+    """
+
+    def __init__(self, context: RankContext, delayed: Delayed, delays: DelayWatch) -> None:
+        super().__init__(context, delayed.planned.job, delayed.planned.profile, Phase.JUDGING)
+        self._delayed = delayed
+        self._delays = delays
+
+    def conclude(self, baseline: Iteration) -> Conclusion:
+        """Keep the plan, make another one, or give up."""
+        planned, verdict = self._delayed.planned, self._delays.judge(baseline.step_seconds)
+        if verdict is Verdict.TRANSIENT:
+            if planned.profile is None or self._delayed.is_usual:
+                return replace(planned, baseline=baseline)
+            return Profiled(planned.profile, baseline)
+        if verdict is Verdict.EVERY_PLAN:
+            settings = self._context.settings
+            _logger.warning(
+                "%s met the allowed iteration time of %.4g s; the last took %.4g s. Training continues at the "
+                "original clocks; a larger slowdown_factor allows for more",
+                "no plan" if settings.plan_path is None else f"the plan {settings.plan_path} has not",
+                settings.slowdown_factor * baseline.step_seconds,
+                self._delays.delayed_seconds,
+            )
+            return GivenUp(baseline, "none was fast enough")
+        return super().conclude(baseline)

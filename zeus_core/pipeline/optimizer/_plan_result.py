@@ -1,0 +1,93 @@
+"""The result of planning for people, and what profiling has cost. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from zeus_core.adapters._result import duration_text
+from zeus_core.pipeline.optimizer._deployment import Prediction
+from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.profile.iterations import Iteration, Saving
+from zeus_core.search._comparison import percentage, quotient_uncertainty
+
+__all__ = ["PlanResult"]
+
+_NO_PLAN = {
+    Phase.OBSERVED: "none, as setting clocks is not permitted here; measured at the original clocks",
+    Phase.OBSERVING: "none, as setting clocks is not permitted here",
+    Phase.OFF: "none, for a reason that was logged; training went on at the original clocks",
+}
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """The facts at the end of a training.
+
+    Attributes:
+        phase: The last phase.
+        baseline: An iteration at the original clocks; None if it is not known.
+        predicted: An iteration with the plan, as predicted; None without a plan.
+        measured: The same as measured; None before the first comparison.
+        profiling_steps: Iterations that were profiled.
+        profiling_seconds: How long they took.
+        reason: Why there is no plan, if one was made; empty otherwise.
+    """
+
+    phase: Phase
+    baseline: Iteration | None
+    predicted: Prediction | None
+    measured: Iteration | None
+    profiling_steps: int
+    profiling_seconds: float
+    reason: str = ""
+
+    def rows(self) -> dict[str, str]:
+        """Return the result as labelled lines."""
+        if self.baseline is None or self.predicted is None:
+            ended = f"none yet: training ended in the phase {self.phase.value!r}"
+            no_plan = f"none: {self.reason}" if self.reason else _NO_PLAN.get(self.phase, ended)
+            return {"clock plan": no_plan, **self._cost_rows(self.baseline)}
+        before, after = self.baseline, self.measured
+        rows = {"clock plan": "in force for each instruction", "before": _of(before)}
+        if after is None:
+            rows["predicted"] = _described(self.predicted.step_seconds, self.predicted.energy_joules)
+        else:
+            rows |= {"after": _of(after), **_change_rows(before, after)}
+        return {**rows, **self._cost_rows(before)}
+
+    def _cost_rows(self, baseline: Iteration | None) -> dict[str, str]:
+        if baseline is None or self.profiling_steps == 0:
+            return {}
+        seconds = max(self.profiling_seconds - self.profiling_steps * baseline.step_seconds, 0.0)
+        longer = f"{duration_text(seconds)} longer than at the original clocks"
+        return {"profiling": f"{self.profiling_steps} iterations, {longer}"}
+
+
+def _change_rows(before: Iteration, after: Iteration) -> dict[str, str]:
+    slowdown = after.step_seconds / before.step_seconds
+    time_uncertainty = quotient_uncertainty(
+        (before.step_seconds, before.seconds_uncertainty), (after.step_seconds, after.seconds_uncertainty)
+    )
+    rows = {"slowdown": f"{percentage(slowdown - 1, time_uncertainty, sign='+')} time per iteration"}
+    if not before.energy_joules or after.energy_joules is None:
+        return rows
+    saving = 1 - after.energy_joules / before.energy_joules
+    joules = Saving(
+        before.energy_joules - after.energy_joules, math.hypot(before.uncertainty_joules, after.uncertainty_joules)
+    )
+    uncertainty = quotient_uncertainty(
+        (before.energy_joules, before.uncertainty_joules), (after.energy_joules, after.uncertainty_joules)
+    )
+    known = percentage(saving, uncertainty)
+    certain = f"{joules} ({known})"
+    return {"saving": certain if abs(saving) > uncertainty else f"too small to tell: {known}", **rows}
+
+
+def _of(iteration: Iteration) -> str:
+    return _described(iteration.step_seconds, iteration.energy_joules)
+
+
+def _described(seconds: float, joules: float | None) -> str:
+    energy = "its energy was lost" if joules is None else f"{joules:.1f} J"
+    return f"{seconds:.4g} s and {energy} per iteration"

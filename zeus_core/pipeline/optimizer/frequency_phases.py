@@ -1,0 +1,240 @@
+"""The phases of planning a pipeline's clocks during training: one table and one pure function.
+
+The original clocks are those the GPUs ran at before. Rules, in the order of a run:
+
+- RESTING changes nothing. The first step leads to WARMING UP.
+- WARMING UP lets steps pass and records the instructions of the ranks. Then each rank sends its facts to the others.
+- BASELINE measures iterations at the original clocks, which plans are compared with.
+- OBSERVING measures all instructions at the original clocks, where clocks may not be set. It ends in OBSERVED.
+- PROFILING measures all instructions at one clock after another. A profile that was kept by an earlier run, and still
+  fits, is not measured again.
+- PLANNING continues at the original clocks while rank 0 plans in the background. A plan from a file needs no planning.
+- REPLAYING sets the clock of each instruction. Steps that no longer match the plan lead back to WARMING UP; the profile
+  is kept if the instructions are of the same kinds.
+- JUDGING follows an iteration that took too long, or some that seem to save no energy. It measures iterations at the
+  original clocks again, to see whether the plan is at fault or the machine. A plan that is too slow is replaced by a
+  faster one, and after several of these planning ends in OFF. So it does where a plan is predicted to save less than
+  its error, or does not save as measured.
+- The end of training leads to RESTING. A fault, at any time, ends planning for good: OFF.
+
+All ranks go through the phases together: each outcome depends on values that were exchanged, and all judge these alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+from zeus_core.events import Event, StepBegin, TrainEnd
+from zeus_core.optimizer._phase_table import PhaseTable
+from zeus_core.pipeline.optimizer._deployment import Deployment
+from zeus_core.pipeline.profile.iterations import Iteration, SavingWatch
+from zeus_core.pipeline.profile.job_profile import JobProfile
+from zeus_core.pipeline.profile.pipeline_job import PipelineJob
+
+__all__ = [
+    "PHASES",
+    "Changed",
+    "Conclusion",
+    "Delayed",
+    "Doubted",
+    "Fault",
+    "Forbidden",
+    "GivenUp",
+    "Introduced",
+    "Outcome",
+    "Phase",
+    "Planned",
+    "Profiled",
+    "Unprofiled",
+    "advance",
+]
+
+
+class Phase(Enum):
+    """A phase of planning the clocks."""
+
+    RESTING = "resting"
+    WARMING_UP = "warming up"
+    BASELINE = "baseline"
+    OBSERVING = "observing"
+    OBSERVED = "observed"
+    PROFILING = "profiling"
+    PLANNING = "planning"
+    REPLAYING = "replaying"
+    JUDGING = "judging"
+    OFF = "off"
+
+    @property
+    def is_without_plan(self) -> bool:
+        """Whether this is the end of planning, without a plan in force."""
+        return self in {Phase.OBSERVED, Phase.OFF}
+
+
+class Outcome(Enum):
+    """The end of a phase."""
+
+    INTRODUCED = "the ranks know each other"
+    FORBIDDEN = "a rank may not set clocks"
+    UNPROFILED = "no profile fits the job"
+    PROFILED = "the job is measured"
+    PLANNED = "every pipeline has a plan"
+    CHANGED = "the steps no longer match the plan"
+    DELAYED = "an iteration took too long"
+    DOUBTED = "a plan may save no energy"
+    GIVEN_UP = "no plan is fast enough, or saves energy"
+    FAULT = "something failed"
+
+
+class Conclusion:
+    """An outcome, with the facts that the next phase needs."""
+
+    outcome: ClassVar[Outcome]
+
+
+@dataclass(frozen=True)
+class Introduced(Conclusion):
+    """The ranks know each other.
+
+    Attributes:
+        job: The pipelines.
+        profile: A profile of an earlier run, not yet compared with the baseline; None if there is none.
+    """
+
+    outcome = Outcome.INTRODUCED
+    job: PipelineJob
+    profile: JobProfile | None
+
+
+@dataclass(frozen=True)
+class Unprofiled(Conclusion):
+    """No profile fits the job."""
+
+    outcome = Outcome.UNPROFILED
+    job: PipelineJob
+    baseline: Iteration
+
+
+class Forbidden(Unprofiled):
+    """Some rank may not set clocks."""
+
+    outcome = Outcome.FORBIDDEN
+
+
+@dataclass(frozen=True)
+class Profiled(Conclusion):
+    """The job is measured."""
+
+    outcome = Outcome.PROFILED
+    profile: JobProfile
+    baseline: Iteration
+
+
+@dataclass(frozen=True)
+class Planned(Conclusion):
+    """Every pipeline has a plan.
+
+    Attributes:
+        job: The pipelines.
+        baseline: An iteration at the original clocks.
+        deployments: The plan of each pipeline.
+        profile: The measurements it was made from; None for a plan that was made beforehand.
+    """
+
+    outcome = Outcome.PLANNED
+    job: PipelineJob
+    baseline: Iteration
+    deployments: Sequence[Deployment]
+    profile: JobProfile | None
+
+
+@dataclass(frozen=True)
+class Changed(Conclusion):
+    """The steps no longer match the plan."""
+
+    outcome = Outcome.CHANGED
+    profile: JobProfile | None
+
+
+@dataclass(frozen=True)
+class Delayed(Conclusion):
+    """An iteration took too long.
+
+    Attributes:
+        planned: The plans in force.
+        is_usual: Whether no pipeline was slowed down for a slower one, or about to be.
+    """
+
+    outcome = Outcome.DELAYED
+    planned: Planned
+    is_usual: bool
+
+
+@dataclass(frozen=True)
+class Doubted(Conclusion):
+    """A plan may save no energy.
+
+    Attributes:
+        planned: The plans in force.
+        savings: The energy of iterations with them.
+    """
+
+    outcome = Outcome.DOUBTED
+    planned: Planned
+    savings: SavingWatch
+
+
+@dataclass(frozen=True)
+class GivenUp(Conclusion):
+    """No plan is fast enough, or saves energy.
+
+    Attributes:
+        baseline: An iteration at the original clocks.
+        reason: The reason, for people.
+    """
+
+    outcome = Outcome.GIVEN_UP
+    baseline: Iteration
+    reason: str
+
+
+class Fault(Conclusion):
+    """Something failed."""
+
+    outcome = Outcome.FAULT
+
+
+_TRANSITIONS: dict[tuple[Phase, type[Event] | Outcome], Phase] = {
+    (Phase.RESTING, StepBegin): Phase.WARMING_UP,
+    (Phase.WARMING_UP, Outcome.INTRODUCED): Phase.BASELINE,
+    (Phase.BASELINE, Outcome.FORBIDDEN): Phase.OBSERVING,
+    (Phase.BASELINE, Outcome.UNPROFILED): Phase.PROFILING,
+    (Phase.BASELINE, Outcome.PROFILED): Phase.PLANNING,
+    (Phase.BASELINE, Outcome.PLANNED): Phase.REPLAYING,
+    (Phase.OBSERVING, Outcome.PROFILED): Phase.OBSERVED,
+    (Phase.PROFILING, Outcome.PROFILED): Phase.PLANNING,
+    (Phase.PLANNING, Outcome.PLANNED): Phase.REPLAYING,
+    (Phase.PLANNING, Outcome.GIVEN_UP): Phase.OFF,
+    (Phase.REPLAYING, Outcome.CHANGED): Phase.WARMING_UP,
+    (Phase.REPLAYING, Outcome.DELAYED): Phase.JUDGING,
+    (Phase.REPLAYING, Outcome.DOUBTED): Phase.JUDGING,
+    (Phase.JUDGING, Outcome.UNPROFILED): Phase.PROFILING,
+    (Phase.JUDGING, Outcome.PROFILED): Phase.PLANNING,
+    (Phase.JUDGING, Outcome.PLANNED): Phase.REPLAYING,
+    (Phase.JUDGING, Outcome.GIVEN_UP): Phase.OFF,
+}
+
+PHASES: PhaseTable[Phase, type[Event] | Outcome] = PhaseTable(
+    first=Phase.RESTING,
+    last=Phase.OFF,
+    transitions=_TRANSITIONS,
+    from_every_phase={TrainEnd: Phase.RESTING, Outcome.FAULT: Phase.OFF},
+)
+"""The table of the phases."""
+
+
+def advance(phase: Phase, happening: type[Event] | Conclusion) -> Phase:
+    """Return the phase after something has happened."""
+    return PHASES.next(phase, happening.outcome if isinstance(happening, Conclusion) else happening)

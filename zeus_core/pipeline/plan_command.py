@@ -1,0 +1,317 @@
+"""`zeus-core plan`: plan the clocks of a training pipeline from a measured profile."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import importlib.util
+import io
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from zeus_core._documents import parse_json
+from zeus_core._files import write_atomically
+from zeus_core._validate import shown
+from zeus_core.cli._arguments import count, factor, number, path, seconds, seconds_or_zero
+from zeus_core.cli._text import write
+from zeus_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zeus_core.pipeline import Frontier, PipelineProfile, Plan, Schedule
+
+__all__ = ["SUMMARY", "add_arguments", "execute"]
+
+SUMMARY = "Plan the clocks of a training pipeline from a measured profile"
+
+_Number = TypeVar("_Number", int, float)
+
+_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zbv")
+
+# `--example gpt3-like`: a profile made by formulas, not measured.
+_CLOCKS_MHZ = range(1410, 840, -15)
+_SECONDS = {"forward": 0.050, "backward": 0.100}  # at the highest clock, of a stage of usual weight
+_BOUND_BY_CLOCK = {"forward": 0.80, "backward": 0.75}  # the part of the time that falls with the clock
+_IDLE_WATTS, _WORK_WATTS = 80.0, 330.0  # of a GPU that waits, and that works at the highest clock
+# Layers do not divide evenly, the first stage also holds the embedding, and the last one the head.
+_WEIGHTS = (1.02, 1.0, 1.0, 0.97, 1.0, 0.97, 1.0, 1.08)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("profile", type=path, nargs="?", help="CSV (stage,instruction,frequency,time,energy) or JSON")
+    parser.add_argument("--example", choices=("gpt3-like",), help="plan for this profile made by formulas, to try it")
+    parser.add_argument("--microbatches", type=count, required=True, metavar="N", help="microbatches of an iteration")
+    parser.add_argument("--output", type=path, required=True, metavar="FOLDER", help="folder for frontier and plan")
+    parser.add_argument("--schedule", choices=_SCHEDULES, default="1f1b", help="order of the instructions (1f1b)")
+    parser.add_argument("--stages-per-rank", type=count, default=2, metavar="N", help="for `interleaved` (2)")
+    parser.add_argument(
+        "--blocking-power",
+        type=_numbers,
+        metavar="WATTS",
+        help="power of a GPU that waits, for all stages or for each: 80 or 80,75; for CSV without `blocking` rows",
+    )
+    parser.add_argument(
+        "--gpus", type=_counts, metavar="N", help="GPUs that share a stage, for all or for each: 4 or 4,8; for CSV (1)"
+    )
+    parser.add_argument(
+        "--node-power", type=_watts, metavar="WATTS", help="of the rest of the node for each GPU, at any clock (0)"
+    )
+    parser.add_argument(
+        "--device", metavar="MODEL", help="check that this GPU supports the clocks, such as A100-SXM4-80GB"
+    )
+    picked = parser.add_mutually_exclusive_group()
+    picked.add_argument("--slowdown", type=factor, metavar="FACTOR", help="over the highest clocks (1: none)")
+    picked.add_argument("--time", type=seconds, metavar="SECONDS", help="the longest iteration time")
+    picked.add_argument(
+        "--straggler", type=seconds, metavar="SECONDS", help="time of another pipeline that this one waits for"
+    )
+    parser.add_argument(
+        "--switch-seconds", type=seconds_or_zero, default=0.0, metavar="SECONDS", help="duration of a clock switch"
+    )
+    parser.add_argument(
+        "--switch-joules", type=_joules, default=0.0, metavar="JOULES", help="energy of a switch on each GPU (0)"
+    )
+    parser.add_argument(
+        "--dwell-seconds", type=seconds_or_zero, default=0.0, metavar="SECONDS", help="shortest time between switches"
+    )
+    parser.add_argument(
+        "--precision",
+        type=_fraction,
+        default=0.0,
+        metavar="FRACTION",
+        help="of energy by which the frontier may be too low; 0.005 makes it quick for 64 stages (0: exact)",
+    )
+    parser.add_argument("--pictures", choices=("svg", "png", "none"), default="svg", help="their format (svg)")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Plan, print a comparison, and write the files."""
+    from zeus_core.pipeline import Frontier, make_plan, write_plan
+
+    profile = _read_profile(arguments)
+    schedule = _schedule(arguments, profile)
+    _note(
+        f"{schedule.name}: {profile.stages} stages on {len(schedule.ranks)} ranks, {len(schedule.instructions)} "
+        "instructions an iteration"
+    )
+    _warn_of_waiting(profile)
+    frontier = Frontier.from_profile(profile, schedule, _Progress("frontier"), arguments.precision)
+    _note("the frontier is known; choosing clocks")
+    plan = make_plan(
+        frontier,
+        time_seconds=arguments.time,
+        straggler_seconds=arguments.straggler,
+        slowdown_factor=arguments.slowdown or (None if arguments.time or arguments.straggler else 1.0),
+        switch_seconds=arguments.switch_seconds,
+        switch_joules=arguments.switch_joules,
+        dwell_seconds=arguments.dwell_seconds,
+    )
+    plans = [*_baselines(frontier, plan), plan]
+    try:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        write_plan(plan, arguments.output / "plan.json")
+        _write_frontier(frontier, arguments.output / "frontier.csv")
+        _draw(arguments, frontier, plans)
+    except OSError as error:
+        raise UsageError(f"--output is {str(arguments.output)!r}, which cannot be written: {error}") from error
+    write(_plan_table(plans, frontier), sys.stdout)
+    write(f"T_min {frontier.shortest_seconds:.4f} s, T* {frontier.least_energy_seconds:.4f} s", sys.stdout)
+    write(f"written to {arguments.output}", sys.stdout)
+    return 0
+
+
+def _plan_table(plans: Sequence[Plan], frontier: Frontier) -> str:
+    """Return plans as a table, one a line, relative to the highest clocks, with the lowest energy for the same time."""
+    seconds, joules = frontier.highest_clock_point
+    lines = [
+        f"{'plan':20} {'s/iteration':>12} {'J/iteration':>12} {'time':>8} {'energy':>8} {'bound':>8} {'switches':>9}"
+    ]
+    for plan in plans:
+        bound = plan.bound_joules
+        if bound is None:
+            bound = float(frontier.energy_joules(max(plan.time_seconds, frontier.shortest_seconds)))
+        slower, saved, best = plan.time_seconds / seconds - 1, plan.energy_joules / joules - 1, bound / joules - 1
+        lines.append(
+            f"{plan.name:20} {plan.time_seconds:12.4f} {plan.energy_joules:12.1f} {slower:+8.2%} {saved:+8.2%} "
+            f"{best:+8.2%} {plan.switches:9d}"
+        )
+    return "\n".join(lines)
+
+
+def _baselines(frontier: Frontier, plan: Plan) -> list[Plan]:
+    """Return the plans to compare with, for the same time, as far as there are any."""
+    from zeus_core.pipeline import baselines
+
+    problem = frontier.problem
+    limit = max(plan.time_seconds, frontier.highest_clock_point[0])
+    plans = [baselines.highest_clocks_plan(problem)]
+    for make in (baselines.global_clock_plan, baselines.stage_clocks_plan):
+        with contextlib.suppress(UsageError):  # no clock in common
+            plans.append(make(problem, limit))
+    return plans
+
+
+def _read_profile(arguments: argparse.Namespace) -> PipelineProfile:
+    profile = _given_profile(arguments)
+    if arguments.device is not None:
+        from zeus_core.device import find_preset
+
+        preset = find_preset(arguments.device)
+        profile.check_clocks(range(preset.lowest_clock_mhz, preset.highest_clock_mhz + 1, preset.clock_step_mhz))
+    return profile
+
+
+def _given_profile(arguments: argparse.Namespace) -> PipelineProfile:
+    from zeus_core.pipeline import PipelineProfile
+    from zeus_core.pipeline.planner.pipeline_profile_csv import read_options
+    from zeus_core.pipeline.planner.pipeline_schedule import BLOCKING_KIND
+
+    file: Path | None = arguments.profile
+    powers, gpus, node_watts = arguments.blocking_power, arguments.gpus or [1], arguments.node_power or 0.0
+    if (file is None) == (arguments.example is None):
+        raise UsageError("name a profile, such as profile.csv, or --example gpt3-like to try the command")
+    if file is None:
+        if powers is not None:
+            raise UsageError("--blocking-power is for CSV; an example has its own")
+        return _example_profile(_one_or_each(gpus), node_watts)
+    if file.suffix == ".json":
+        for name in ("blocking_power", "gpus", "node_power"):
+            if getattr(arguments, name) is not None:
+                raise UsageError(f"--{name.replace('_', '-')} is for CSV; a JSON profile holds its own")
+        try:
+            return PipelineProfile.from_json(parse_json(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:  # a UsageError is a ValueError too
+            raise UsageError(f"the profile {file} cannot be read: {error}") from error
+    if powers is None and not any(kind == BLOCKING_KIND for _, kind in read_options(file)):
+        raise UsageError(
+            "a CSV profile without 'blocking' rows lacks the power of a GPU that waits; give --blocking-power, "
+            "such as 80"
+        )
+    watts = None if powers is None else _one_or_each(powers)
+    return PipelineProfile.from_csv(file, watts, _one_or_each(gpus), node_watts)
+
+
+def _one_or_each(values: list[_Number]) -> _Number | list[_Number]:
+    return values[0] if len(values) == 1 else values
+
+
+def _schedule(arguments: argparse.Namespace, profile: PipelineProfile) -> Schedule:
+    from zeus_core.pipeline import schedules
+
+    name, stages, microbatches = arguments.schedule, profile.stages, arguments.microbatches
+    if name.startswith("zb") and profile.find(0, "backward-input") is None:
+        raise UsageError(
+            f"{name} runs each backward pass in two parts, but the profile has no 'backward-input' of stage 0: measure "
+            "backward-input (the gradient of the activations) and backward-weight (that of the weights) at each clock"
+        )
+    if name in ("1f1b", "gpipe", "zb-h1"):
+        make = {"1f1b": schedules.one_f_one_b, "gpipe": schedules.gpipe, "zb-h1": schedules.zb_h1}[name]
+        return make(stages, microbatches)
+    per_rank = arguments.stages_per_rank if name == "interleaved" else 2
+    if stages % per_rank:
+        raise UsageError(f"the profile has {stages} stages, which {name} cannot divide as {per_rank} for each rank")
+    if name == "zbv":
+        return schedules.zbv(stages // per_rank, microbatches)
+    return schedules.interleaved(stages // per_rank, microbatches, per_rank)
+
+
+def _warn_of_waiting(profile: PipelineProfile) -> None:
+    """Say so if a GPU would draw more while it waits than while it works: the numbers do not belong together."""
+    from zeus_core.pipeline import COMPUTE_KINDS
+
+    for each in profile.instructions:
+        waiting_watts = profile.blocking_power_watts[each.stage]
+        for option in each.options:
+            watts = option.energy_joules / option.time_seconds
+            if each.kind in COMPUTE_KINDS and watts < waiting_watts:
+                _note(
+                    f"warning: the blocking power, {waiting_watts:g} W, is above the power of the work, {watts:.1f} W "
+                    f"({each} at {option.clock_mhz} MHz); waiting then seems dearer than work"
+                )
+                return
+
+
+class _Progress:
+    """Says at most once a second how far a computation is."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._due = name, time.monotonic() + 1.0
+
+    def __call__(self, fraction: float) -> None:
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + 1.0
+            _note(f"{self._name}: {fraction:.0%}")
+
+
+def _note(text: str) -> None:
+    write(f"zeus-core: {text}", sys.stderr)
+
+
+def _write_frontier(frontier: Frontier, path: Path) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("time_seconds", "energy_joules"))
+    writer.writerows(zip(frontier.times_seconds.tolist(), frontier.energies_joules.tolist(), strict=True))
+    write_atomically(path, text.getvalue())
+
+
+def _draw(arguments: argparse.Namespace, frontier: Frontier, plans: list[Plan]) -> None:
+    if arguments.pictures == "none":
+        return
+    if importlib.util.find_spec("matplotlib") is None:
+        write("no pictures: drawing needs matplotlib: pip install 'zeus-core[plot]'", sys.stdout)
+        return
+    from zeus_core.pipeline.pictures import draw_frontier, draw_timelines
+
+    draw_frontier(frontier, plans, arguments.output / f"frontier.{arguments.pictures}")
+    draw_timelines(frontier.problem.profile, [plans[0], plans[-1]], arguments.output / f"timeline.{arguments.pictures}")
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(entry) for entry in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)} is not a power in watts, or one for each stage: 80 or 80,75"
+        ) from None
+
+
+def _counts(text: str) -> list[int]:
+    return [count(entry) for entry in text.split(",")]
+
+
+def _watts(text: str) -> float:
+    return number(text, 0.0, 1e9, "is not a number of watts, 0 to 1e9, such as 200")
+
+
+def _joules(text: str) -> float:
+    return number(text, 0.0, 1e9, "is not a number of joules, 0 to 1e9, such as 0.5")
+
+
+def _fraction(text: str) -> float:
+    return number(text, 0.0, 1.0, "is not a fraction from 0 to 1, such as 0.005")
+
+
+def _example_profile(gpus: int | list[int] = 1, node_power_watts: float = 0.0) -> PipelineProfile:
+    """Return the profile `gpt3-like`: eight stages, as those of a large language model on GPUs of 400 W.
+
+    The power rises with the clock linearly at first, then with its cube, as that of GPUs does.
+    """
+    from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile
+
+    profiles = []
+    for stage, weight in enumerate(_WEIGHTS):
+        for kind, usual_seconds in _SECONDS.items():
+            options = []
+            for clock in _CLOCKS_MHZ:
+                ratio = clock / _CLOCKS_MHZ[0]
+                time = weight * usual_seconds * (_BOUND_BY_CLOCK[kind] / ratio + 1 - _BOUND_BY_CLOCK[kind])
+                watts = _IDLE_WATTS + (_WORK_WATTS - _IDLE_WATTS) * (0.3 * ratio + 0.7 * ratio**3)
+                options.append(MeasuredOption(clock, round(time, 6), round(watts * time, 4)))
+            profiles.append(InstructionProfile(stage, kind, tuple(options)))
+    return PipelineProfile(profiles, _IDLE_WATTS, gpus, node_power_watts)

@@ -1,0 +1,1 @@
+"""The pure planner: profiles and schedules of pipelines -> frontier -> plans of clocks."""

@@ -1,0 +1,1 @@
+"""Plans whose clock switches have a price."""

@@ -1,0 +1,103 @@
+"""Plans whose clock switches have a price: few switches, each of which saves more than it costs.
+
+A bound with its prices of time (`_switch_bound.py`), clocks to begin with, by these prices (`_switch_starts.py`), and a
+local search (`_switch_search.py`) from the cheapest of them. The simple plans behind `zeus_core.pipeline.baselines` are
+among the starts, and the search only lowers the cost, so no plan takes more energy than they do.
+`benchmarks/plan_switching.py` measures what each part saves.
+
+Time, energy and dwell are always those that `zeus_core.pipeline.planner.execution` predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from zeus_core.errors import UsageError
+from zeus_core.pipeline.planner.clock_options import CostedOption
+from zeus_core.pipeline.planner.compiled import affordable
+from zeus_core.pipeline.planner.dependencies import Indices
+from zeus_core.pipeline.planner.execution import SwitchPrice, execute
+from zeus_core.pipeline.planner.frontier.frontier import Frontier
+from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.simple_plans import simple_plans
+from zeus_core.pipeline.planner.switching._switch_bound import find_bound
+from zeus_core.pipeline.planner.switching._switch_search import search
+from zeus_core.pipeline.planner.switching._switch_starts import one_clock_per_rank, starts_by_prices
+from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, RunState, SwitchTask, run
+
+__all__ = ["SwitchingPlan", "plan_switches"]
+
+# The cheapest starts that the search begins from, and the instructions it visits from each. On 60 problems of
+# `benchmarks/plan_switching.py` (26 November 2026) 1, 4 and 12 starts save 12.42, 12.49 and 12.51 % in the mean.
+_STARTS = 4
+_VISITS = 6_000_000
+
+
+class SwitchingPlan(NamedTuple):
+    """Clocks, and how far they can be from the best.
+
+    Attributes:
+        options: The option of each instruction, in the order of `Problem.graph`.
+        bound_joules: No plan for the same problem takes less energy than this over its iteration time, or, if the GPUs
+            wait until a later time, than this and the waiting after that of this plan.
+    """
+
+    options: list[CostedOption]
+    bound_joules: float
+
+
+def plan_switches(
+    frontier: Frontier, limit_seconds: float, is_waiting: bool, price: SwitchPrice, effort: float = 1.0
+) -> SwitchingPlan:
+    """Choose a clock for each instruction, so that the iteration with its switches keeps a time.
+
+    Args:
+        frontier: The frontier of the pipeline.
+        limit_seconds: The longest iteration time.
+        is_waiting: See `Frontier.at`.
+        price: That of a switch.
+        effort: Search effort relative to the default.
+
+    Raises:
+        UsageError: Not even one clock per rank keeps the time.
+    """
+    problem, point = frontier.problem, frontier.at(limit_seconds, is_waiting)
+    numbered = NumberedProblem.from_problem(problem)
+    task = numbered.priced(limit_seconds, is_waiting, price)
+    bound = find_bound(task, point.price_watts[numbered.instruction], point.arc_price_watts[numbered.arc], effort)
+    simple = [numbered.chosen(options) for options in simple_plans(problem, limit_seconds)]
+    starts = _cheapest_first(task, [*simple, one_clock_per_rank(task), *starts_by_prices(task, bound.price_watts)])
+    if not starts:
+        raise _too_short(problem, limit_seconds, price)
+    state = RunState.for_task(task)
+    found = [chosen.copy() for chosen in starts[:_STARTS]]
+    for seed, chosen in enumerate(found):
+        search(task, chosen, state, int(effort * affordable(_VISITS)), seed)
+    best = _cheapest_first(task, [*found, starts[0]])[0]
+    joules = bound.cost_joules + problem.transfer_joules
+    if is_waiting:
+        joules += problem.blocking_power_watts * run(task, best, state)[0]
+    else:
+        joules = max(joules, float(frontier.energy_joules(limit_seconds)))
+    return SwitchingPlan(numbered.options(best), joules)
+
+
+def _cheapest_first(task: SwitchTask, plans: Iterable[Indices]) -> list[Indices]:
+    """Return the plans that keep limit and dwell, each once, by their cost."""
+    costs: dict[bytes, tuple[float, Indices]] = {}
+    state = RunState.for_task(task)
+    for chosen in plans:
+        seconds, dwell, cost = run(task, chosen, state)
+        if seconds <= task.limit_seconds and dwell >= task.dwell_seconds:
+            costs[chosen.tobytes()] = cost, chosen
+    return [chosen for _, chosen in sorted(costs.values(), key=lambda found: found[0])]
+
+
+def _too_short(problem: Problem, limit_seconds: float, price: SwitchPrice) -> UsageError:
+    result = execute(problem, [problem.highest_clock_options[kind] for kind in problem.kind_of.tolist()], price)
+    return UsageError(
+        f"time_seconds is {limit_seconds!r}, but with {price.seconds!r} s for each switch of a clock the shortest "
+        f"iteration found takes {result.time_seconds!r} s, at the highest clocks, and has "
+        f"{result.shortest_dwell_seconds!r} s between switches"
+    )

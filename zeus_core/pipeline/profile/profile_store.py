@@ -1,0 +1,93 @@
+"""Profiles kept for the same job to continue with: in a file, or in a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zeus_core._codec import decode, encode
+from zeus_core._documents import JsonFormat, JsonStore
+from zeus_core._validate import shown
+from zeus_core.errors import UsageError
+from zeus_core.pipeline.profile.job_profile import JobProfile
+from zeus_core.pipeline.profile.pipeline_job import PipelineJob
+from zeus_core.pipeline.profile.rank_profile import RankProfile
+
+__all__ = ["kept_profile", "profile_to_json", "save_profile"]
+
+_FORMAT = JsonFormat("zeus-core pipeline profile of a job", 3)
+
+_logger = logging.getLogger(__name__)
+
+
+def profile_to_json(profile: JobProfile) -> dict[str, Any]:
+    """Return a profile and the fingerprint of its job, in JSON types."""
+    return _FORMAT.document(_fields(profile))
+
+
+def save_profile(path: str, profile: JobProfile) -> None:
+    """Save a profile in a file, which is replaced as a whole. Never raises."""
+    _store(path, profile.job).save(_fields(profile))
+
+
+def kept_profile(job: PipelineJob, checkpoint: Any, path: str | None) -> JobProfile | None:
+    """Return the profile that an earlier run of this job has kept.
+
+    Args:
+        job: The job.
+        checkpoint: The profile of a checkpoint, as `profile_to_json` made it; empty without one.
+        path: The user's file, which is read if there is no checkpoint; None without one.
+
+    Returns:
+        The profile; None if there is none, or if it cannot be used, which is logged.
+    """
+    if checkpoint:
+        try:
+            return _profile(job, _FORMAT.fields(checkpoint))
+        except UsageError as error:
+            _logger.warning("the profile of the checkpoint is not used; measuring again: %s", error)
+            return None
+    return None if path is None else _store(path, job).load(lambda fields: _profile(job, fields))
+
+
+def _store(path: str, job: PipelineJob) -> JsonStore:
+    return JsonStore(Path(path), _FORMAT, "profile", {"fingerprint": json.loads(json.dumps(job.fingerprint))})
+
+
+def _fields(profile: JobProfile) -> dict[str, Any]:
+    return {"fingerprint": profile.job.fingerprint, "ranks": encode(profile.ranks)}
+
+
+def _profile(job: PipelineJob, fields: Mapping[str, Any]) -> JobProfile:
+    _check_fingerprint(fields.get("fingerprint"), json.loads(json.dumps(job.fingerprint)))
+    ranks = decode(tuple[RankProfile, ...], _with_new_fields(fields.get("ranks")), "ranks")
+    if len(ranks) != len(job.ranks):
+        raise UsageError(f"it holds profiles of {len(ranks)} ranks; this job has {len(job.ranks)}")
+    profile = JobProfile(job, ranks)
+    profile.check_usable()
+    return profile
+
+
+def _with_new_fields(ranks: Any) -> Any:
+    """Return the ranks of a file, which may have been written before there was a power of waiting by the clock."""
+    if not isinstance(ranks, list):
+        return ranks
+    return [{"blocking_watts_by_clock": [], **rank} if isinstance(rank, Mapping) else rank for rank in ranks]
+
+
+def _check_fingerprint(saved: Any, wanted: Sequence[Mapping[str, Any]]) -> None:
+    if saved == wanted:
+        return
+    if not isinstance(saved, list):
+        raise UsageError(f"its fingerprint is {shown(saved)}; it must be a list")
+    if len(saved) != len(wanted):
+        raise UsageError(f"it was measured with {len(saved)} ranks; this job has {len(wanted)}")
+    for rank, (theirs, ours) in enumerate(zip(saved, wanted, strict=True)):
+        if not isinstance(theirs, Mapping):
+            raise UsageError(f"rank {rank} was {theirs}, and is now {ours}")
+        for name in {**ours, **theirs}:
+            if theirs.get(name) != ours.get(name):
+                raise UsageError(f"the {name} of rank {rank} was {theirs.get(name)}, and is now {ours.get(name)}")
