@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from zeus_core.electricity import RecordedSignal, Signal
-from zeus_core.electricity._signal import mean_value
+from zeus_core.electricity.signal import mean_value
 from zeus_core.optimizer.carbon_aware import OperatingPoint, WorkController
-from zeus_core.optimizer.carbon_aware._outlook import foreseen
-from zeus_core.optimizer.carbon_aware._replay import best_static, replay
+from zeus_core.optimizer.carbon_aware._signal_replay import best_static, replay
+from zeus_core.optimizer.carbon_aware.outlook import foreseen
 
 LARGEST_LOSS_TO_STATIC = 0.005
 LEAST_SHARE_OF_FORESIGHT = 0.9  # on daily grids

@@ -28,9 +28,9 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDriver, build_library  # noqa: E402
-from zeus_core.device.nvml._gpu import NvmlGpu  # noqa: E402
-from zeus_core.device.nvml._session import NvmlSession  # noqa: E402
-from zeus_core.device.remote._client import RemoteControl  # noqa: E402
+from zeus_core.device.nvml.nvml_gpu import NvmlGpu  # noqa: E402
+from zeus_core.device.nvml.nvml_session import NvmlSession  # noqa: E402
+from zeus_core.device.remote.client import RemoteControl  # noqa: E402
 
 MEDIAN_MICROSECONDS = 150.0
 BUSY_P99_MICROSECONDS = 1000.0
@@ -70,7 +70,7 @@ while True:
 
 BUSY_CLIENT = """
 import sys, time
-from zeus_core.device.remote._client import RemoteControl
+from zeus_core.device.remote.client import RemoteControl
 remote = RemoteControl(sys.argv[1], "power_limit")
 watts = 300
 while True:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from tests.support.kept_runs import interrupted_run  # noqa: E402
-from zeus_core.report._run_metrics import energy_interval  # noqa: E402
+from zeus_core.report.run_metrics import energy_interval  # noqa: E402
 from zeus_core.training.record.run_file import read_run  # noqa: E402
 
 LEAST_SHARE = 0.93

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset  # noqa: E402
-from zeus_core.device.simulated._power_model import OperatingPoint  # noqa: E402
+from zeus_core.device.simulated.power_model import OperatingPoint  # noqa: E402
 from zeus_core.mixed.levelling._leveller import Leveller, mean_longest  # noqa: E402
 from zeus_core.testing import VirtualTime  # noqa: E402
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset  # noqa: E402
 from zeus_core.monitor import ZeusMonitor  # noqa: E402
-from zeus_core.optimizer.micro_batch._search import divisors  # noqa: E402
+from zeus_core.optimizer.micro_batch.micro_batch_search import divisors  # noqa: E402
 from zeus_core.pytorch import MicroBatches, SimulatedBatches, SimulatedCompute  # noqa: E402
 from zeus_core.testing import VirtualTime  # noqa: E402
 

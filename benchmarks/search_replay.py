@@ -31,14 +31,14 @@ from _sweeps import Sweep, read_sweeps  # noqa: E402
 
 from zeus_core.measurement import Measurement  # noqa: E402
 from zeus_core.search import AdaptiveSearch, GoldenSectionSearch, GridSearch, Search, Trial  # noqa: E402
-from zeus_core.search._objectives import (  # noqa: E402
+from zeus_core.search._prior import CurvePrior, read_prior  # noqa: E402
+from zeus_core.search.objectives import (  # noqa: E402
     Energy,
     MaxSlowdownConstraint,
     OptimumSelector,
     PowerLimitMeasurement,
     ZeusCost,
 )
-from zeus_core.search._prior import CurvePrior, read_prior  # noqa: E402
 
 FACTOR, BROKEN_BY = 1.1, 0.01
 STEPS = 40  # of a trial: as many as the optimizer measures by default

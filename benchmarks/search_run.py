@@ -33,8 +33,8 @@ from _sweeps import Sweep, read_sweeps  # noqa: E402
 from zeus_core.device import Work, find_preset  # noqa: E402
 from zeus_core.measurement import Measurement  # noqa: E402
 from zeus_core.search import GridSearch, Trial  # noqa: E402
-from zeus_core.search._objectives import MaxSlowdownConstraint, PowerLimitMeasurement  # noqa: E402
 from zeus_core.search._prior import CurvePrior, read_prior  # noqa: E402
+from zeus_core.search.objectives import MaxSlowdownConstraint, PowerLimitMeasurement  # noqa: E402
 from zeus_core.search.run.adaptive_run_search import AdaptiveRunSearch  # noqa: E402
 from zeus_core.search.run.fixed_trials import FixedTrials  # noqa: E402
 from zeus_core.search.run.run_search import RunSearch  # noqa: E402

@@ -22,10 +22,10 @@ from zeus_core.attribution.updates import Knot
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
-from zeus_core.tracing._facts import ClockPoint
-from zeus_core.tracing._merge import merge, traces_in
-from zeus_core.tracing._recorder import TraceRecorder
-from zeus_core.tracing._trace_file import Trace, trace_path, write_trace
+from zeus_core.tracing.facts import ClockPoint
+from zeus_core.tracing.merge import merge, traces_in
+from zeus_core.tracing.recorder import TraceRecorder
+from zeus_core.tracing.trace_file import Trace, trace_path, write_trace
 from zeus_core.training import TrainingEnergy
 
 STEP_SECONDS = 0.010

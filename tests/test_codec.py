@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core._codec import decode, encode
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 
 

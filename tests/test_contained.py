@@ -3,7 +3,7 @@
 import pytest
 
 from zeus_core.adapters import contained
-from zeus_core.adapters._contained import log_fault
+from zeus_core.adapters.contained import log_fault
 from zeus_core.errors import UsageError
 
 

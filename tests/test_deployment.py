@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zeus_core.cli._program import _make_parser
+from zeus_core.cli.program import _make_parser
 from zeus_core.daemon._policy_file import read_policy
 
 ROOT = Path(__file__).parent.parent
@@ -116,7 +116,7 @@ def test_the_daemon_alone_has_a_capability_and_sees_all_processes():
     assert found["DaemonSet"]["spec"]["selector"]["matchLabels"] == labels
 
 
-def test_a_training_has_no_right_and_is_in_the_group_of_the_daemon():
+def test_a_training_is_without_rights_and_in_the_daemons_group():
     pod = pod_of(documents("train.yaml")["Job"])
     train = container(pod, "train")
     assert pod["securityContext"]["runAsNonRoot"]

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from zeus_core.cli._program import _COMMANDS
+from zeus_core.cli.program import _COMMANDS
 from zeus_core.optimizer import __main__ as search
 from zeus_core.pipeline import __main__ as pipeline
 
@@ -76,7 +76,7 @@ def test_a_table_of_evidence_is_kept_until_its_benchmark_runs_again(tmp_path):
 
 
 @pytest.mark.parametrize("text", DIAGRAMS)
-def test_every_state_diagram_is_a_picture_in_the_page_that_needs_no_network(text):
+def test_every_state_diagram_is_a_picture_that_needs_no_network(text):
     picture = ElementTree.fromstring(DIAGRAM.draw(text))
     words = {element.text for element in picture.iter("text")}
     labels = {line.partition(" : ")[2] for line in text.splitlines() if " : " in line}

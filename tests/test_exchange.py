@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from zeus_core.errors import DriverFaultError, WorldError
-from zeus_core.ports._exchange import Exchange
-from zeus_core.ports._world import SoloWorld
+from zeus_core.ports.exchange import Exchange
+from zeus_core.ports.world import SoloWorld
 from zeus_core.testing import ThreadWorld
 
 
@@ -38,7 +38,7 @@ def test_values_come_by_rank_and_decisions_from_the_first():
     assert ThreadWorld.run(3, rank_main) == [([0, 10, 20], "rank 0")] * 3
 
 
-def test_a_fault_on_one_rank_is_an_error_on_all_and_the_next_exchange_is_new():
+def test_a_fault_on_one_rank_fails_all_but_not_the_next_exchange():
     def rank_main(world):
         exchange = Exchange(world)
         first = outcome(lambda: exchange.gather(lambda: failing() if world.rank == 1 else None))
@@ -173,7 +173,7 @@ class Answer(NamedTuple):
     reason: str | None = None
 
 
-def test_values_of_a_class_cross_to_other_ranks_and_stay_as_they_are_in_one_process():
+def test_values_of_a_class_cross_ranks_and_are_unchanged_in_one_process():
     def rank_main(world):
         exchange = Exchange(world)
         told = exchange.gather_of(Answer, lambda: Answer(100 + world.rank), Phase.FIRST)
@@ -186,7 +186,7 @@ def test_values_of_a_class_cross_to_other_ranks_and_stay_as_they_are_in_one_proc
     assert alone.decide_of(object, lambda: own) is own
 
 
-def test_a_fault_in_a_job_of_one_process_is_reported_at_once_and_at_every_exchange_of_a_class():
+def test_a_fault_in_a_single_process_is_reported_at_every_class_exchange():
     faults = []
     exchange = Exchange(SoloWorld(), faults.append)
     with pytest.raises(DriverFaultError, match="no GPU"):

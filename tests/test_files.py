@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from zeus_core._documents import JsonFormat, JsonStore, parse_json
-from zeus_core._files import folder_lock, write_atomically
 from zeus_core.errors import UsageError
+from zeus_core.files import folder_lock, write_atomically
 
 FORMAT = JsonFormat("zeus-core test", 2)
 

@@ -2,7 +2,9 @@
 
 import ast
 import importlib.util
+import runpy
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -24,8 +26,8 @@ FRAMEWORKS = {
 INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 
 # The drawing of ARCHITECTURE.md: each part of the core with the parts it may import.
-VALUES = {"errors", "_units", "measurement"}
-TOOLS = {"_codec", "_validate", "_files", "_documents", "_record", "_identity", "_nvml", "_process"}
+VALUES = {"errors", "units", "measurement"}
+TOOLS = {"codec", "validate", "files", "_documents", "_record", "_identity", "_nvml", "process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "_step_gaps", "adapters"}
 WINGS = {
     "daemon",
@@ -86,7 +88,7 @@ def name_of(path: Path) -> str:
 
 
 def part_of(module: str) -> str:
-    """The part of the core a module belongs to: "device" of "zeus_core.device._gpu", "" of "zeus_core" itself."""
+    """The part of the core a module belongs to: "device" of "zeus_core.device.gpu", "" of "zeus_core" itself."""
     apart = (part for name, part in FOLDERS_APART.items() if module.startswith(f"zeus_core.{name}"))
     return next(apart, [*module.split("."), ""][1])
 
@@ -196,16 +198,16 @@ def test_no_two_modules_import_each_other_even_in_a_round_about_way():
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def test_following_a_signal_knows_no_search_of_a_setting_and_the_search_none_of_electricity():
-    folder, search = CORE / "optimizer" / "carbon_aware", "zeus_core.optimizer._global_setting"
+def test_following_a_signal_and_a_search_know_nothing_of_each_other():
+    folder, search = CORE / "optimizer" / "carbon_aware", "zeus_core.optimizer.global_setting"
     assert not [path for path in folder.rglob("*.py") for module in imported_by(path) if module.startswith(search)]
     users = {
         path.name
-        for path in (CORE / "optimizer" / "_global_setting").rglob("*.py")
+        for path in (CORE / "optimizer" / "global_setting").rglob("*.py")
         for module in imported_by(path)
         if module.startswith(("zeus_core.optimizer.carbon_aware", "zeus_core.electricity"))
     }
-    assert users == {"_search_optimizer.py", "_search_options.py"}, "those that take the argument of the user"
+    assert users == {"search_optimizer.py", "search_options.py"}, "those that take the argument of the user"
 
 
 def test_only_the_folder_for_torch_imports_a_framework():
@@ -252,7 +254,7 @@ def test_the_public_list_of_a_package_is_complete_and_true(path):
     assert len(public) == len(set(public))
 
 
-def test_no_class_of_an_integration_is_more_than_one_below_a_base_that_is_not_ours():
+def test_no_integration_class_is_more_than_one_below_a_foreign_base():
     """Adapters are composed: a framework's base, and one class of ours below it."""
     paths = REPOSITORY.glob("integrations/*/*/**/*.py")
     classes = [node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
@@ -265,3 +267,19 @@ def test_no_class_of_an_integration_is_more_than_one_below_a_base_that_is_not_ou
         (name, base) for name, own in bases.items() for base in own & bases.keys() if bases[base] - {"ABC", "Protocol"}
     }
     assert deeper == set()
+
+
+def test_an_underscore_is_private_to_its_package():
+    assert runpy.run_path(str(REPOSITORY / "tools" / "private_doors.py"))["private_imports"]() == []
+
+
+def test_a_name_is_that_of_one_module_alone():
+    """But for `auto`, which users import from each integration."""
+    paths = [*MODULES, *REPOSITORY.glob("integrations/*/*/**/*.py")]
+    names = Counter(path.stem.lstrip("_") for path in paths if not path.stem.startswith("__"))
+    assert {name for name, count in names.items() if count > 1} <= {"auto"}
+
+
+def test_no_folder_has_more_than_fifteen_modules():
+    folders = Counter(path.parent for path in [*MODULES, *REPOSITORY.glob("integrations/*/*/**/*.py")])
+    assert {str(folder): count for folder, count in folders.items() if count - 1 > 15} == {}  # without `__init__`

@@ -88,7 +88,7 @@ def test_the_published_names_are_views_of_the_records():
     assert Measurement.from_energies(1.0, {0: 1.0}, {0: 2.0}, {0: 3.0}).node_energy_joules == 6.0
 
 
-def test_a_kind_that_was_not_measured_is_none_and_no_gpus_take_nothing():
+def test_an_unmeasured_kind_is_none_and_no_gpus_use_nothing():
     alone = Measurement(2.0, {})
     assert (alone.gpu_energy, alone.gpu_method, alone.gpu_uncertainty_joules) == ({}, {}, {})
     for name in ("energy", "uncertainty_joules", "method"):
@@ -115,7 +115,7 @@ def test_a_measurement_cannot_be_changed():
 
 class TestRanks:
     @given(st.lists(measurements(), min_size=1, max_size=4))
-    def test_a_device_that_every_rank_sees_counts_once_by_the_lowest_rank_that_knows(self, ranks):
+    def test_a_device_every_rank_sees_counts_once_by_the_lowest_knowing_rank(self, ranks):
         job = Measurement.from_ranks(ranks)
         assert job.time == max(rank.time for rank in ranks)
         assert job.devices.keys() == ranks[0].devices.keys()
@@ -172,7 +172,7 @@ class TestJson:
         with pytest.raises(UsageError, match=rf"gpu/0/GPU-0'\]\.{next(iter(changes))} is "):
             Measurement.from_json(measurement.to_json())
 
-    def test_a_negative_uncertainty_is_a_usage_error_but_the_energy_of_a_difference_may_be_negative(self):
+    def test_only_the_energy_of_a_difference_may_be_negative_never_an_uncertainty(self):
         difference = Measurement(1.0, {GPUS[0]: DeviceEnergy(-0.5, 1.0)})
         assert Measurement.from_json(difference.to_json()) == difference
         with pytest.raises(UsageError, match=r"\[GPU 0\]\.uncertainty_joules is -1\.0"):

@@ -81,7 +81,7 @@ class Verdicts(Events):
             self.received.append(event.gap_seconds)
 
 
-def test_a_step_begins_with_the_verdict_on_all_time_since_the_latest_one(monitor, gpu):
+def test_a_step_begins_with_the_verdict_on_time_since_the_last(monitor, gpu):
     verdicts = Verdicts()
     energy = TrainingEnergy(monitor, quiet=True)
     energy.add_observer(verdicts)
@@ -120,7 +120,7 @@ def test_an_observer_that_is_added_during_training_receives_its_beginning_first(
     assert seen.received[0].steps_left == 2
 
 
-def test_the_fault_of_an_observer_costs_the_others_nothing_and_is_logged_once(monitor, gpu, seen, caplog):
+def test_an_observers_fault_costs_others_nothing_and_is_logged_once(monitor, gpu, seen, caplog):
     optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=0, profile_steps=4)
     energy = TrainingEnergy(optimizer=optimizer, quiet=True)
     energy.add_observer(Broken())
@@ -132,9 +132,9 @@ def test_the_fault_of_an_observer_costs_the_others_nothing_and_is_logged_once(mo
     assert seen.received == [TrainBegin(), *STEP * 20, TrainEnd()]
     assert energy.summary.steps == 20
     assert optimizer.trials
-    assert [record.getMessage() for record in caplog.records if record.name == "zeus_core.training._energy"] == [
-        'Broken.receive failed; training continues: "a fault of the user\'s"'
-    ]
+    assert [
+        record.getMessage() for record in caplog.records if record.name == "zeus_core.training._training_energy"
+    ] == ['Broken.receive failed; training continues: "a fault of the user\'s"']
     with pytest.raises(UsageError, match="observer is 3"):
         energy.add_observer(3)
 

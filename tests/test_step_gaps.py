@@ -107,7 +107,7 @@ def test_a_loop_that_reports_no_begin_of_steps_has_no_gaps():
 
 
 @pytest.mark.parametrize("reports", ["by itself", "through TrainingEnergy"])
-def test_a_step_that_is_searched_and_accounted_has_one_event_in_the_queue(gpu, time_source, reports):
+def test_a_step_both_searched_and_accounted_has_one_queued_event(gpu, time_source, reports):
     device = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
     monitor = ZeusMonitor(gpus=[device], time_source=time_source, synchronize=lambda _: None)
     search = GlobalPowerLimitOptimizer(monitor, quiet=True)

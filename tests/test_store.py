@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core._codec import encode
+from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer._trial_store import Conditions, JsonTrialStore, NoTrialStore
+from zeus_core.optimizer.trial_store import Conditions, JsonTrialStore, NoTrialStore
 from zeus_core.search import Trial
 from zeus_core.testing.contracts import TrialStoreContract
 
@@ -126,8 +126,8 @@ class TestJobsThatShareAFile:
         assert [JsonTrialStore(path).load(job)[0].setting for job in jobs] == list(range(100, 120))
         assert names_in(path.parent) == [path.name]
 
-    def test_the_profiles_that_were_saved_longest_ago_leave_a_file_that_is_full(self, path, monkeypatch):
-        monkeypatch.setattr("zeus_core.optimizer._trial_store._MAX_PROFILES", 3)
+    def test_the_oldest_profiles_are_removed_from_a_full_file(self, path, monkeypatch):
+        monkeypatch.setattr("zeus_core.optimizer.trial_store._MAX_PROFILES", 3)
         jobs = [replace(A40S, work={"batch": size}) for size in range(4)]
         for job in (*jobs[:3], jobs[0], jobs[3]):
             JsonTrialStore(path).save(job, TRIALS)
@@ -157,7 +157,7 @@ class TestJobsThatShareAFile:
 
     def test_processes_that_save_at_the_same_time_lose_nothing(self, path, monkeypatch):
         """A writer that reads, and is overtaken before it writes, would drop what the other has added."""
-        monkeypatch.setattr("zeus_core._files._LOCK_SECONDS", 100.0)  # the machine may be busy
+        monkeypatch.setattr("zeus_core.files._LOCK_SECONDS", 100.0)  # the machine may be busy
         children = []
         for number in range(3):
             child = os.fork()
@@ -172,7 +172,7 @@ class TestJobsThatShareAFile:
         assert len(json.loads(path.read_text())["profiles"]) == 18
 
     def test_a_lock_that_somebody_holds_for_ever_is_not_waited_for(self, path, monkeypatch):
-        monkeypatch.setattr("zeus_core._files._LOCK_SECONDS", 0.05)
+        monkeypatch.setattr("zeus_core.files._LOCK_SECONDS", 0.05)
         descriptor = os.open(path.parent, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
@@ -227,7 +227,7 @@ class TestFilesThatAreNotUsed:
         assert JsonTrialStore(path).load(A40S) == TRIALS[:1]
         assert JsonTrialStore(path).load(others) == TRIALS
 
-    def test_a_file_of_the_first_version_which_does_not_tell_its_conditions_is_kept_aside(self, path, caplog):
+    def test_a_first_version_file_without_its_conditions_is_set_aside(self, path, caplog):
         first = {"format": "zeus-core trials", "version": 1, "devices": ["A40", "A40"], "trials": encode(TRIALS)}
         path.write_text(json.dumps(first))
         assert JsonTrialStore(path).load(A40S) == []
@@ -264,14 +264,14 @@ class TestPathsThatCannotBeUsed:
         assert "profile.json" in record.getMessage()
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root writes where it likes")
-    def test_a_folder_without_the_right_to_write_is_warned_of_and_nothing_else(self, path, caplog):
+    def test_a_folder_without_write_permission_causes_a_warning_and_nothing_else(self, path, caplog):
         path.parent.chmod(0o500)
         JsonTrialStore(path).save(A40S, TRIALS)
         path.parent.chmod(0o700)
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
     @pytest.mark.parametrize("length", [250, 300], ids=["only its neighbours'", "its own"])
-    def test_a_name_too_long_for_the_file_system_is_warned_of_and_nothing_else(self, tmp_path, caplog, length):
+    def test_a_name_too_long_for_the_file_system_only_causes_a_warning(self, tmp_path, caplog, length):
         path = tmp_path / ("p" * length)
         with contextlib.suppress(OSError):
             path.write_text("damaged")

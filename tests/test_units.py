@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core._units import (
+from zeus_core.units import (
     joules_from_microjoules,
     joules_from_millijoules,
     milliwatts_from_watts,
@@ -36,7 +36,7 @@ def test_millijoules_and_microjoules_of_the_same_energy_are_the_same_joules(ener
 
 
 @given(driver_values, driver_values)
-def test_more_in_the_unit_of_the_driver_is_never_less_in_the_unit_of_the_core(first, second):
+def test_more_in_the_drivers_unit_is_never_less_in_ours(first, second):
     lower, higher = sorted((first, second))
     for convert in (watts_from_milliwatts, joules_from_millijoules, joules_from_microjoules):
         assert convert(lower) <= convert(higher)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zeus_core import _validate
+from zeus_core import validate as _validate
 from zeus_core.errors import UsageError
 
 

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zeus_core._files import folder_lock, is_special, write_atomically
-from zeus_core._validate import shown
 from zeus_core.errors import UsageError
-
-__all__ = ["JsonFormat", "JsonStore", "parse_json"]
+from zeus_core.files import folder_lock, is_special, write_atomically
+from zeus_core.validate import shown
 
 T = TypeVar("T")
 

@@ -7,8 +7,6 @@ import sys
 
 from zeus_core._record import Record
 
-__all__ = ["THIS_MACHINE", "ProcessIdentity", "ProcessTable", "job_id", "program_name", "program_token"]
-
 _INITIAL_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux: the namespace that sees all processes
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
 _MAX_PROGRAM_LENGTH = 200

@@ -29,8 +29,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["VARIABLE", "launched", "lightning_callbacks"]
-
 VARIABLE = "ZEUS"
 """Environment variable: "1" enables the frameworks that look for callbacks by themselves, as Lightning does."""
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 
-from zeus_core._units import milliwatts_from_watts, watts_from_milliwatts
 from zeus_core.errors import (
     DeviceError,
     DeviceLostError,
@@ -26,23 +25,11 @@ from zeus_core.errors import (
     NotSupportedError,
     PermissionDeniedError,
 )
+from zeus_core.units import milliwatts_from_watts, watts_from_milliwatts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-__all__ = [
-    "UNINITIALIZED",
-    "BareGpu",
-    "BareNvml",
-    "LimitScope",
-    "clock_command",
-    "device_error",
-    "find_limit_scope",
-    "limit_command",
-    "read_limit",
-    "set_limit",
-]
 
 _LIBRARY = "libnvidia-ml.so.1"
 

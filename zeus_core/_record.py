@@ -16,9 +16,6 @@ else:
         return lambda kind: kind
 
 
-__all__ = ["Record"]
-
-
 @dataclass_transform(frozen_default=True)
 class Record:
     """A value whose fields are those that its class annotates: a frozen dataclass, to type checkers and to readers.

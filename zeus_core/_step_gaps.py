@@ -15,9 +15,7 @@ import math
 from collections import deque
 from typing import Any
 
-from zeus_core.ports._accelerator import seconds_after, torch_event
-
-__all__ = ["StepGaps"]
+from zeus_core.ports.accelerator import seconds_after, torch_event
 
 # As for the steps of a trial: ragged batches differ by less. An evaluation of less than two steps is not worth a word.
 _FACTOR = 2.0

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
-from zeus_core._codec import decode, encode
-from zeus_core._validate import checked_instance, checked_list, checked_mapping
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
+from zeus_core.validate import checked_instance, checked_list, checked_mapping
 
 __all__ = ["Device", "DeviceEnergy", "Kind", "Measurement", "Method"]
 

@@ -7,7 +7,7 @@ from tests.accelerate.test_uneven_batches import prepared, train
 from tests.support.ranks import run_ranks
 from tests.support.simulated_ranks import SimulatedRank
 from tests.support.uneven_training import Regression, check_followed, flat, samples
-from zeus_core._codec import encode
+from zeus_core.codec import encode
 from zeus_core.errors import UsageError, WorldError
 from zeus_core.mixed.pytorch import BatchAllocation
 from zeus_core.optimizer.power_limit import Time
@@ -39,7 +39,7 @@ def train_rank(skip):
 
 
 @pytest.mark.long
-def test_a_loop_that_resumes_within_an_epoch_follows_a_plan_and_has_the_parameters_of_one_process():
+def test_resuming_in_mid_epoch_under_a_plan_gives_one_processs_parameters():
     (alone,) = run_ranks(1, train_alone, 1)
     results, begun, limits = zip(*run_ranks(2, train_rank, 2), strict=True)
     check_followed(results, alone)

@@ -163,7 +163,7 @@ def until_killed(results):
 
 
 @pytest.mark.long
-def test_after_two_kills_the_total_is_the_sum_of_the_parts_up_to_their_last_log(tmp_path):
+def test_after_two_kills_the_total_sums_all_parts_until_their_last_log(tmp_path):
     (first,) = run_processes([(train_until_killed, tmp_path, 35)], read=until_killed, exit_code=-signal.SIGKILL)
     (second,) = run_processes([(train_until_killed, tmp_path, 33)], read=until_killed, exit_code=-signal.SIGKILL)
     (third,) = run_processes(

@@ -259,7 +259,7 @@ def test_nothing_is_left_on_models(tmp_path, monitor):
     assert not loop.model._forward_pre_hooks
 
 
-def test_losses_are_the_same_to_the_last_bit_and_torch_is_as_it_was(tmp_path, monitor, gpu):
+def test_losses_are_identical_to_the_last_bit_and_torch_is_unchanged(tmp_path, monitor, gpu):
     untouched = parts_of_torch()
 
     def trained(loop):

@@ -167,7 +167,7 @@ def test_what_the_loop_logs_is_logged_as_it_is(loop, monitor):
     assert (first["power_w"], first["loss"], first["step"]) == (-1.0, 2.0, 7)
 
 
-def test_the_end_of_training_logs_before_the_trackers_finish_and_leaves_nothing_behind(loop, monitor, gpu):
+def test_the_end_of_training_logs_before_trackers_finish_and_cleans_up(loop, monitor, gpu):
     found = dict(vars(loop.accelerator))
     energy = ZeusAccelerate(loop.accelerator, monitor)
     loop.train_and_log(2)

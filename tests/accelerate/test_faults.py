@@ -127,7 +127,7 @@ class StrictTracker(GeneralTracker):
         self.logged.append(values["loss"])
 
 
-def test_a_tracker_that_does_not_take_our_values_gets_those_of_the_loop(tmp_path, gpu, monitor, without_us, caplog):
+def test_a_tracker_that_rejects_our_values_gets_those_of_the_loop(tmp_path, gpu, monitor, without_us, caplog):
     tracker = StrictTracker()
     losses, _ = train(tmp_path / "with", gpu, monitor, log_with=[tracker])
     assert losses == without_us

@@ -108,7 +108,7 @@ def test_wrong_arguments_are_named(loop, monitor):
         PowerLimitOptimizer(loop.accelerator, monitor, profile_steps=0)
 
 
-def test_a_clock_is_searched_in_place_of_a_limit_if_that_optimizer_is_passed(loop, monitor, gpu, tmp_path):
+def test_a_clock_is_searched_instead_of_a_limit_with_that_optimizer(loop, monitor, gpu, tmp_path):
     optimizer = GlobalClockOptimizer(
         monitor,
         Energy(),

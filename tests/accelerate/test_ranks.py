@@ -118,7 +118,7 @@ def end_on_the_main_process_alone(rank, folder):
     return {"seconds": time.monotonic() - begin, "losses": loop.losses}
 
 
-def test_an_end_on_the_main_process_alone_costs_the_numbers_of_the_end(make_driver, tmp_path):
+def test_an_end_on_the_main_process_alone_costs_the_final_numbers(make_driver, tmp_path):
     driver = make_driver(DeviceSpec())
     answers = run_ranks(driver, end_on_the_main_process_alone, tmp_path)
     assert answers[0]["seconds"] < 60

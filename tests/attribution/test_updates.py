@@ -110,7 +110,7 @@ def test_the_energy_is_read_within_one_update_before_and_after_an_edge():
 
 
 @pytest.mark.parametrize("call_seconds", long_but_first([2e-3, 1e-5]))
-def test_no_half_second_passes_without_a_knot_even_where_the_phase_is_lost(call_seconds):
+def test_every_half_second_has_a_knot_even_where_the_phase_is_lost(call_seconds):
     """Before values of an unclear update made knots too, more than two seconds passed."""
     for seed in range(SEEDS):
         counter = Counter(seed, 0.02, 0.02, call_seconds)
@@ -131,7 +131,7 @@ def test_a_counter_that_begins_again_makes_no_knot_until_an_update():
     assert all(first.at < second.at for first, second in itertools.pairwise(knots))
 
 
-def test_a_counter_that_has_begun_again_makes_a_knot_of_the_first_update_that_it_shows():
+def test_a_restarted_counter_makes_a_knot_of_the_first_update_it_shows():
     """Before its first two values were passed over: a quarter of a second that was not counted, of updates of 20 ms."""
     phase = CounterUpdates(0.1, 15.0)
     for at, joules in [(0.0, 41.0), (0.1, 42.0), (0.2, 43.0), (0.3, 1.0), (0.4, 2.0)]:
@@ -148,7 +148,7 @@ def test_nonsense_makes_no_knot_of_what_was_known_before(nonsense_joules):
     assert told == [41.0, 42.0, 43.0, 44.0]
 
 
-def test_the_last_value_makes_a_knot_though_it_may_be_of_one_of_two_updates():
+def test_the_last_value_makes_a_knot_though_its_update_is_uncertain():
     """Before it was dropped, and up to 0.2 s at the end were estimated, as if one update could hide no more."""
     phase, counter = CounterUpdates(0.02, 15.0), Counter(0, 0.02, 0.005, 1e-4)
     for update in counter.updates[3:60]:

@@ -7,7 +7,7 @@ import pytest
 
 from zeus_core.cli import main
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer._trial_store import Conditions, JsonTrialStore
+from zeus_core.optimizer.trial_store import Conditions, JsonTrialStore
 from zeus_core.search import Trial
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others")

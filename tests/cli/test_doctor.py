@@ -12,8 +12,8 @@ from tests.support.variants import long_but_first
 from zeus_core.cli.doctor import Driver, check_clock_rights, check_driver, check_limit_rights, check_rapl, check_torch
 from zeus_core.cli.doctor.limits import check_limits
 from zeus_core.cli.doctor.rights import Rights, rights_of
-from zeus_core.device.nvml._gpu import NvmlGpu
-from zeus_core.device.nvml._session import NvmlSession
+from zeus_core.device.nvml.nvml_gpu import NvmlGpu
+from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.testing._fake_rapl import FakeRapl
 
 PYTHON = shlex.quote(sys.executable)
@@ -146,7 +146,7 @@ def test_where_there_are_real_gpus_it_says_how_to_use_them_again(on_driver):
     assert checks["NVIDIA driver"]["state"] == "ok"
 
 
-def test_a_limit_below_the_default_is_named_with_what_is_known_of_its_age(on_driver):
+def test_a_limit_below_the_default_is_named_with_its_known_age(on_driver):
     program, driver = on_driver(DeviceSpec(), DeviceSpec(power_limit_watts=300), DeviceSpec(enforced_cap_watts=450))
     check = checks_of(program("doctor", "--json"))["power limit"]
     assert check["state"] == "limited"

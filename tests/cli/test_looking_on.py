@@ -21,7 +21,7 @@ def rows(output):
     return [line.split() for line in output.splitlines() if re.match(r"\s+\d+\.\d ", line)]
 
 
-def test_power_prints_a_line_per_period_with_a_column_per_gpu_and_the_total(on_driver):
+def test_power_prints_a_line_per_period_with_a_column_per_gpu(on_driver):
     program, driver = on_driver(DeviceSpec(), DeviceSpec())
     driver[0].set_load(300.0)
     driver[1].set_load(150.0)
@@ -39,7 +39,7 @@ def test_power_of_chosen_gpus_only(on_driver):
     assert [row[1:] for row in rows(ended.stdout)] == [["150.0", "W", "150.0", "W"]]
 
 
-def test_a_power_that_cannot_be_read_is_a_dash_and_is_explained_once(on_driver):
+def test_an_unreadable_power_is_a_dash_and_explained_once(on_driver):
     program, driver = on_driver(DeviceSpec(), DeviceSpec())
     for function in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"):
         driver[0].fail(function, 15)
@@ -90,7 +90,7 @@ def test_a_gpu_lost_meanwhile_is_not_measured_and_not_zero(on_driver):
     assert errors == ""
 
 
-def test_the_power_of_a_gpu_that_does_not_answer_is_not_shown_as_that_of_another(on_driver):
+def test_a_silent_gpus_power_is_not_shown_as_that_of_another(on_driver):
     program, driver = on_driver(DeviceSpec(), DeviceSpec())
     driver[0].lose()
     ended = program("power", "--count", "1")

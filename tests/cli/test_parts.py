@@ -9,13 +9,13 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.cli._text import table, write
 from zeus_core.cli.meters.energy_totals import summarize, total_to_json
 from zeus_core.cli.meters.metering import open_meter
 from zeus_core.cli.run._child import CommandError, spawn
 from zeus_core.cli.run._guarded_meter import GuardedMeter, within
 from zeus_core.cli.run._run_record import RunRecord
 from zeus_core.cli.run._window_charges import WindowCharges
+from zeus_core.cli.text import table, write
 from zeus_core.device import Work, discover_cpus
 from zeus_core.electricity import Electricity, RecordedSignal
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
@@ -129,7 +129,7 @@ def test_a_driver_that_hangs_is_given_up_and_the_notes_say_so(make_driver, monke
 
 
 @pytest.mark.parametrize("command", [["a\0b"], ["true", "a\0b"]])
-def test_a_command_that_no_system_call_could_take_is_refused_as_by_a_shell(command):
+def test_a_command_no_system_call_accepts_is_refused_like_in_a_shell(command):
     with pytest.raises(CommandError) as caught:
         spawn(command, set())
     assert caught.value.exit_code == 127
@@ -182,7 +182,7 @@ def test_the_fields_of_version_1_of_a_record_stay():
     assert totals == {"energy_kilowatt_hours": "float", "is_complete": "bool", **numbers}
 
 
-def test_the_energy_of_a_window_is_charged_at_the_value_of_its_time(time_source, gpu):
+def test_a_windows_energy_is_charged_at_the_value_of_its_time(time_source, gpu):
     """A third of it was taken at 600 g/kWh, two thirds at 300: the window has seen both."""
     monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=time_source)
     intensity = RecordedSignal([1000.0, 1010.0], [600.0, 300.0], "g/kWh", max_age_seconds=100.0)

@@ -14,9 +14,9 @@ import pytest
 from tests.support.kept_runs import kept_run
 from tests.support.variants import long_but_first
 from zeus_core.cli import main
-from zeus_core.tracing._events import complete
-from zeus_core.tracing._facts import DeviceFacts, RankFacts, Update, Updates
-from zeus_core.tracing._trace_file import Trace, write_document, write_trace
+from zeus_core.tracing._trace_events import complete
+from zeus_core.tracing.facts import DeviceFacts, RankFacts, Update, Updates
+from zeus_core.tracing.trace_file import Trace, write_document, write_trace
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others")  # `main` changes them
 

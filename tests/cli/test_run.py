@@ -28,7 +28,7 @@ def test_the_exit_code_is_that_of_the_command(on_nothing, code):
 
 
 @pytest.mark.parametrize("name", long_but_first(["SIGKILL", "SIGINT", "SIGTERM", "SIGSEGV", "SIGQUIT", "SIGPIPE"], 2))
-def test_a_command_killed_by_a_signal_makes_us_die_of_it_after_the_summary(on_simulated, tmp_path, name):
+def test_a_command_killed_by_a_signal_ends_us_likewise_after_the_summary(on_simulated, tmp_path, name):
     number = getattr(signal, name)
     ended = on_simulated("run", "--output", tmp_path / "run.json", "--", "sh", "-c", f"kill -{number} $$", cwd=tmp_path)
     assert ended.returncode == -number
@@ -56,7 +56,7 @@ def test_an_empty_name_ends_with_127_and_one_sentence(on_nothing):
     assert (ended.returncode, ended.stderr) == (127, "zeus-core: '': command not found\n")
 
 
-def test_a_command_in_a_folder_with_a_space_runs_and_its_output_may_lie_there_too(on_nothing, tmp_path):
+def test_a_command_and_its_output_may_lie_in_a_folder_with_spaces(on_nothing, tmp_path):
     folder = tmp_path / "a folder"
     folder.mkdir()
     for first_line in ("#!/bin/sh\n", ""):
@@ -137,7 +137,7 @@ def test_each_signal_sent_to_us_alone_reaches_the_command_once(on_nothing):
     assert "exit code 7" in errors
 
 
-def test_a_command_that_does_not_expect_sigterm_dies_of_it_and_so_do_we(on_nothing):
+def test_a_command_without_a_sigterm_handler_dies_of_it_and_we_too(on_nothing):
     process = on_nothing.start("run", "--", "sh", "-c", "echo ready; exec sleep 30")
     assert process.stdout.readline() == "ready\n"
     process.terminate()
@@ -156,7 +156,7 @@ def test_an_interrupt_ignored_by_who_started_us_is_ignored_by_the_command(on_not
     assert ignored >> (signal.SIGHUP - 1) & 1
 
 
-def test_a_parent_that_ignores_the_end_of_its_children_does_not_cost_the_exit_code(on_nothing):
+def test_a_parent_that_ignores_ends_of_children_still_gets_the_exit_code(on_nothing):
     program = f"""
 import signal, subprocess
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -197,7 +197,7 @@ def test_the_file_says_what_ran_when_and_how_it_ended(on_simulated, tmp_path):
     assert [path.name for path in (tmp_path / "new folder").iterdir()] == ["run.json"]
 
 
-def test_without_a_gpu_the_command_runs_and_the_summary_says_what_was_not_measured(on_nothing, tmp_path):
+def test_without_a_gpu_the_command_runs_and_the_summary_lists_missing_measurements(on_nothing, tmp_path):
     ended = on_nothing("run", "--gpus", "0", "--output", tmp_path / "run.json", "--", "echo", "hello")
     assert (ended.returncode, ended.stdout) == (0, "hello\n")
     assert "GPUs are not measured" in ended.stderr
@@ -217,7 +217,7 @@ def test_a_driver_that_fails_does_not_keep_the_command_from_running(on_driver, f
     assert "NVML error 999" in ended.stderr
 
 
-def test_a_gpu_that_is_lost_from_the_start_is_named_and_the_others_keep_their_indices(on_driver, tmp_path):
+def test_a_gpu_lost_from_the_start_is_named_and_other_indices_stay(on_driver, tmp_path):
     program, driver = on_driver(DeviceSpec(), DeviceSpec())
     driver[0].lose()
     ended = program("run", "--output", tmp_path / "run.json", "--", "true")
@@ -260,7 +260,7 @@ sys.exit(run_measured(["sh", "-c", "echo ready; read line; exit 3"], meter))
     "function",
     long_but_first(["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"]),
 )
-def test_a_driver_that_hangs_at_the_end_does_not_keep_our_process_from_ending(on_driver, function, usual_seconds):
+def test_a_driver_hanging_at_the_end_does_not_block_process_exit(on_driver, function, usual_seconds):
     program, driver = on_driver(*[DeviceSpec(has_energy_counter="Energy" in function)] * 2)
     driver.set_latency(usual_seconds)  # slow calls are made in threads of their own: nobody may wait for these either
     process = subprocess.Popen([sys.executable, "-c", HURRIED], env=program.environment, **PIPES)
@@ -279,7 +279,7 @@ def test_a_driver_that_hangs_at_the_end_does_not_keep_our_process_from_ending(on
 @pytest.mark.parametrize(
     "function", long_but_first(["nvmlDeviceGetTotalEnergyConsumption", "nvmlInit", "nvmlDeviceGetCount"])
 )
-def test_a_driver_that_hangs_at_the_start_does_not_keep_our_process_from_ending(on_driver, function):
+def test_a_driver_hanging_at_the_start_does_not_block_process_exit(on_driver, function):
     program, driver = on_driver(DeviceSpec(), DeviceSpec())
     driver.set_latency(HANGING_SECONDS, function)
     begin = time.monotonic()

@@ -141,7 +141,7 @@ def test_an_integration_that_fails_costs_a_message_and_nothing_else(folder, on_n
     assert "are not measured: ImportError: too old" in ended.stderr
 
 
-def test_what_is_no_python_program_runs_and_is_said_not_to_be_reached(folder, on_nothing):
+def test_a_command_not_in_python_runs_and_is_reported_as_unreached(folder, on_nothing):
     ended = run(on_nothing, "sh", "-c", "echo $ZEUS; exit 3")
     assert (ended.returncode, ended.stdout) == (3, "1\n")
     assert "sh is not known to run a script or module of Python" in ended.stderr

@@ -139,7 +139,7 @@ def test_a_key_that_sends_a_signal_reaches_the_command_once(
     assert "shell saw 7" in terminal.text if has_shell else code == 7
 
 
-def test_ctrl_c_kills_a_command_that_does_not_expect_it_and_then_us(on_simulated, open_terminal):
+def test_ctrl_c_kills_a_command_without_a_handler_and_then_us(on_simulated, open_terminal):
     terminal = open_terminal(on_simulated, "run", "--", "sh", "-c", "echo ready; exec sleep 30")
     terminal.read_until("ready")
     terminal.type(b"\x03")

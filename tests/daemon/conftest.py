@@ -17,7 +17,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec, NvmlDriver
 from zeus_core._identity import ProcessIdentity
-from zeus_core.device.remote._protocol import VERSION
+from zeus_core.device.remote.protocol import VERSION
 
 ORIGINAL_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS, needs_root=True)
@@ -29,7 +29,7 @@ WAIT_SECONDS = 60.0  # far more than anything takes: timing never decides a test
 # A client that holds a limit until its input ends.
 HOLD_LIMIT = """
     import sys
-    from zeus_core.device.remote._client import RemoteControl
+    from zeus_core.device.remote.client import RemoteControl
     remote = RemoteControl({uuid!r}, "power_limit")
     remote.set(250)
     print("ready", flush=True)

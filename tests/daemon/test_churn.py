@@ -69,7 +69,7 @@ def test_numbers_that_are_used_again_never_hold_or_lose_a_lease(tmp_path):
 
 
 @pytest.mark.long
-def test_a_hundred_thousand_numbers_that_are_used_again_never_hold_or_lose_a_lease(tmp_path):
+def test_a_hundred_thousand_reused_numbers_never_hold_or_lose_a_lease(tmp_path):
     use_numbers_again(tmp_path / "ledger", 100_000, claim_every=25)
 
 
@@ -78,7 +78,7 @@ def test_a_hundred_thousand_numbers_that_are_used_again_never_hold_or_lose_a_lea
 # Forks clients: each holds a random GPU as soon as nobody else does, changes it, and ends in a random way.
 CLIENTS = """
     import contextlib, gc, os, random, signal, sys, time
-    from zeus_core.device.remote._client import RemoteControl
+    from zeus_core.device.remote.client import RemoteControl
     from zeus_core.errors import DeviceHeldError, DriverFaultError
 
     uuids, count, alive, seed = {uuids!r}, {leases}, {clients}, {seed}

@@ -22,7 +22,7 @@ HOLDER = """
 # Those that take long: the command line, the driver's binding, the daemon itself, and what classes are made with.
 LATE = [
     *("argparse", "logging", "numpy", "pathlib", "pynvml", "socket", "zeus_core.cli", "zeus_core.daemon"),
-    *("dataclasses", "inspect", "subprocess", "threading", "typing", "zeus_core._codec", "zeus_core._validate"),
+    *("dataclasses", "inspect", "subprocess", "threading", "typing", "zeus_core.codec", "zeus_core.validate"),
 ]
 
 
@@ -82,7 +82,7 @@ def test_a_second_daemon_leaves_the_leases_of_the_first_alone(world):
     assert state(world) == (250.0, 1410)
 
 
-def test_a_board_whose_driver_hangs_holds_up_neither_the_others_nor_the_daemon(world):
+def test_a_board_with_a_hanging_driver_delays_no_other_and_no_daemon(world):
     left_behind(world)
     world.driver[0].hang("nvmlDeviceSetPowerManagementLimit")
     try:

@@ -18,7 +18,7 @@ SET = "nvmlDeviceSetPowerManagementLimit"
 # Forks clients of a GPU whose driver hangs, and changes another one while they wait.
 CROWD = """
     import gc, os, sys, time
-    from zeus_core.device.remote._client import RemoteControl
+    from zeus_core.device.remote.client import RemoteControl
 
     hanging, other, count = {hanging!r}, {other!r}, {count}
     gc.freeze()
@@ -54,7 +54,7 @@ def set_other(world, connection, watts):
     return connection.ask("set", device=world.uuids[1], value=watts, **LIMIT)
 
 
-def test_while_one_driver_hangs_for_good_the_other_devices_are_served_and_the_daemon_can_be_ended(world):
+def test_while_one_driver_hangs_others_are_served_and_the_daemon_can_end(world):
     crowd = [world.connect() for _ in range(255)]
     other = world.connect()
     hang_with(world, crowd[0])
@@ -84,7 +84,7 @@ def test_while_one_driver_hangs_for_good_the_other_devices_are_served_and_the_da
 
 
 @pytest.mark.long
-def test_beside_256_processes_each_change_of_the_other_device_is_made_within_its_deadline(make_world, capsys):
+def test_beside_256_processes_each_change_of_another_device_meets_its_deadline(make_world, capsys):
     world = make_world(DEVICE, DEVICE)
     world.start_daemon()
     hang_with(world, world.connect())
@@ -115,7 +115,7 @@ def test_a_change_that_returns_after_its_client_has_died_leaves_the_original(wor
     assert world.driver[0].power_limit_watts == ORIGINAL_WATTS
 
 
-def test_a_change_that_waits_behind_one_that_hangs_is_not_made_once_its_client_has_died(world):
+def test_a_change_waiting_behind_a_hanging_one_dies_with_its_client(world):
     first, second = world.connect(), world.connect()
     hang_with(world, first)
     try:
@@ -133,7 +133,7 @@ def test_a_change_that_waits_behind_one_that_hangs_is_not_made_once_its_client_h
     assert world.driver[0].power_limit_watts == ORIGINAL_WATTS
 
 
-def test_a_client_that_sends_requests_without_end_while_one_is_under_way_is_refused(world):
+def test_a_client_that_sends_endless_requests_during_another_is_refused(world):
     client = world.connect()
     hang_with(world, client)
     try:

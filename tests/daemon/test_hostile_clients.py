@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.daemon.conftest import MEMBERS_ALLOWED, ORIGINAL_WATTS, Raw, needs_root, until
 from zeus_core.daemon._connection import Allotment, Entrance
 from zeus_core.daemon._policy import Policy
-from zeus_core.device.remote._protocol import (
+from zeus_core.device.remote.protocol import (
     MAX_REQUEST_BYTES,
     ProtocolError,
     decode_reply,
@@ -105,7 +105,7 @@ def test_any_bytes_are_a_request_or_are_refused(data):
     knob=st.sampled_from(["power_limit", "sm_clock"]),
     value=st.floats(-1e9, 1e9, exclude_min=True, exclude_max=True) | st.integers(-(10**9) + 1, 10**9 - 1),
 )
-def test_a_change_is_read_alike_from_the_words_of_the_client_and_from_any_json(number, device, knob, value):
+def test_a_change_reads_the_same_from_client_words_and_from_any_json(number, device, knob, value):
     fields = {"device": device, "knob": knob, "value": value}
     request = (number, "set", fields)
     line = encode_request(number, "set", f"{encode_members(fields)}")
@@ -168,7 +168,7 @@ def test_a_request_that_is_too_long_is_refused(raw):
 
 
 @needs_root
-def test_the_greeting_comes_first_once_and_in_a_version_that_the_daemon_speaks(common_world, raw):
+def test_the_greeting_comes_first_and_once_in_a_version_the_daemon_speaks(common_world, raw):
     client = raw(greets=False)
     client.send(b'{"id":1,"op":"list"}\n')
     expect_refusal(client, "greeting")
@@ -203,7 +203,7 @@ def test_silent_slow_and_unfinished_clients_delay_nobody(common_world, raw):
 
 
 @needs_root
-def test_requests_that_come_all_at_once_are_answered_in_their_order_and_delay_nobody(common_world, raw):
+def test_simultaneous_requests_are_answered_in_order_and_delay_nobody(common_world, raw):
     many = raw()
     request = b'{"id":%d,"op":"allowed","device":"%s","knob":"power_limit"}\n'
     count = 150  # all replies fit into the socket: a client that leaves more unread is dropped
@@ -242,7 +242,7 @@ def test_a_user_has_so_many_connections_and_the_others_theirs(make_world):
     assert "has 3 connections" in refused.answer["message"]
     assert refused.read() is None
     refused.close()
-    assert world.run("from zeus_core.device.remote._client import DaemonConnection as C; print(C().ask('list'))")[0]
+    assert world.run("from zeus_core.device.remote.client import DaemonConnection as C; print(C().ask('list'))")[0]
     connections.pop().close()
 
     def is_free():
@@ -290,7 +290,7 @@ def test_a_flood_of_refused_connections_is_refused_and_not_all_on_record(make_wo
     assert "result" in client.ask("list")
 
 
-def test_a_flood_of_connections_does_not_keep_the_loop_from_its_other_work(tmp_path):
+def test_a_flood_of_connections_does_not_stop_the_loops_other_work(tmp_path):
     path, count, refused = tmp_path / "daemon.sock", 30, []
 
     class NoServer:

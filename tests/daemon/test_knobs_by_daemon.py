@@ -72,14 +72,14 @@ def crash(world, then):
     return client
 
 
-def test_what_a_daemon_has_restored_after_a_crash_is_nobody_elses_and_is_set_again(world):
+def test_a_daemons_restore_after_a_crash_is_ours_and_set_again(world):
     client = crash(world, ASKS)
     assert client.communicate(timeout=60) == ("False\nTrue\nTrue True\n", "")
     assert 200.0 in [line["new"] for line in world.audited("set")]
     assert state(world) == (ORIGINAL_WATTS, None)
 
 
-def test_a_limit_that_is_not_asked_for_is_set_again_in_the_background_after_a_crash_of_the_daemon(world):
+def test_a_limit_is_set_again_in_the_background_after_a_daemon_crash(world):
     client = crash(world, WAITS)
     until(lambda: state(world)[0] == 250.0, "the setting of the limit")
     output, errors = client.communicate("\n", timeout=60)
@@ -118,7 +118,7 @@ def test_a_limit_of_somebody_else_stays(world):
     until(lambda: state(world) == (350.0, None))
 
 
-def test_a_client_that_was_told_another_original_clock_than_the_daemon_hears_of_it(world):
+def test_a_client_that_knows_another_original_clock_than_the_daemon_is_informed(world):
     output, errors = world.run("""
         from zeus_core.device import discover_gpus
         from zeus_core.settings import SmClockKnob

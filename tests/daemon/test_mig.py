@@ -98,7 +98,7 @@ def test_a_training_that_has_not_asked_for_it_observes(start, policy):
     assert "ZEUS_MIG_LIMITS=1" in said
 
 
-def test_a_training_that_has_asked_for_it_observes_unless_the_administrator_allows_it(start):
+def test_a_training_that_asked_observes_unless_the_administrator_allows_it(start):
     world = start()
     said = trained(world, ZEUS_MIG_LIMITS="1")
     assert changes_of(world) == []

@@ -94,7 +94,7 @@ def policy_of_the_manifest():
 
 
 @pytest.mark.parametrize("name", ["rules", "commands", "Kubernetes"])
-def test_a_policy_of_the_documentation_that_is_cut_anywhere_is_refused_or_allows_no_more(tmp_path, monkeypatch, name):
+def test_a_documented_policy_cut_anywhere_is_refused_or_allows_no_more(tmp_path, monkeypatch, name):
     know_names(monkeypatch)
     texts = dict(zip(("rules", "commands"), policies_of_the_page(), strict=True), Kubernetes=policy_of_the_manifest())
     data = texts[name].encode()
@@ -106,7 +106,7 @@ def test_a_policy_of_the_documentation_that_is_cut_anywhere_is_refused_or_allows
     assert [size for size, _ in accepted] == [len(data) - 1], "without the last line break only"
 
 
-def test_a_policy_that_says_nothing_of_its_end_may_allow_more_where_it_is_cut(tmp_path, monkeypatch):
+def test_a_policy_without_an_end_mark_may_allow_more_where_cut(tmp_path, monkeypatch):
     """Why the page recommends `has_end`."""
     know_names(monkeypatch)
     text = "allow = []\n[limits]\nrequests_per_second = 10\n"

@@ -48,14 +48,14 @@ def test_a_lease_is_paused_and_released(common_world, raw, uuid):
     assert "result" in raw().ask("set", device=uuid, value=300, **LIMIT), "another connection may have it now"
 
 
-def test_a_device_has_one_writer_and_the_refused_one_is_told_who_it_is(common_world, raw, uuid):
+def test_a_device_has_one_writer_and_a_refused_one_learns_its_name(common_world, raw, uuid):
     first = raw()
     first.ask("set", device=uuid, value=250, **LIMIT)
     refusal = raw().ask("set", device=uuid, value=300, **LIMIT)
     assert refusal["error"] == "held"
     assert f"process {os.getpid()} (test) of user 0" in refusal["message"]
     program = """
-        from zeus_core.device.remote._client import RemoteControl
+        from zeus_core.device.remote.client import RemoteControl
         for knob, value in (("power_limit", 300), ("sm_clock", 1410)):
             try:
                 RemoteControl({uuid!r}, knob).set(value)
@@ -76,7 +76,7 @@ def test_one_connection_may_ask_for_several_devices_in_turn(common_world, raw):
     assert [device.power_limit_watts for device in common_world.driver] == [290, 280]
 
 
-def test_requests_for_several_devices_that_come_all_at_once_are_answered_in_their_order(common_world, raw):
+def test_simultaneous_requests_for_several_devices_are_answered_in_order(common_world, raw):
     client, count = raw(), 60
     request = b'{"id":%d,"op":"allowed","device":"%s","knob":"power_limit"}\n'
     uuids = [uuid.encode() for uuid in common_world.uuids]
@@ -107,7 +107,7 @@ def test_many_write_on_one_node(common_world, raw):
         ({"value": -1, **CLOCK}, "usage"),
     ],
 )
-def test_a_value_that_is_not_allowed_changes_nothing_and_the_client_may_go_on(common_world, raw, uuid, fields, error):
+def test_a_refused_value_changes_nothing_and_the_client_may_continue(common_world, raw, uuid, fields, error):
     common_world.driver.clear_calls()
     client = raw()
     assert client.ask("set", device=uuid, **fields)["error"] == error
@@ -150,7 +150,7 @@ def test_the_socket_is_that_of_the_group_alone(common_world):
 
 
 SET = """
-    from zeus_core.device.remote._client import RemoteControl
+    from zeus_core.device.remote.client import RemoteControl
     for knob, value in (("power_limit", {watts}), ("sm_clock", 1410)):
         try:
             print(RemoteControl({uuid!r}, knob).set(value))
@@ -178,7 +178,7 @@ def rules(*tables):
     return f"group = {GROUP}\n" + "\n".join(f"[[allow]]\n{table}" for table in tables)
 
 
-def test_a_member_for_whom_there_is_no_rule_is_refused_and_gets_nothing_else(make_world):
+def test_a_member_without_a_rule_is_refused_and_gets_nothing_else(make_world):
     world = make_world()
     world.write_policy(rules(f"users = [{STRANGER}]"))
     world.start_daemon()
@@ -256,7 +256,7 @@ def test_every_change_is_in_the_audit_log_before_it_is_made(make_world):
     assert stat.S_IMODE(world.audit.stat().st_mode) == 0o640
 
 
-def test_every_refused_request_is_in_the_audit_log_with_who_what_and_why(make_world):
+def test_every_refused_request_is_audited_with_who_what_and_why(make_world):
     world = make_world(DEVICE, DEVICE)
     limits = "power_limit_watts = [200, 300]\ncpu_energy = false"
     world.write_policy(rules(f"users = [{MEMBER}]\ndevices = ['{world.uuids[0]}']\nknobs = ['power_limit']\n{limits}"))
@@ -278,7 +278,7 @@ def test_every_refused_request_is_in_the_audit_log_with_who_what_and_why(make_wo
         ("energy", {"zone": "intel-rapl:0"}, "may not read the energy of CPUs"),
     ]
     program = f"""
-        from zeus_core.device.remote._client import DaemonConnection
+        from zeus_core.device.remote.client import DaemonConnection
         from zeus_core.errors import ZeusError
         connection = DaemonConnection()
         for operation, fields in {[(operation, fields) for operation, fields, _ in asked]!r}:
@@ -318,7 +318,7 @@ def test_refused_connections_and_invalid_requests_are_in_the_audit_log(make_worl
     assert (line["uid"], line["because"]) == (MEMBER, f"user {MEMBER} may not use the zeus-core daemon of this machine")
 
 
-def test_a_driver_that_denies_the_daemon_a_change_is_a_failure_and_no_refused_request(make_world):
+def test_a_change_denied_to_the_daemon_is_a_failure_not_a_refusal(make_world):
     world = make_world(make_spec(is_control_denied=True))
     world.start_daemon()
     assert world.connect().ask("set", device=world.uuids[0], value=250, **LIMIT)["error"] == "denied"

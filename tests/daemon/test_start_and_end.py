@@ -149,7 +149,7 @@ def test_a_policy_that_is_there_in_whatever_form_is_not_the_default(tmp_path):
     assert find_policy(path) == path, "a link that leads nowhere"
 
 
-def test_the_default_policy_of_a_folder_that_is_closed_to_the_daemon_is_refused(make_world):
+def test_the_default_policy_in_a_folder_closed_to_the_daemon_is_refused(make_world):
     """The daemon of an ordinary user, which runs commands: what it cannot see is not absent."""
     world = make_world()
     closed = world.folder / "closed"
@@ -167,7 +167,7 @@ def test_the_default_policy_of_a_folder_that_is_closed_to_the_daemon_is_refused(
     assert str(closed / "daemon.toml") in errors
 
 
-def test_a_rule_for_a_gpu_that_the_machine_does_not_have_is_said(make_world):
+def test_a_rule_for_a_gpu_missing_from_the_machine_is_reported(make_world):
     world = make_world(DEVICE, DEVICE)
     here, away = world.uuids[1], "GPU-00000000-0000-0000-0000-000000000000"
     world.write_policy(f'group = {GROUP}\n[[allow]]\nusers = [{MEMBER}]\ndevices = ["{here}", "{away}"]\n')
@@ -257,7 +257,7 @@ def entry_of(world, **changes):
     return entry.replacing(**{"owner": gone, "values": (250.0,), **changes})
 
 
-def test_what_cannot_be_read_in_the_ledger_is_said_and_left_and_the_rest_is_restored(make_world):
+def test_unreadable_ledger_entries_are_reported_and_remain_and_the_rest_is_restored(make_world):
     world = make_world()
     world.driver[0].power_limit_watts = 250.0
     Ledger(str(world.ledger)).note(entry_of(world))
@@ -269,7 +269,7 @@ def test_what_cannot_be_read_in_the_ledger_is_said_and_left_and_the_rest_is_rest
     assert world.entries() == [broken.name]
 
 
-def test_entries_of_another_boot_are_restored_where_their_value_is_in_force_still(make_world):
+def test_entries_of_another_boot_are_restored_where_still_in_force(make_world):
     world = make_world()
     world.driver[0].power_limit_watts = 250.0
     ledger = Ledger(str(world.ledger))
@@ -289,7 +289,7 @@ def test_an_entry_of_a_gpu_that_is_gone_is_kept_as_evidence(make_world):
     assert [entry.failure for entry in ledger.entries()] == ["the GPU is not there"]
 
 
-def test_on_a_full_disk_nothing_is_changed_and_what_was_changed_is_restored(world):
+def test_on_a_full_disk_nothing_is_changed_and_earlier_changes_are_restored(world):
     client = world.connect()
     client.ask("set", device=world.uuids[0], value=250, **LIMIT)
     resource.prlimit(world.daemon.pid, resource.RLIMIT_FSIZE, (10, 10))
@@ -308,7 +308,7 @@ def test_on_a_full_disk_nothing_is_changed_and_what_was_changed_is_restored(worl
 
 HOLD = """
     import os, signal, sys, time
-    from zeus_core.device.remote._client import RemoteControl
+    from zeus_core.device.remote.client import RemoteControl
     limit, clock = RemoteControl({uuid!r}, "power_limit"), RemoteControl({uuid!r}, "sm_clock")
     limit.set(250)
     clock.set(1410)
@@ -420,7 +420,7 @@ def test_a_daemon_that_is_told_to_end_restores_first(locked_world):
     process.kill()
 
 
-def test_a_daemon_that_was_killed_restores_at_its_start_before_it_serves_and_its_clients_come_back(locked_world):
+def test_a_killed_daemon_restores_before_it_serves_and_its_clients_come_back(locked_world):
     world = locked_world
     process = hold(world, "sys.stdin.readline(); print(limit.set(260), limit.set(270)); sys.stdin.readline()")
     world.daemon.kill()
@@ -461,7 +461,7 @@ def test_client_and_daemon_killed_leave_nothing_after_the_next_start(locked_worl
     assert {line["why"] for line in locked_world.audited("ended")} == {"left behind"}
 
 
-def test_a_limit_that_an_administrator_has_set_since_stays_at_the_next_start(locked_world):
+def test_a_limit_set_since_by_an_administrator_stays_at_the_next_start(locked_world):
     hold(locked_world).kill()
     locked_world.daemon.kill()
     locked_world.daemon.wait()
@@ -471,7 +471,7 @@ def test_a_limit_that_an_administrator_has_set_since_stays_at_the_next_start(loc
     assert "somebody else has set 220 W" in locked_world.said or locked_world.entries() == []
 
 
-def test_a_ledger_that_is_removed_in_mid_run_keeps_nobody_from_being_restored(locked_world):
+def test_everybody_is_restored_although_the_ledger_is_removed_in_mid_run(locked_world):
     world = locked_world
     process = hold(world, "sys.stdin.readline(); print(limit.set(260))")
     for path in world.ledger.glob("GPU-*"):
@@ -487,12 +487,12 @@ def test_a_ledger_that_is_removed_in_mid_run_keeps_nobody_from_being_restored(lo
     until(lambda: is_restored(world) and world.entries() == [])
 
 
-def test_a_client_whose_daemon_is_replaced_by_another_version_is_told_and_leaves_nothing(locked_world):
+def test_a_client_whose_daemon_changes_version_restores_everything_and_is_informed(locked_world):
     """As where the package is upgraded while programs run."""
     world = locked_world
     program = """
         sys.stdin.readline()
-        from zeus_core.device.remote import _client
+        from zeus_core.device.remote import client as _client
         _client.VERSION = 2
         limit.set(260)
     """
@@ -538,7 +538,7 @@ def test_what_could_not_be_restored_is_tried_again_and_kept_as_evidence(make_wor
     until(lambda: world.driver[0].power_limit_watts == ORIGINAL_WATTS)
 
 
-def test_a_driver_that_hangs_delays_neither_other_devices_nor_the_restoring_for_good(world):
+def test_a_hanging_driver_delays_no_other_device_and_restoring_only_for_now(world):
     process = hold(world)
     world.driver[0].hang("nvmlDeviceSetPowerManagementLimit")
     try:
@@ -551,7 +551,7 @@ def test_a_driver_that_hangs_delays_neither_other_devices_nor_the_restoring_for_
     until(lambda: world.driver[0].power_limit_watts == ORIGINAL_WATTS)
 
 
-def test_the_other_device_of_a_connection_is_restored_while_the_driver_of_one_hangs(world):
+def test_a_connections_other_device_is_restored_while_one_driver_hangs(world):
     client = world.connect()
     client.ask("set", device=world.uuids[1], value=250, **LIMIT)
     world.driver[0].hang("nvmlDeviceSetPowerManagementLimit")
@@ -571,7 +571,7 @@ def test_the_other_device_of_a_connection_is_restored_while_the_driver_of_one_ha
     assert world.driver[0].power_limit_watts == ORIGINAL_WATTS
 
 
-def test_the_daemon_ends_with_the_thread_of_a_device_and_the_next_one_restores():
+def test_the_daemon_ends_with_a_device_thread_and_the_next_restores():
     program = """
         import asyncio, threading
         from zeus_core.daemon._worker import Worker
@@ -600,7 +600,7 @@ def test_the_daemon_ends_with_its_loop_and_the_next_one_restores():
     assert "ZeroDivisionError" in ended.stderr
 
 
-def test_the_privileged_process_holds_the_standard_library_and_the_binding_of_the_driver_only(world):
+def test_the_privileged_process_holds_only_the_standard_library_and_the_drivers_binding(world):
     """Nothing that computes, and nothing that others could install beside it."""
     maps = Path(f"/proc/{world.daemon.pid}/maps").read_text(encoding="utf-8")
     assert "numpy" not in maps
@@ -608,7 +608,7 @@ def test_the_privileged_process_holds_the_standard_library_and_the_binding_of_th
     program = """
         import sys
         before = set(sys.modules)
-        import zeus_core.cli, zeus_core.daemon._daemon, zeus_core.device.nvml._gpu, pynvml
+        import zeus_core.cli, zeus_core.daemon._daemon, zeus_core.device.nvml.nvml_gpu, pynvml
         new = {name.partition(".")[0] for name in set(sys.modules) - before}
         print(sorted(new - sys.stdlib_module_names))
     """

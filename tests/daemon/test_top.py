@@ -17,7 +17,7 @@ def top(world, *arguments, **variables):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
-def test_the_table_says_what_is_in_force_and_who_has_set_it_since_when(world):
+def test_the_table_shows_what_is_in_force_since_when_and_by_whom(world):
     holder = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]), SLURM_JOB_ID="12345")
     assert holder.stdout.readline() == "ready\n"
     world.driver[0].enforced_cap_watts = 240.0
@@ -67,7 +67,7 @@ def doctor(world, uid, gids):
     return subprocess.run(command, env=world.environment, capture_output=True, timeout=60, check=True, **options).stdout
 
 
-def test_the_doctor_says_whether_the_daemon_makes_changes_for_this_user_and_why_not(world):
+def test_the_doctor_reports_whether_the_daemon_serves_this_user_and_why_not(world):
     said = doctor(world, MEMBER, [GROUP])
     assert re.search(r"ok +set power limits +by the zeus-core daemon, as .*: GPU 0: 200 to 450 W, GPU 1: 200 to", said)
     assert re.search(r"ok +lock clocks +by the zeus-core daemon, as .*: GPU 0: 345 to 1980 MHz", said)

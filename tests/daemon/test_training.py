@@ -148,7 +148,7 @@ def test_a_search_goes_on_after_a_crash_of_the_daemon(loaded_world):
 
 @pytest.mark.parametrize("cpus", [0, 4])
 @pytest.mark.parametrize("stopped_after", long_but_first([8, 0, 11, 29]))
-def test_no_hook_waits_more_than_a_second_for_a_daemon_that_is_stopped_in_mid_lease(make_world, cpus, stopped_after):
+def test_no_hook_waits_over_a_second_for_a_daemon_stopped_mid_lease(make_world, cpus, stopped_after):
     world = make_world(DEVICE, DEVICE)
     powercap = world.folder / "powercap"
     for number in range(cpus):
@@ -207,7 +207,7 @@ def test_clocks_go_through_the_daemon(world):
 
 
 @pytest.mark.long
-def test_clocks_of_perseus_go_through_the_daemon_and_none_stays_when_a_rank_is_killed(make_world):
+def test_perseus_clocks_go_through_the_daemon_and_a_killed_rank_keeps_none(make_world):
     world = make_world(*[DEVICE] * 4)
     world.start_daemon()
     process = world.client(make_perseus_program())

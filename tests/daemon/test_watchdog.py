@@ -81,7 +81,7 @@ def test_a_daemon_that_is_stopped_is_killed_and_the_next_one_restores(make_servi
 
 
 @needs_root
-def test_a_thread_that_is_stuck_elsewhere_than_in_the_driver_ends_the_daemon(make_service):
+def test_a_thread_stuck_outside_the_driver_ends_the_daemon(make_service):
     """Its audit log is a pipe that nobody reads any more."""
     reader, writer = os.pipe()
     world = make_service(audit="-", stdout=writer)
@@ -164,7 +164,7 @@ def test_a_daemon_that_is_killed_again_and_again_is_always_started_anew(make_ser
 
 
 @needs_root
-def test_a_daemon_that_is_told_to_end_is_not_taken_for_stuck_while_the_driver_hangs(make_service):
+def test_a_daemon_asked_to_end_is_not_stuck_while_the_driver_hangs(make_service):
     world = make_service()
     wait_until_ready(world)
     client = world.connect()
@@ -215,7 +215,7 @@ def test_a_thread_that_waits_for_something_else_is_stuck_and_moves_again(threads
     until(lambda: threads.watchdog.stuck() == [])
 
 
-def test_a_thread_in_a_call_of_the_driver_or_that_waits_for_a_lock_is_not_stuck(threads, tmp_path):
+def test_a_thread_in_the_driver_or_awaiting_a_lock_is_not_stuck(threads, tmp_path):
     class HangingGpu:
         name = "a GPU"
 
@@ -246,7 +246,7 @@ def test_a_thread_in_a_call_of_the_driver_or_that_waits_for_a_lock_is_not_stuck(
     until(lambda: threads.watchdog.stuck() == [])
 
 
-def test_a_thread_that_has_died_is_stuck_and_one_that_was_told_to_end_is_not(threads, monkeypatch):
+def test_a_dead_thread_is_stuck_and_one_asked_to_end_is_not(threads, monkeypatch):
     died = threading.Event()
     monkeypatch.setattr(os, "_exit", lambda code: died.set())  # else this process ends
     threads.workers.append(Worker("worker 2", threads.loop))
@@ -260,7 +260,7 @@ def test_a_thread_that_has_died_is_stuck_and_one_that_was_told_to_end_is_not(thr
     until(lambda: watchdog.stuck() == ["worker 2"])
 
 
-def test_what_could_not_be_restored_is_tried_again_and_no_try_waits_behind_another(monkeypatch, tmp_path):
+def test_failed_restoring_is_retried_and_no_retry_waits_behind_another(monkeypatch, tmp_path):
     monkeypatch.setattr(_server, "_RETRY_SECONDS", 0.001)
     hanging, tries = threading.Event(), {"GPU-a": 0, "GPU-b": 0}
 

@@ -216,7 +216,7 @@ def hindered_rank():
 
 
 @pytest.mark.usefixtures("_simulated")
-def test_what_is_in_the_way_on_one_rank_is_said_by_the_first_and_training_is_left_alone():
+def test_an_obstacle_on_one_rank_is_reported_by_the_first_without_harm():
     first, second = run_engines(2, hindered_rank)
     begin = "Perseus is off; training continues: "
     assert first["one rank"] == [begin + "rank 1: OSError('no such plan')"]

@@ -4,7 +4,7 @@ import pytest
 
 from zeus_core.errors import DriverFaultError, WorldError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.ports._world import SoloWorld
+from zeus_core.ports.world import SoloWorld
 from zeus_core.testing import FaultyGpu
 from zeus_deepspeed._monitor_events import MonitorEvents
 

@@ -27,7 +27,7 @@ from zeus_core.adapters import Patches
 from zeus_core.device import Work, discover_gpus
 from zeus_core.pipeline import Plan, schedules, write_plan
 from zeus_core.pytorch._simulated_compute import SimulatedCompute
-from zeus_core.pytorch._world import TorchWorld
+from zeus_core.pytorch.torch_world import TorchWorld
 
 RANKS = 2
 MICROBATCHES = 4
@@ -297,7 +297,7 @@ def test_original_clocks_stay(tmp_path, phase):
 
 
 @pytest.mark.parametrize(("phase", "original_mhz"), [("profiling", ORIGINAL_MHZ), ("replaying", 0)])
-def test_the_clock_of_a_killed_rank_stays_and_that_of_the_other_is_restored(tmp_path, phase, original_mhz):
+def test_a_killed_ranks_clock_stays_and_the_others_is_restored(tmp_path, phase, original_mhz):
     hardware = Hardware(tmp_path, original_mhz)
     end(hardware, phase, [going_on, partial(during_a_step, killed)], [1, -signal.SIGKILL])
     assert hardware.changed == [1], "which nothing in that process could help"
@@ -416,7 +416,7 @@ def test_clocks_are_restored_after_signals_at_any_moment_of_a_replay(tmp_path, s
 
 
 @pytest.mark.long
-def test_a_driver_that_answers_late_each_time_a_clock_is_tried_is_no_reason_to_give_up(tmp_path):
+def test_a_driver_late_at_each_clock_is_no_reason_to_give_up(tmp_path):
     """Together they take longer than one hook waits for a driver: it is the first look at the GPU."""
     hardware = slow_hardware(tmp_path, latency_seconds=0.45)
     assert Job(tmp_path, train_in_real_time, hardware, [returning, returning]).codes() == [0, 0]

@@ -146,7 +146,7 @@ def eventful_rank(folder):
     return engine.stage_id, told
 
 
-def test_what_is_not_training_is_told_as_a_pause_and_what_fails_has_no_end(tmp_path):
+def test_what_is_not_training_is_a_pause_and_failures_have_no_end(tmp_path):
     for stage, told in run_engines(2, eventful_rank, str(tmp_path)):
         step = step_events(2, stage)
         assert told["first"] == told["second"] == step
@@ -214,7 +214,7 @@ class InterruptedOptimizer(RecordingOptimizer):
         raise KeyboardInterrupt
 
 
-def test_an_interrupt_passes_and_leaves_the_map_of_the_engine_as_it_was():
+def test_an_interrupt_passes_without_a_change_of_the_engines_map():
     engine = FakeEngine()
     engine._INSTRUCTION_MAP = others = dict(FakeEngine._INSTRUCTION_MAP)
     tap = PipelineTap(engine, InterruptedOptimizer())
@@ -253,7 +253,7 @@ def shapes_of_rank():
     return observer.works
 
 
-def test_the_shapes_of_the_inputs_are_told_to_an_observer_that_takes_them():
+def test_the_shapes_of_inputs_are_sent_to_an_observer_accepting_them():
     for works in run_engines(2, shapes_of_rank):
         ((name, shapes),) = works[0].items()
         assert name == "shapes"

@@ -7,9 +7,9 @@ import pytest
 from tests.deepspeed.engines import RecordingOptimizer, batches, make_engine, make_module, run_engines
 from zeus_core.device import SIMULATED_GPUS_VARIABLE
 from zeus_core.pipeline.iteration_timeline import describe_run, read_iteration
-from zeus_core.report._run_page import run_page
-from zeus_core.report._run_sections import Section
-from zeus_core.tracing._merge import merge, traces_in
+from zeus_core.report.run_page import run_page
+from zeus_core.report.run_sections import Section
+from zeus_core.tracing.merge import merge, traces_in
 from zeus_core.training.record.run_file import read_run
 from zeus_deepspeed._perseus import attach
 
@@ -85,7 +85,7 @@ def recorded_rank(folder, steps, resume):
 
 
 @pytest.mark.long
-def test_a_run_of_deepspeed_is_in_its_folder_and_goes_on_from_its_checkpoint(monkeypatch, tmp_path):
+def test_a_deepspeed_run_has_its_folder_and_resumes_from_its_checkpoint(monkeypatch, tmp_path):
     monkeypatch.setenv(SIMULATED_GPUS_VARIABLE, "A40:2")
     at_checkpoint, _ = run_engines(2, recorded_rank, str(tmp_path), 6, False)
     assert (at_checkpoint.latest.state, at_checkpoint.latest.step) == ("running", 6)

@@ -54,7 +54,7 @@ def train_with_a_straggler(times):
 
 
 @pytest.mark.long
-def test_a_pipeline_takes_the_time_of_one_that_is_slower_and_gives_it_back():
+def test_a_pipeline_borrows_the_time_of_a_slower_one_and_returns_it():
     run = Run(run_engines(4, train_with_a_straggler, SharedTimes(2, 8, pipelines=2)))
     quick = [rank for rank in range(4) if rank % 2 == 0]  # stage 0 and 1 of pipeline 0
     usual, waiting = range(30, 40), range(46, 60)

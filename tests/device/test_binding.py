@@ -10,7 +10,7 @@ from tests.nvml_driver import DeviceSpec
 from zeus_core.device import discover_gpus
 from zeus_core.errors import DeviceError, DeviceLostError, NoDeviceError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._selection import warn_unless_measured
+from zeus_core.monitor.selection import warn_unless_measured
 
 UNKNOWN, LOST, NO_PERMISSION = 999, 15, 4
 IDENTIFYING = ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"]
@@ -56,7 +56,7 @@ def test_a_passing_fault_of_any_call_ends_no_constructor(driver, function):
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_gpu_that_stays_unknown_keeps_its_index_and_is_refused_by_name(driver, index):
+def test_a_gpu_that_stays_unknown_keeps_its_index_and_is_refused(driver, index):
     driver[index].fail("nvmlDeviceGetUUID", UNKNOWN)
     gpus = discover_gpus({})
     is_refused(gpus[index], rf"GPU {index} .*NVML error 999")
@@ -66,7 +66,7 @@ def test_a_gpu_that_stays_unknown_keeps_its_index_and_is_refused_by_name(driver,
     assert ZeusMonitor(gpu_indices=[2]).gpus[2].uuid == driver[2].uuid
 
 
-def test_a_lost_gpu_shifts_no_other_and_is_named_where_all_are_wanted(driver, caplog):
+def test_a_lost_gpu_shifts_no_other_and_is_named_among_all(driver, caplog):
     driver[1].lose()
     monitor = ZeusMonitor()
     assert {index: gpu.uuid for index, gpu in monitor.gpus.items()} == {0: driver[0].uuid, 2: driver[2].uuid}
@@ -74,7 +74,7 @@ def test_a_lost_gpu_shifts_no_other_and_is_named_where_all_are_wanted(driver, ca
     assert "fell off the bus" in caplog.text
 
 
-def test_a_rank_whose_own_gpu_is_lost_is_refused_and_takes_no_other(driver, monkeypatch):
+def test_a_rank_whose_own_gpu_is_lost_is_refused_any_other(driver, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     driver[1].lose()
@@ -137,7 +137,7 @@ def test_training_on_a_gpu_that_cuda_counts_otherwise_is_mentioned(driver, monke
     )
 
 
-def test_a_driver_that_cannot_be_opened_is_still_the_error_with_its_remedy(driver):
+def test_a_driver_that_cannot_be_opened_is_an_error_with_its_remedy(driver):
     driver.fail("nvmlInit", 9)
     with pytest.raises(NoDeviceError, match="modprobe nvidia"):
         discover_gpus({})

@@ -38,7 +38,7 @@ def test_a_simulated_gpu_has_the_index_of_its_place_in_the_list():
     assert [gpu.uuid for gpu in simulated("A40:3")] == [SimulatedGpu(a40, index).uuid for index in range(3)]
 
 
-def test_simulated_gpus_are_the_same_devices_each_time_like_those_of_a_machine():
+def test_simulated_gpus_are_the_same_devices_each_time():
     first, second = simulated("A40:1,H100:1"), simulated("A40:1,H100:1")
     assert all(one is other for one, other in zip(first, second, strict=True))
 
@@ -62,7 +62,7 @@ def test_simulation_is_announced_once(caplog):
 @pytest.mark.parametrize(
     "machine", ["A40:0", "A40:-1", "A40:x", "A40:", ":2", "A40:1:1", "A40,,V100", "A40,", ",", "A40:1.5", "A40:10000"]
 )
-def test_a_list_that_cannot_be_read_is_a_usage_error_that_shows_it_and_a_working_one(machine):
+def test_an_unreadable_list_is_a_usage_error_with_a_working_example(machine):
     with pytest.raises(UsageError) as raised:
         simulated(machine)
     assert repr(machine) in str(raised.value)
@@ -76,7 +76,7 @@ def test_an_unknown_model_is_a_usage_error_that_lists_the_known_ones(machine):
 
 
 @pytest.mark.parametrize("environment", [{}, {SIMULATED_GPUS_VARIABLE: ""}, {SIMULATED_GPUS_VARIABLE: "  "}])
-def test_no_visible_gpu_and_no_simulation_is_an_error_with_a_hint_at_simulation(environment):
+def test_no_visible_gpu_is_an_error_that_suggests_simulation(environment):
     hidden = {"CUDA_VISIBLE_DEVICES": "-1"}  # on a machine with GPUs; on others the driver is missing
     with pytest.raises(NoDeviceError, match=rf"{SIMULATED_GPUS_VARIABLE}=A100-SXM4-80GB:1"):
         discover_gpus({**environment, **hidden})

@@ -8,8 +8,8 @@ import pytest
 from tests.nvml_driver import DeviceSpec
 from zeus_core._nvml import BareNvml
 from zeus_core.device import SimulatedGpu, Work, find_preset
-from zeus_core.device.nvml._gpu import NvmlGpu
-from zeus_core.device.nvml._session import NvmlSession
+from zeus_core.device.nvml.nvml_gpu import NvmlGpu
+from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
@@ -139,7 +139,7 @@ def test_the_guardian_restores_the_limit_of_the_gpu(make_driver):
     assert driver[0].module_limit_watts == MODULE_WATTS
 
 
-def test_a_search_measures_where_the_limit_is_that_of_the_module_and_says_so(caplog):
+def test_a_search_reports_that_its_limit_is_that_of_the_module(caplog):
     time_source = VirtualTime()
     simulated = SimulatedGpu(find_preset("A40"), time_source=time_source, power_limit_watts=250.0)
     gpu = FaultyGpu(simulated)

@@ -9,9 +9,9 @@ import pytest
 from tests.nvml_driver import DeviceSpec
 from zeus_core._nvml import device_error
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
-from zeus_core.device._gpu import read_driver_version
-from zeus_core.device.nvml._gpu import NvmlGpu
-from zeus_core.device.nvml._session import NvmlSession
+from zeus_core.device.gpu import read_driver_version
+from zeus_core.device.nvml.nvml_gpu import NvmlGpu
+from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.errors import (
     DeviceError,
     DeviceLostError,
@@ -88,7 +88,7 @@ def test_the_counter_period_is_found_by_watching(make_driver, architecture, peri
 
 
 @pytest.mark.parametrize(("architecture", "period_seconds"), [(VOLTA, 0.02), (AMPERE, 0.1)])
-def test_a_counter_that_does_not_step_is_taken_for_one_of_its_architecture(make_driver, architecture, period_seconds):
+def test_a_stuck_counter_is_assumed_typical_of_its_architecture(make_driver, architecture, period_seconds):
     driver = make_driver(DeviceSpec(architecture=architecture))
     driver[0].stick_counter()
     assert NvmlGpu(NvmlSession(), driver[0].uuid).energy_counter_period_seconds == period_seconds

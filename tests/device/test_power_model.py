@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.device import Work, find_preset
-from zeus_core.device.simulated._power_model import OperatingPoint
-from zeus_core.device.simulated._presets import PRESETS, GpuPreset
+from zeus_core.device.simulated.power_model import OperatingPoint
+from zeus_core.device.simulated.presets import PRESETS, GpuPreset
 from zeus_core.errors import UsageError
 
 ROUNDING = 1 + 1e-9
@@ -58,7 +58,7 @@ def test_a_higher_limit_never_lowers_clock_or_power(preset_and_limits, work):
 
 
 @given(presets_and_two_limits(), works(compute_bound_fractions=st.just(0.0)))
-def test_memory_bound_work_takes_the_same_time_and_never_less_energy_at_a_higher_limit(preset_and_limits, work):
+def test_memory_bound_work_takes_no_less_energy_at_a_higher_limit(preset_and_limits, work):
     preset, lower_watts, higher_watts = preset_and_limits
     at_lower = preset.physics.operating_point(work, lower_watts)
     at_higher = preset.physics.operating_point(work, higher_watts)
@@ -68,7 +68,7 @@ def test_memory_bound_work_takes_the_same_time_and_never_less_energy_at_a_higher
 
 
 @given(presets_and_two_limits(), works(), fractions)
-def test_the_power_stays_below_what_the_board_regulates_to_unless_the_lowest_clock_draws_more(
+def test_power_stays_below_the_regulated_limit_unless_the_lowest_clock_exceeds_it(
     preset_and_limits, work, locked_clock_fraction
 ):
     preset, limit_watts, _ = preset_and_limits
@@ -86,9 +86,7 @@ def test_a_limit_that_binds_is_used_to_the_full(preset_and_limits, work):
 
 
 @given(presets_and_two_limits(), works(), fractions)
-def test_the_clock_stays_at_or_below_the_locked_one_and_at_or_above_the_lowest(
-    preset_and_limits, work, locked_clock_fraction
-):
+def test_the_clock_stays_between_the_lowest_and_the_locked_one(preset_and_limits, work, locked_clock_fraction):
     preset, limit_watts, _ = preset_and_limits
     lowest_fraction = preset.physics.lowest_clock_fraction
     point = preset.physics.operating_point(work, limit_watts, locked_clock_fraction)
@@ -131,7 +129,7 @@ def test_an_operating_point_matches_one_worked_out_by_hand():
     assert point.blocking_seconds == pytest.approx(0.5)
 
 
-def test_seconds_and_joules_of_an_operating_point_are_the_sums_of_its_parts():
+def test_an_operating_points_seconds_and_joules_are_sums_of_its_parts():
     point = OperatingPoint(
         clock_fraction=1.0,
         active_power_watts=300.0,
@@ -155,7 +153,7 @@ def test_seconds_and_joules_of_an_operating_point_are_the_sums_of_its_parts():
         ),
     ],
 )
-def test_work_out_of_range_is_a_usage_error_that_names_argument_value_and_example(argument, value):
+def test_work_out_of_range_is_a_usage_error_with_an_example(argument, value):
     arguments = {"seconds": 1.0, "active_power_watts": 300.0, argument: value}
     with pytest.raises(UsageError, match=rf"Work\.{argument} is {value!r}; it must be .*[0-9.]+"):
         Work(**arguments)

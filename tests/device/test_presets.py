@@ -3,8 +3,8 @@
 import pytest
 
 from zeus_core.device import PowerRange, find_preset
-from zeus_core.device.simulated._power_model import GpuPhysics
-from zeus_core.device.simulated._presets import PRESETS
+from zeus_core.device.simulated.power_model import GpuPhysics
+from zeus_core.device.simulated.presets import PRESETS
 from zeus_core.errors import UsageError
 
 PUBLISHED_FITS = {
@@ -109,7 +109,7 @@ def test_every_limit_of_a_board_leaves_power_above_the_static_power(preset):
         ("Quadro RTX 6000", "Quadro RTX 6000"),
     ],
 )
-def test_a_model_is_found_by_the_beginning_of_its_name_however_it_is_spelled(model, name):
+def test_a_model_is_found_by_any_spelling_of_its_names_beginning(model, name):
     assert find_preset(model).name == name
 
 
@@ -139,7 +139,7 @@ def test_an_unknown_model_is_a_usage_error_that_lists_all_models(model):
         ("H100-SXM5-80GB", False),
     ],
 )
-def test_a_board_with_limits_beyond_the_measured_ones_says_that_it_is_extrapolated(name, is_extrapolated):
+def test_a_board_with_limits_beyond_the_measured_ones_is_reported_as_extrapolated(name, is_extrapolated):
     assert PRESETS[name].is_extrapolated is is_extrapolated
 
 

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from zeus_core.device import discover_cpus
 from zeus_core.device._cpu import Cpu, CpuEnergyCounters
-from zeus_core.device.rapl._counter import WrappingCounter
-from zeus_core.device.rapl._keeper import RaplKeeper
-from zeus_core.device.rapl._zone import RaplZone
+from zeus_core.device.rapl._rapl_counter import WrappingCounter
+from zeus_core.device.rapl._rapl_zone import RaplZone
+from zeus_core.device.rapl.rapl_keeper import RaplKeeper
 from zeus_core.errors import DeviceLostError, DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.testing._fake_rapl import FakeRapl
 from zeus_core.testing.contracts import CpuContract
@@ -89,7 +89,7 @@ class TestWrapAround:
     @given(
         st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20), st.sampled_from([15_300, 61_035, 1_000_000_000])
     )
-    def test_a_register_of_the_kernel_is_at_most_a_step_low_for_each_wrap_around(self, increments, step_nanojoules):
+    def test_a_kernel_register_is_at_most_a_step_low_per_wrap_around(self, increments, step_nanojoules):
         """Convert as intel_rapl_common.c does: a register of 32 bits, times the step, to whole microjoules."""
         counter = WrappingCounter((2**32 - 1) * step_nanojoules // 1000, 0)
         steps = counted = 0
@@ -270,7 +270,7 @@ class TestAbsence:
         assert len(discovery.unavailable_because) < 1000
 
     @pytest.mark.parametrize("file", ["energy_uj", "max_energy_range_uj", "name"])
-    def test_a_zone_without_one_of_its_files_is_left_out_and_the_file_named(self, rapl, file):
+    def test_a_zone_that_lacks_a_file_is_skipped_and_the_file_named(self, rapl, file):
         damaged = rapl.add_package(0)
         rapl.add_package(1)
         rapl.remove(damaged, file)
@@ -549,7 +549,7 @@ def in_a_fork(body):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of POSIX")
 class TestFork:
-    def test_a_child_reads_even_if_a_thread_was_reading_when_it_was_forked(self, rapl):
+    def test_a_child_forked_while_a_thread_was_reading_can_read(self, rapl):
         package = rapl.add_package(0)
         reading, go_on = threading.Event(), threading.Event()
 
@@ -582,7 +582,7 @@ class TestFork:
         assert in_a_fork(child) == 1.8
         assert cpu.read_energy_counters_joules().package_joules == 1.8
 
-    def test_the_keeper_knows_that_its_thread_is_not_in_the_child_and_starts_another(self, rapl, make_keeper):
+    def test_the_keeper_in_a_child_starts_another_thread(self, rapl, make_keeper):
         rapl.add_package(0)
         keeper = make_keeper()
         keeper.start()

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import zeus_core
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
-from zeus_core.device.simulated._presets import PRESETS
+from zeus_core.device.simulated.presets import PRESETS
 from zeus_core.errors import PermissionDeniedError, UsageError
-from zeus_core.ports._time_source import MonotonicTime
+from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.testing import VirtualTime
 from zeus_core.testing.contracts import GpuContract
 
@@ -141,7 +141,7 @@ class TestTimeAndEnergy:
         with pytest.raises(UsageError, match="limit_watts is 401"):
             SimulatedGpu(A100, power_limit_watts=401)
 
-    def test_a_locked_clock_stretches_work_as_the_physics_says_until_it_is_unlocked(self, time_source, gpu):
+    def test_a_locked_clock_stretches_work_by_the_physics_until_it_is_unlocked(self, time_source, gpu):
         gpu.lock_sm_clock(705)
         assert elapsed_seconds(time_source, gpu, WORK) == pytest.approx(point_of(WORK, 400.0, clock_mhz=705).seconds)
         gpu.unlock_sm_clock()
@@ -271,7 +271,7 @@ signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
 class TestEnergyCounter:
     @given(st.lists(st.one_of(st.floats(0.0, 0.5), works), max_size=20))
-    def test_the_counter_lags_the_exact_energy_by_at_most_the_energy_of_one_period(self, parts):
+    def test_the_counter_lags_the_energy_by_at_most_one_period(self, parts):
         time_source = VirtualTime()
         gpu = SimulatedGpu(A100, time_source=time_source)
         for part in parts:
@@ -342,7 +342,7 @@ class TestBoardsOfOneModel:
         return gpu._time_source.now() - begin
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_under_one_limit_they_differ_in_speed_and_at_one_clock_in_power(self, seed: int) -> None:
+    def test_under_one_limit_speed_differs_and_at_one_clock_power_does(self, seed: int) -> None:
         boards = self.boards(0.12, seed)
         seconds = [self.seconds_of(board) for board in boards]
         assert 1.06 < max(seconds) / min(seconds) < 1.10
@@ -448,7 +448,7 @@ class InterruptedClock(MonotonicTime):
             self._handle()
 
 
-def test_a_setting_can_be_restored_by_a_signal_handler_however_unlucky_the_moment():
+def test_a_signal_handler_can_restore_a_setting_at_any_moment():
     handled = threading.Event()
 
     def handle():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.device.nvml._visible import visible_places
+from zeus_core.device.nvml.visible import visible_places
 
 UUIDS = ["GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"]
 
@@ -42,7 +42,7 @@ def test_the_variable_shows(variable, indices):
 
 
 @given(st.text(alphabet="GPU-abc0123, "))
-def test_for_any_value_of_the_variable_each_visible_gpu_is_one_of_the_machine_and_shown_once(variable):
+def test_each_gpu_visible_by_the_variable_is_shown_once_whatever_its_value(variable):
     visible = visible_places(UUIDS, variable)
     assert set(visible) <= set(range(len(UUIDS)))
     assert len(visible) == len(set(visible))

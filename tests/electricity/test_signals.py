@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.electricity import ConstantSignal, RecordedSignal, Signal, WeeklyTariff
-from zeus_core.electricity._signal import Basis
+from zeus_core.electricity.signal import Basis
 from zeus_core.errors import UsageError
 from zeus_core.testing.contracts import SignalContract
 

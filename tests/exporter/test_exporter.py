@@ -22,9 +22,9 @@ from zeus_core.cli import main
 from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
 from zeus_core.errors import UsageError
 from zeus_core.exporter import export_to_opentelemetry
-from zeus_core.exporter._metrics import METRICS, Collector
-from zeus_core.exporter._serving import serve, write_file
-from zeus_core.exporter._totals import DeviceTotals
+from zeus_core.exporter._exported_metrics import METRICS, Collector
+from zeus_core.exporter.serving import serve, write_file
+from zeus_core.exporter.totals import DeviceTotals
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FakeRapl
 
@@ -121,7 +121,7 @@ def test_cpus_and_memory_have_metrics_of_their_own(tmp_path, gpu, time_source):
     assert found["zeus_dram_energy_joules_total"]["0"].value == pytest.approx(2)
 
 
-def test_the_port_answers_and_a_second_program_is_told_that_it_is_taken(totals):
+def test_the_port_answers_and_a_second_program_hears_it_is_in_use(totals):
     with serve(totals, "127.0.0.1", 0, 60.0) as port:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
             assert "zeus_gpu_power_watts{" in answer.read().decode()

@@ -59,7 +59,7 @@ def test_a_trainer_waits_out_the_dear_minutes(tmp_path):
     assert all(one.equal(other) for one, other in zip(run.parameters, never.parameters, strict=True))
 
 
-def test_a_trainer_that_ends_for_a_long_pause_saves_first_and_goes_on_later(tmp_path):
+def test_a_trainer_that_ends_for_a_long_pause_saves_and_resumes(tmp_path):
     path = tmp_path / "resume.json"
     with pytest.raises(SystemExit) as ended:
         Run(tmp_path, measures=True, exit_from_seconds=200.0, resume_path=path)

@@ -26,7 +26,7 @@ from zeus_core.device import CpuDiscovery, SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._selection import warn_unless_measured
+from zeus_core.monitor.selection import warn_unless_measured
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
 from zeus_core.search import GridSearch
@@ -321,7 +321,7 @@ def test_the_energy_of_a_batch_size_given_up_counts_as_spent(tmp_path, callback,
     assert metrics["train_energy_redone_j"] == pytest.approx(metrics["train_energy_j"] * 3 / 23, rel=0.05)
 
 
-def test_the_energy_of_a_batch_size_given_up_is_remembered_by_the_checkpoints(tmp_path, monitor, gpu):
+def test_checkpoints_remember_the_energy_of_a_batch_size_given_up(tmp_path, monitor, gpu):
     class TooLarge(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             if state.train_batch_size == 8 and state.global_step == 3:

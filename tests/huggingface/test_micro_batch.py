@@ -18,7 +18,7 @@ from zeus_core.optimizer.power_limit import Energy
 from zeus_core.pytorch import SimulatedBatches, SimulatedCompute
 from zeus_core.testing import VirtualTime
 from zeus_huggingface import ZeusTrainerCallback
-from zeus_huggingface._micro_batch import MicroBatchTraining
+from zeus_huggingface._trainer_micro_batch import MicroBatchTraining
 
 FORWARD = Work(0.2, 350.0)
 MODEL_GIB, SAMPLE_GIB = 16.0, 1.5  # 8 samples fit on a V100, 32 on an A100
@@ -158,7 +158,7 @@ def test_the_best_micro_batch_that_fits_trains_the_same(tmp_path, unoptimised, m
     assert trainer.args.gradient_accumulation_steps == 8
 
 
-def test_the_best_one_by_chance_is_bit_identical_if_it_is_the_users_own(tmp_path):
+def test_the_best_by_chance_is_bit_identical_if_it_is_the_users(tmp_path):
     """The probes leave no trace: neither in random numbers (dropout), nor in the model."""
     arguments = {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 1, "max_steps": 6}
     *_, losses_before, _, weights_before = trained(tmp_path / "before", model=language_model(0.3), **arguments)
@@ -235,7 +235,7 @@ def test_a_loss_that_depends_on_the_micro_batch_is_refused_by_name(tmp_path, mod
 
 @pytest.mark.long
 @pytest.mark.parametrize(("count", "steps", "size"), [(64, 5, 32), (40, 1, 32), (40, 6, 8), (37, 4, 4)])
-def test_only_sizes_that_leave_the_last_step_of_an_epoch_as_it_is_are_probed(tmp_path, count, steps, size):
+def test_only_sizes_that_do_not_change_an_epochs_last_step_are_probed(tmp_path, count, steps, size):
     """A mean of means over 40 samples in steps of 32: a micro-batch of 16 would weight the last 8 as it weights 16."""
     arguments = {"samples": texts(count, shortest=11), "max_steps": steps}
     callback = ZeusTrainerCallback(monitor_of(gpu := gpu_of("A100")), micro_batch="auto")
@@ -341,7 +341,7 @@ def train_rank(folder, optimised):
     return sorted(watch.sizes), losses, weights.tolist(), chosen.probes, sorted(chosen.out_of_memory)
 
 
-def test_a_step_out_of_memory_on_one_of_several_ranks_ends_training_and_says_what_comes_next(tmp_path, caplog):
+def test_one_rank_out_of_memory_ends_training_and_explains_the_next_step(tmp_path, caplog):
     """The others wait for its gradients, so that it cannot run the step again."""
     trainer = trainer_of(tmp_path, [])
     micro_batch = MicroBatchOptimizer()

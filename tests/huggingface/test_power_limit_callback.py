@@ -146,7 +146,7 @@ def test_wrong_arguments_are_named_at_construction(monitor):
 
 
 @pytest.mark.long
-def test_a_clock_is_searched_in_place_of_a_limit_if_that_optimizer_is_passed(tmp_path, monitor, gpu):
+def test_a_clock_is_searched_instead_of_a_limit_with_that_optimizer(tmp_path, monitor, gpu):
     optimizer = GlobalClockOptimizer(
         monitor,
         Energy(),

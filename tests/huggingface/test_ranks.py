@@ -11,14 +11,14 @@ from transformers import Trainer, TrainerCallback
 from tests.huggingface.trainers import BACKWARD, FORWARD, examples, losses_of, make_trainer
 from tests.nvml_driver import DeviceSpec
 from tests.support.ranks import joules_of_rows, run_ranks, spawn_ranks
-from zeus_core._codec import decode, encode
+from zeus_core.codec import decode, encode
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
 from zeus_core.search import GridSearch
 from zeus_core.testing import VirtualTime
-from zeus_core.training._account import Account
+from zeus_core.training.account import Account
 from zeus_core.training.record.run_file import read_run
 from zeus_huggingface import ZeusTrainerCallback
 

@@ -73,7 +73,7 @@ def test_energy_time_and_cost_are_those_of_the_training(tmp_path, monitor, gpu, 
     assert run.outcome == "stopped", "the training ended short of its target"
 
 
-def test_a_training_that_cannot_pay_off_ends_in_order_with_its_checkpoint_kept(tmp_path, monitor, gpu):
+def test_a_training_that_cannot_pay_off_ends_properly_with_its_checkpoint(tmp_path, monitor, gpu):
     job = job_in(tmp_path, Target("eval_loss", 0.0), objective=Energy(), policy=Bounded(20_000.0))
     with job.run() as run:
         trainer = trained(tmp_path, run, monitor, gpu, save_strategy="steps", save_steps=10_000)
@@ -156,7 +156,7 @@ def test_something_else_is_refused(monitor):
 
 
 @pytest.mark.long
-def test_all_ranks_end_at_the_same_step_by_the_history_of_rank_0(tmp_path):
+def test_all_ranks_end_at_the_same_step_by_rank_0s_history(tmp_path):
     """Two processes of a gloo job, each with a GPU of its own; rank 1 has no database."""
     assert len({tuple(answer) for answer in run_ranks(2, train_rank, tmp_path)}) == 1
     (stored,) = JobStore(f"sqlite:///{tmp_path}/0.db", "nightly").runs()

@@ -177,7 +177,7 @@ def test_a_trainer_with_its_own_train_shows_it_as_well(tmp_path, monitor, capsys
 # The model card.
 
 
-def test_the_model_card_has_the_energy_of_the_training_and_not_that_of_an_evaluation(tmp_path, monitor, gpu):
+def test_the_model_card_has_the_energy_of_training_without_evaluation(tmp_path, monitor, gpu):
     callback = ZeusTrainerCallback(monitor)
     trainer = trained(tmp_path, gpu, [callback], eval_strategy="steps", eval_steps=4)
     history = [dict(entry) for entry in trainer.state.log_history]
@@ -257,7 +257,7 @@ def test_a_card_that_cannot_be_read_is_a_message(tmp_path, monitor, gpu, caplog)
     assert "add_to_model_card failed; training continues" in caplog.text
 
 
-def test_a_card_written_by_a_method_of_a_derived_class_has_the_energy_too(tmp_path, monitor):
+def test_a_card_written_by_a_derived_class_has_the_energy_too(tmp_path, monitor):
     """As TRL's trainers have one."""
 
     class WithOwnCard(Trainer):

@@ -9,7 +9,7 @@ from tests.support.ranks import run_ranks
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pytorch import SimulatedCompute
-from zeus_core.tracing._merge import merge, traces_in
+from zeus_core.tracing.merge import merge, traces_in
 from zeus_huggingface import ZeusTrainerCallback
 
 RANKS = 4

@@ -92,7 +92,7 @@ def test_20_steps_give_the_parameters_of_one_process(tmp_path, kind, batches, ar
 
 
 @pytest.mark.long
-def test_a_run_that_resumes_with_other_ranks_has_the_parameters_of_one_process(tmp_path):
+def test_a_run_resumed_with_other_ranks_has_the_parameters_of_one_process(tmp_path):
     kind = "summed up by the Trainer"
     ((alone, _),) = run_ranks(1, train, tmp_path / "alone", kind, [8], {})
     folder, saving = tmp_path / "ranks", {"save_strategy": "steps", "save_steps": 11}

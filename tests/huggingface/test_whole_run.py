@@ -95,7 +95,7 @@ class Run(TrainerCallback):
 
 
 @pytest.mark.parametrize("model", ["V100", "A40", "A100", "H100"])
-def test_it_takes_a_third_of_the_joules_of_the_sweep_and_keeps_the_bound(tmp_path, model):
+def test_it_uses_a_third_of_the_sweeps_joules_and_keeps_the_bound(tmp_path, model):
     sweep = Run(tmp_path, model, 700, spread=0.05, search=SWEEP)
     run = Run(tmp_path, model, 700, spread=0.05)
     assert run.search_joules <= sweep.search_joules / 3  # that of an H100, with 21 limits, is not over by then

@@ -73,7 +73,7 @@ def test_a_dataset_a_data_frame_and_a_mapping_are_tables():
     assert table.select(one.train)["date"] == [TIMES[row] for row in one.train], "rows select from the dataset"
 
 
-def test_a_slice_is_the_same_whenever_it_is_asked_for_and_another_with_another_seed():
+def test_a_slice_is_always_the_same_and_another_with_another_seed():
     slices = DriftingSlices(TIMES, window=10)
     assert listed(slices) == listed([slices[place] for place in range(len(slices))]) == listed(slices[:])
     assert slices[-1].begin == slices[len(slices) - 1].begin

@@ -54,7 +54,7 @@ class Seeing(Untried):
         return super().propose(problem, runs, seed)
 
 
-def test_each_batch_size_is_measured_once_without_what_a_training_takes_to_begin(tmp_path):
+def test_each_batch_size_is_measured_once_without_the_begin_of_training(tmp_path):
     policy = Seeing()
     job = job_in(tmp_path, policy=policy, objective=Energy())
     assert measured(job) == [16, 32, 64, 128]
@@ -64,7 +64,7 @@ def test_each_batch_size_is_measured_once_without_what_a_training_takes_to_begin
     assert policy.epoch_costs == pytest.approx(EPOCH_JOULES)
 
 
-def test_what_was_measured_is_in_the_history_with_all_that_it_has_cost(tmp_path):
+def test_measurements_are_in_the_history_with_all_their_costs(tmp_path):
     job = job_in(tmp_path, objective=Energy())
     measured(job)
     records = [stored.record for stored in JobStore(job._storage, job.name).runs()]
@@ -119,7 +119,7 @@ def record(size, outcome, joules_per_epoch, epochs=4.0, **changes):
     return RunRecord(str(size), size, outcome, "", 0.0, **settings)
 
 
-def test_a_run_that_was_killed_or_is_under_way_tells_what_its_epochs_cost():
+def test_a_killed_or_running_run_shows_the_cost_of_its_epochs():
     records = [record(16, "failed", 900.0), record(32, "running", 500.0), record(128, "failed", 0.0)]
     assert epoch_costs(records, PROBLEM, 1) == pytest.approx({16: 900.0, 32: 500.0})
 
@@ -146,7 +146,7 @@ class OutOfMemoryError(RuntimeError):
     """As torch's, by its name."""
 
 
-def test_a_batch_size_that_is_out_of_memory_is_never_proposed_and_training_goes_on(tmp_path):
+def test_a_batch_size_out_of_memory_is_never_proposed_and_training_continues(tmp_path):
     job = job_in(tmp_path)
 
     def train_what_fits(run):
@@ -170,7 +170,7 @@ def test_another_error_of_the_training_passes(tmp_path):
     assert JobStore(job._storage, job.name).runs() == []
 
 
-def test_a_training_that_ends_too_early_or_never_says_how_far_it_is_is_named(tmp_path, caplog):
+def test_a_training_that_ends_early_or_hides_its_progress_is_named(tmp_path, caplog):
     job = job_in(tmp_path)
     job.measure_epochs(lambda run: [run.progress(epoch=n / 100, energy_joules=n, seconds=n) for n in range(1, 3)])
     assert caplog.text.count("ended after 2 calls of progress(), too few to measure an epoch") == 4
@@ -221,7 +221,7 @@ def test_a_storage_that_cannot_be_reached_measures_nothing(tmp_path, caplog, mon
     assert "the cost of epochs is not measured: connection refused" in caplog.text
 
 
-def test_all_ranks_measure_the_same_batch_sizes_for_the_same_number_of_steps(tmp_path):
+def test_all_ranks_measure_the_same_batch_sizes_for_equally_many_steps(tmp_path):
     def rank(world):
         name = "zeus" if world.rank == 0 else "none"
         job = job_in(tmp_path, world=world, storage=f"sqlite:///{tmp_path}/{name}.db", batch_sizes=[32, 64])

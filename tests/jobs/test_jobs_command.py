@@ -101,7 +101,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_shows_costs_with_intervals_and_the_regret_and_needs_nothing_else(tmp_path, capsys):
+def test_the_page_shows_costs_intervals_and_regret_and_needs_nothing_else(tmp_path, capsys):
     assert main(["jobs", "show", "nightly", "--html", str(tmp_path / "job.html")]) == 0
     text = (tmp_path / "job.html").read_text()
     found = Page(text).found
@@ -175,7 +175,7 @@ def test_regret_is_the_cost_beyond_that_of_the_best_each_time():
     assert history.regrets() == pytest.approx([20.0, 20.0, 35.0, 35.0])
 
 
-def test_the_interval_of_a_mean_is_that_of_students_t_on_log_costs():
+def test_a_means_interval_is_students_t_on_log_costs():
     """By hand: logs 0 and 2 at one size, 1 at the other; pooled variance 2 with one degree of freedom."""
     e = 2.718281828459045
     history = JobHistory.from_runs([run(0, 32, 1.0), run(1, 32, e**2), run(2, 64, e)])

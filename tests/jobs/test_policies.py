@@ -151,7 +151,7 @@ class TestThePublishedPolicy:
         assert PublishedBatchSize().propose(PROBLEM, runs, 0).batch_size == 16
 
 
-def test_a_bound_moves_the_values_around_it_and_a_known_value_does_not_move():
+def test_a_bound_moves_values_around_it_and_known_values_stay():
     kernel = Kernel(deviation=1.0, length=3.0, own_deviation=0.1)
     observations = [Observation(5.0, 1.0, 0.01), Observation(6.0, 1.5, 0.1, is_censored=True)]
     means, covariance = posterior(kernel, observations, np.array([5.0, 6.0, 7.0]))

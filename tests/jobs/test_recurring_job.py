@@ -24,7 +24,7 @@ from zeus_core.jobs._next_batch_size import NextBatchSize
 from zeus_core.jobs._run_rules import JobGpus, Spent
 from zeus_core.jobs.policies import AdaptiveBatchSize, BatchProblem, BatchProposal
 from zeus_core.optimizer import Energy, EnergyWithin, MaxSlowdownConstraint, Time, ZeusCost
-from zeus_core.ports._world import SoloWorld
+from zeus_core.ports.world import SoloWorld
 from zeus_core.testing import ThreadWorld
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -38,7 +38,7 @@ def outcomes(job):
     return [(record.batch_size, record.outcome) for record in history(job)]
 
 
-def test_a_job_explores_its_batch_sizes_and_then_has_the_one_that_costs_least(tmp_path):
+def test_a_job_explores_its_batch_sizes_and_then_uses_the_cheapest(tmp_path):
     job = job_in(tmp_path)
     runs = [trained(job) for _ in range(6)]
     assert [run.batch_size for run in runs] == [64, 16, 32, 128, BEST, BEST]
@@ -55,7 +55,7 @@ def test_cost_is_energy_and_time_weighted_by_the_objective(tmp_path):
         assert run.cost == pytest.approx(cost)
 
 
-def test_a_run_that_cannot_pay_off_any_more_is_told_to_stop_before_it_exceeds_its_bound(tmp_path):
+def test_a_run_that_cannot_pay_off_stops_before_it_exceeds_its_bound(tmp_path):
     job = job_in(tmp_path, policy=Untried(max_cost=1600.0), objective=Energy())
     with job.run() as run:
         assert run.max_cost == 1600.0
@@ -190,7 +190,7 @@ def test_a_metric_that_is_never_reported_is_said_with_those_that_were(tmp_path, 
 
 
 @pytest.mark.parametrize("value", long_but_first([math.nan, "0.9", None, [0.9], math.inf], count=2))
-def test_a_metric_that_is_no_number_does_not_reach_the_target_and_is_said_once(tmp_path, caplog, value):
+def test_a_metric_that_is_no_number_misses_the_target_and_warns_once(tmp_path, caplog, value):
     job = job_in(tmp_path)
     with job.run() as run:
         for epoch in (1, 2):
@@ -295,7 +295,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 @pytest.mark.parametrize("error", long_but_first([OutOfMemoryError("x"), RuntimeError("CUDA error: out of memory")]))
-def test_a_batch_size_that_is_out_of_memory_is_never_proposed_again_nor_is_a_larger_one(tmp_path, error):
+def test_batch_sizes_from_one_out_of_memory_on_are_not_proposed_again(tmp_path, error):
     job = job_in(tmp_path)
     with pytest.raises(RuntimeError), job.run():
         raise error
@@ -355,7 +355,7 @@ def test_runs_that_begin_at_the_same_time_take_turns(tmp_path):
     assert sorted(sizes) == [16, 32, 128]
 
 
-def test_a_database_in_a_file_that_another_process_makes_is_opened_however_slow_the_disk(tmp_path, monkeypatch):
+def test_a_database_file_created_by_another_process_opens_however_slow_the_disk(tmp_path, monkeypatch):
     """Both make its tables; the one that comes second learns so once the disk has answered."""
     kind, attempts = optuna.storages.RDBStorage, []
 
@@ -373,7 +373,7 @@ def test_a_database_in_a_file_that_another_process_makes_is_opened_however_slow_
 
 # Filters of warnings are those of the process, and these threads leave each other without one.
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_a_run_that_was_killed_is_tried_again_once_however_many_begin_at_the_same_time(tmp_path, monkeypatch):
+def test_a_killed_run_is_retried_once_however_many_begin_together(tmp_path, monkeypatch):
     """Both find it killed, and would both mark it, if a database in a file did not lock before it reads."""
     job = job_in(tmp_path)
     trained(job)
@@ -410,7 +410,7 @@ def test_a_run_that_was_killed_is_tried_again_once_however_many_begin_at_the_sam
     assert sorted(sizes) == [16, 32], "that of the run that was killed, and another one"
 
 
-def test_the_batch_size_of_a_run_that_was_killed_is_left_to_one_that_has_it_already(tmp_path):
+def test_a_killed_runs_batch_size_stays_with_one_that_has_it(tmp_path):
     """One that began between the death of the run and its retry was given the same."""
     job = job_in(tmp_path)
     trained(job)
@@ -453,7 +453,7 @@ def test_a_database_of_a_newer_optuna_is_a_clear_error(tmp_path):
         pass
 
 
-def test_a_job_of_a_newer_version_of_this_package_is_a_clear_error(tmp_path):
+def test_a_job_of_a_newer_package_version_is_a_clear_error(tmp_path):
     trained(job_in(tmp_path))
     change_study(tmp_path, lambda document: {**document, "version": 2})
     with pytest.raises(UsageError, match=r"its version is 2; .* pip install -U zeus-core"), job_in(tmp_path).run():
@@ -476,7 +476,7 @@ def test_a_run_that_cannot_be_read_is_left_out(tmp_path, caplog):
 
 
 @pytest.mark.long
-def test_a_storage_that_cannot_be_reached_leaves_the_default_and_keeps_the_result(tmp_path, caplog):
+def test_an_unreachable_storage_means_the_default_and_the_result_is_not_lost(tmp_path, caplog):
     job = job_in(tmp_path, storage=f"sqlite:///{tmp_path}/missing/zeus.db")
     run = trained(job)
     assert (run.batch_size, run.outcome, run.number) == (64, "reached", None)

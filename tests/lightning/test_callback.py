@@ -454,7 +454,7 @@ def test_the_first_tensor_of_a_batch_has_its_samples(batch, samples):
     assert _samples_in(batch) == samples
 
 
-def test_a_clock_is_searched_in_place_of_a_limit_if_that_optimizer_is_passed(tmp_path, monitor, gpu):
+def test_a_clock_is_searched_instead_of_a_limit_with_that_optimizer(tmp_path, monitor, gpu):
     def make_optimizer(monitor):
         search = lambda clocks, selector: GridSearch(clocks[::20])  # noqa: E731
         return GlobalClockOptimizer(

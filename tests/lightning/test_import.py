@@ -59,6 +59,6 @@ print(*{{it.__module__.partition(".")[0] for it in ZeusCallback.__mro__}} - {{"b
 
 
 @pytest.mark.long
-def test_one_kind_that_is_broken_does_not_keep_the_other_from_being_used():
+def test_one_broken_kind_does_not_prevent_use_of_the_other():
     program = "import sys; sys.modules['pytorch_lightning.callbacks'] = None; import zeus_lightning; print('imported')"
     assert run(program).stdout == "imported\n"

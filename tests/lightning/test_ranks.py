@@ -9,11 +9,11 @@ import pytest
 from tests.lightning.trainers import loader, make_trainer, module_class, recorder
 from tests.nvml_driver import DeviceSpec
 from tests.support.ranks import joules_of_rows, run_ranks
-from zeus_core._codec import decode
+from zeus_core.codec import decode
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
 from zeus_core.search import GridSearch
-from zeus_core.training._account import Account
+from zeus_core.training.account import Account
 from zeus_core.training.record.run_file import read_run
 from zeus_lightning import ZeusCallback
 

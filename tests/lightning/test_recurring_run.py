@@ -54,7 +54,7 @@ def test_training_ends_when_a_validation_reaches_the_target(pl, tmp_path, monito
     assert evaluations[-1].energy_joules > 0
 
 
-def test_a_training_that_cannot_pay_off_ends_in_order_with_its_checkpoint_kept(pl, tmp_path, monitor, gpu):
+def test_a_training_that_cannot_pay_off_ends_properly_with_its_checkpoint(pl, tmp_path, monitor, gpu):
     job = job_in(tmp_path, Target("val_loss", 0.0), objective=Energy(), policy=Bounded())
     with job.run() as run:
         trainer = trained(pl, tmp_path, run, monitor, gpu, enable_checkpointing=True, val_check_interval=BATCHES)
@@ -66,7 +66,7 @@ def test_a_training_that_cannot_pay_off_ends_in_order_with_its_checkpoint_kept(p
     assert kept["global_step"] == steps
 
 
-def test_an_epoch_is_measured_in_a_few_steps_that_end_in_its_midst(pl, tmp_path, monitor, gpu):
+def test_an_epoch_is_measured_in_a_few_steps_ending_in_its_middle(pl, tmp_path, monitor, gpu):
     job, steps = job_in(tmp_path, Target("val_loss", 0.3), objective=Energy()), []
 
     def train(run):

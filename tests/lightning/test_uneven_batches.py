@@ -106,7 +106,7 @@ def indexed(count):
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")  # we go on
 @pytest.mark.filterwarnings("ignore:The dirpath has changed", "ignore:Checkpoint directory")
-def test_a_run_that_resumes_within_an_epoch_has_the_parameters_of_one_process(tmp_path):
+def test_a_run_resumed_within_an_epoch_has_the_parameters_of_one_process(tmp_path):
     """An epoch has 8 global batches; the checkpoint is the one after 3 of the second epoch."""
     dataset = indexed(61)
     ((alone, seen),) = run_ranks(1, fit_alone, tmp_path / "alone", Regression, dataset, [8], "AdamW", {})

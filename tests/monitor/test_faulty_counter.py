@@ -49,7 +49,7 @@ class Measured:
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_an_outer_window_is_as_unsure_as_the_inner_one_that_saw_the_fault(fault):
+def test_an_outer_window_is_as_uncertain_as_its_faulty_inner_one(fault):
     measured = Measured(fault)
     outer_begin, inner_begin, inner_end, outer_end = measured.read_at(OUTER[0], *INNER, OUTER[1])
     inner, outer = measured.energy(inner_begin, inner_end), measured.energy(outer_begin, outer_end)
@@ -92,7 +92,7 @@ def test_a_call_that_fails_once_leaves_the_counted_energy_around_it():
     assert abs(outer.energy_joules - measured.true_joules(1.0, 5.0)) <= outer.uncertainty_joules
 
 
-def test_a_counter_that_is_not_ready_from_the_start_is_bridged_until_it_is():
+def test_a_counter_not_ready_from_the_start_is_bridged_until_it_is():
     measured = Measured(CounterFault(-1.0, 2.0, fails=True))
     readings = measured.read_at(0.5, 1.0, 2.5, 9.0)
     for first, second in [(0, 1), (0, 2)]:
@@ -165,7 +165,7 @@ def test_a_call_that_takes_long_shows_no_jump(monkeypatch):
     assert measured.energy(first, last).method == "counted"
 
 
-def test_a_gpu_that_answers_nothing_from_the_start_is_lost_with_the_drivers_reason(monkeypatch):
+def test_a_gpu_silent_from_the_start_is_lost_with_the_drivers_reason(monkeypatch):
     measured = Measured(CounterFault(-1.0, 60.0, fails=True))
 
     def fail():

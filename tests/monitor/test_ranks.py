@@ -11,8 +11,8 @@ from tests.nvml_driver import DeviceSpec
 from zeus_core.device import discover_cpus
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor, measure_job
-from zeus_core.ports._world import SoloWorld
-from zeus_core.pytorch._world import TorchWorld
+from zeus_core.ports.world import SoloWorld
+from zeus_core.pytorch.torch_world import TorchWorld
 from zeus_core.testing import FakeRapl
 
 LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)], [(0.2, 200.0), (0.2, 500.0)], [(0.7, 690.0), (0.2, 90.0)]]

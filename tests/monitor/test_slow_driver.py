@@ -62,7 +62,7 @@ def test_the_time_a_reading_takes_is_part_of_its_uncertainty(
     assert monitor.between(readings[0], readings[4]).total_energy is not None
 
 
-def test_a_gpu_that_was_late_in_a_hook_leaves_the_windows_around_it_measured(board, slow, time_source, monkeypatch):
+def test_a_gpu_late_in_a_hook_does_not_spoil_windows_around_it(board, slow, time_source, monkeypatch):
     monkeypatch.setattr("zeus_core.monitor._instruments.CALL_SECONDS", 0.02)
     monitor = ZeusMonitor(gpus=[slow], cpus=NO_CPUS, time_source=time_source)
     before, began_at = monitor.read(), board.exact_energy_joules()

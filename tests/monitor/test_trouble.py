@@ -12,8 +12,8 @@ import pytest
 from tests.nvml_driver import DeviceSpec
 from tests.support.variants import long_but_first
 from zeus_core.device import discover_cpus
-from zeus_core.device.nvml._gpu import NvmlGpu
-from zeus_core.device.nvml._session import NvmlSession
+from zeus_core.device.nvml.nvml_gpu import NvmlGpu
+from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.errors import DeviceLostError, UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FakeRapl, FaultyGpu
@@ -51,7 +51,7 @@ def test_no_error_of_the_driver_leaves_a_window(make_driver, call, code):
             assert measurement.gpu_method[0] == "counted", "the counter alone is enough"
 
 
-def test_a_gpu_that_disappears_within_a_window_is_lost_and_the_others_stand(make_driver):
+def test_a_gpu_that_disappears_within_a_window_is_lost_and_others_remain(make_driver):
     driver = make_driver(DeviceSpec(), DeviceSpec())
     monitor = nvml_monitor(driver)
     monitor.begin_window("window")

@@ -13,13 +13,13 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from tests.support.variants import long_but_first
-from zeus_core.device.nvml._gpu import NvmlGpu
-from zeus_core.device.nvml._session import NvmlSession
+from zeus_core.device.nvml.nvml_gpu import NvmlGpu
+from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._counted_energy import counted_energy
-from zeus_core.monitor._counter import CounterTrail
+from zeus_core.monitor._counter_trail import CounterTrail
 from zeus_core.monitor._integral import integrated_energy, next_sums
-from zeus_core.monitor._reading import GpuEdge
+from zeus_core.monitor.counted_energy import counted_energy
+from zeus_core.monitor.reading import GpuEdge
 
 PEAK_WATTS = 700.0
 MOST_WATTS = 770.0
@@ -228,7 +228,7 @@ def test_real_windows_hold_the_truth(make_driver, load, precise):
 
 
 @pytest.mark.real_time
-def test_a_real_gpu_without_a_counter_is_sampled_while_a_window_is_open(make_driver):
+def test_a_real_gpu_without_a_counter_is_sampled_during_a_window(make_driver):
     driver = make_driver(DeviceSpec(has_energy_counter=False))
     driver[0].set_load(200.0)
     monitor = ZeusMonitor(gpus=[NvmlGpu(NvmlSession(), driver[0].uuid)])

@@ -1,6 +1,6 @@
 """The energy of a scripted load, to the picojoule: the same sums as in nvml_driver.c, written a second time.
 
-Conversions are not those of `zeus_core._units`, which is under test.
+Conversions are not those of `zeus_core.units`, which is under test.
 """
 
 from __future__ import annotations

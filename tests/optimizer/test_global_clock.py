@@ -67,7 +67,7 @@ class Training:
         return self.gpu.read_sm_clock_mhz()
 
 
-def test_the_best_clock_is_found_kept_and_the_gpu_unlocked_in_the_end():
+def test_the_best_clock_is_found_and_held_and_finally_unlocked():
     training = Training(Energy(), warmup_steps=1, profile_steps=4, search=few)
     training.train(60)
     optimizer = training.optimizer
@@ -109,7 +109,7 @@ def test_the_baseline_tells_the_clock_that_the_gpu_runs_at_by_itself():
 @pytest.mark.parametrize("compute_share", [0.0, 0.35, 1.0])
 @pytest.mark.parametrize("seed", long_but_first(range(3)))
 @pytest.mark.parametrize("selector", [MaxSlowdownConstraint(1.1), EnergyWithin(1.1)], ids=repr)
-def test_the_shortest_run_saves_at_a_clock_that_is_safe_for_any_work(selector, seed, compute_share):
+def test_the_shortest_run_saves_at_a_clock_safe_for_any_work(selector, seed, compute_share):
     """However noisy the steps are: the bound of the run does not depend on their time."""
     work = Work(0.5, 440.0, 1.0, compute_share)
     training = Training(selector, noise=SimulatedNoise(0.2, 0.01, seed=seed))
@@ -145,7 +145,7 @@ def test_without_the_right_it_observes_and_names_the_command(caplog):
     optimizer.on_train_end()
 
 
-def test_a_gpu_whose_clocks_cannot_be_set_ends_the_search_and_training_goes_on(caplog):
+def test_a_gpu_whose_clocks_cannot_be_set_ends_only_the_search(caplog):
     training = Training(Energy(), search=few)
     training.faulty.fail("read_supported_sm_clocks_mhz", NotSupportedError("no clocks here"))
     training.train(3)
@@ -180,7 +180,7 @@ def run_ranks(size, *arguments, steps, noise=None, work=WORK, **more):
     return ThreadWorld.run(size, rank_main, 60.0)
 
 
-def test_all_ranks_hold_the_same_clock_and_one_without_the_right_makes_all_observe():
+def test_all_ranks_hold_one_clock_and_observe_if_one_lacks_rights():
     ranks = run_ranks(2, Energy(), steps=40, warmup_steps=1, profile_steps=4, search=few)
     assert {rank.optimizer.sm_clock_mhz for rank in ranks} == {810}
     assert [rank.clock_mhz for rank in ranks] == [810, 810]
@@ -234,9 +234,7 @@ def savings_of_boards_that_differ(model, watts, scatter, seed):
 
 
 @pytest.mark.parametrize(("model", "watts", "scatter", "seed"), [("H100", 800.0, 0.0, 1), ("A100", 480.0, 0.005, 1)])
-def test_one_clock_levels_boards_that_differ_by_8_percent_so_that_the_quick_ones_no_longer_wait(
-    model, watts, scatter, seed
-):
+def test_one_clock_levels_boards_that_differ_by_8_percent(model, watts, scatter, seed):
     """Eight ranks, under the highest limit of their boards. Without longer steps: the slowest board sets the pace.
 
     Where the steps of each board scatter by 0.5 %, the latest of eight equally fast boards is 0.7 % late, and the
@@ -248,7 +246,7 @@ def test_one_clock_levels_boards_that_differ_by_8_percent_so_that_the_quick_ones
 
 
 @pytest.mark.long
-def test_over_many_sets_of_boards_a_common_clock_saves_six_percent_without_longer_steps():
+def test_over_many_boards_a_common_clock_saves_six_percent_without_longer_steps():
     """The best common clock saves 5.4 to 7.1 % by the set of boards, 6.4 % in the mean."""
     boards = [savings_of_boards_that_differ("A100", 480.0, 0.001, seed) for seed in range(101, 121)]
     saved, attainable = np.array(boards).T
@@ -265,7 +263,7 @@ def lack_clocks(training):
 
 
 @pytest.mark.parametrize("obstacle", [refuse_locks, lack_clocks])
-def test_where_one_rank_cannot_lock_clocks_all_search_power_limits_if_they_may(caplog, obstacle):
+def test_where_one_rank_cannot_lock_clocks_all_search_permitted_power_limits(caplog, obstacle):
     def rank_main(world):
         training = Training(
             Energy(),
@@ -301,7 +299,7 @@ def test_where_one_rank_cannot_lock_clocks_all_search_power_limits_if_they_may(c
         (300, [400], ("SM clock", 810), ("power limit", "400 W")),
     ],
 )
-def test_where_both_may_be_set_both_are_tried_and_the_better_one_is_kept(caplog, pl_step, tried_watts, kept, other):
+def test_where_both_may_be_set_the_better_of_both_is_chosen(caplog, pl_step, tried_watts, kept, other):
     caplog.set_level("INFO", "zeus_core.optimizer")
     training = Training(Energy(), warmup_steps=1, profile_steps=4, search=few, pl_step=pl_step, knob="auto").train(100)
     optimizer = training.optimizer
@@ -322,7 +320,7 @@ def test_where_both_may_be_set_both_are_tried_and_the_better_one_is_kept(caplog,
 
 
 @pytest.mark.parametrize("steps", long_but_first([650, 60]))
-def test_a_run_that_tries_both_keeps_its_bound_and_saves_about_as_much_as_with_the_better_one(steps):
+def test_a_run_trying_both_keeps_its_bound_and_saves_like_the_better(steps):
     saved = {}
     for knob in ("power limit", "clock", "auto"):
         training = Training(MaxSlowdownConstraint(1.1), noise=SimulatedNoise(0.02, 0.01, seed=3), knob=knob)
@@ -371,7 +369,7 @@ def test_a_checkpoint_continues_the_search_in_its_middle():
 @pytest.mark.parametrize(
     "damage", [{"searches": [{"trials": None}]}, {"version": 9}, {"searches": [{"conditions": {"gpus": ["V100"]}}]}]
 )
-def test_a_search_in_a_checkpoint_that_does_not_fit_is_not_used_and_that_is_said(caplog, damage):
+def test_a_checkpointed_search_that_does_not_fit_is_unused_and_reported(caplog, damage):
     first = Training(Energy(), warmup_steps=1, profile_steps=4, search=few).train(12)
     second = Training(Energy(), warmup_steps=1, profile_steps=4, search=few)
     second.optimizer.load_state_dict({**first.optimizer.state_dict(), **damage})

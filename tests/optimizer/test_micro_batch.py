@@ -9,9 +9,9 @@ from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._no_monitor import NoMonitor
+from zeus_core.monitor.no_monitor import NoMonitor
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
-from zeus_core.optimizer.micro_batch._search import MicroBatchSearch, divisors
+from zeus_core.optimizer.micro_batch.micro_batch_search import MicroBatchSearch, divisors
 from zeus_core.optimizer.power_limit import (
     Energy,
     EnergyWithin,
@@ -90,14 +90,14 @@ def test_most_of_the_attainable_saving_is_found_in_six_probes(model, batch_size,
             assert passes.attained(batch_size, original, chosen) >= 0.95
 
 
-def test_a_size_that_is_no_better_than_the_original_one_is_not_chosen(caplog):
+def test_a_size_no_better_than_the_original_is_not_chosen(caplog):
     passes = Passes(gpu_of("A100", seed=0), half_samples=0.0)
     optimizer = optimizer_of(passes.gpu)
     assert optimizer.choose(64, 16, passes) == 16
     assert optimizer.result()["micro-batch"].startswith("16 x 4 as it was, the best of 3 sizes by Energy()")
 
 
-def test_a_size_out_of_memory_is_never_asked_again_and_nothing_larger_is(tmp_path):
+def test_a_size_out_of_memory_and_larger_ones_are_never_tried_again(tmp_path):
     first = Passes(gpu_of("A100"), largest=16)
     path = tmp_path / "profile.json"
     optimizer_of(first.gpu, profile_path=path).choose(64, 8, first)

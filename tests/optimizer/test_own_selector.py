@@ -132,7 +132,7 @@ def test_a_cost_is_minimized_by_the_search_of_a_run(selector):
 
 
 @pytest.mark.parametrize("selector", [EnergyWithinFactor(2.0), PriceOfTime()], ids=lambda one: type(one).__name__)
-def test_a_derived_class_with_a_cost_of_its_own_is_not_taken_for_the_rule_it_derives_from(selector):
+def test_a_derived_class_with_its_own_cost_is_not_its_base_rule(selector):
     assert not selector.prefers_lowest
     assert selector.bound_factor is None
     assert selector.time_tolerance is None
@@ -196,7 +196,7 @@ def test_devices_are_shared_by_a_price():
         allocate([FAST, SLOW], 256, LeastPower())
 
 
-def test_a_micro_batch_and_the_batch_size_of_a_job_are_chosen_by_a_price(tmp_path):
+def test_a_price_chooses_a_micro_batch_and_a_jobs_batch_size(tmp_path):
     time_source = VirtualTime()
     gpu = SimulatedGpu(find_preset("A100"), time_source=time_source)
     monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=time_source)

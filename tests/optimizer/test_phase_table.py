@@ -7,7 +7,7 @@ import pytest
 from tests.support.pages import ROOT
 from zeus_core.events import StepBegin
 from zeus_core.optimizer import __main__ as search
-from zeus_core.optimizer._phase_table import PhaseTable
+from zeus_core.optimizer.phase_table import PhaseTable
 from zeus_core.pipeline import __main__ as pipeline
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.support.events import EVENTS
 from zeus_core.events import EpochBegin, EpochEnd, Interference, Pause, StepBegin, StepEnd, TrainBegin, TrainEnd
-from zeus_core.optimizer._global_setting._phases import (
+from zeus_core.optimizer.global_setting.phases import (
     MEASURED,
     PHASES,
     WINDOWS,
@@ -128,7 +128,7 @@ def test_off_is_for_good(happenings):
 
 
 @given(st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.sampled_from([COUNTS, UNMEASURED])), max_size=200))
-def test_in_any_order_the_steps_stay_within_the_counts_and_a_window_is_open_only_while_measuring(happenings):
+def test_in_any_order_windows_open_only_while_measuring_and_steps_stay_bounded(happenings):
     state = State()
     for happening, counts in happenings:
         state = after([happening], state, counts)

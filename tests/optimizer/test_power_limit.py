@@ -38,7 +38,7 @@ from zeus_core.optimizer.power_limit import (
     Time,
     ZeusCost,
 )
-from zeus_core.ports._world import SoloWorld
+from zeus_core.ports.world import SoloWorld
 from zeus_core.testing import FaultyGpu, VirtualTime
 
 WORKS = {
@@ -134,7 +134,7 @@ def test_with_noise_a_slowdown_bound_gives_away_at_most_one_limit(seeds):
         assert abs(optimizer.chosen_limit_watts - best) <= 25
 
 
-def test_the_grid_runs_from_the_limit_found_to_the_lowest_of_the_board_and_back_to_the_found(monkeypatch):
+def test_the_grid_runs_from_the_found_limit_to_the_lowest_and_back(monkeypatch):
     gpu, monitor = simulated("A100", power_limit_watts=337.5)
     limits_set = []
     monkeypatch.setattr(gpu, "set_power_limit", lambda limit: limits_set.append(limit) or set_power_limit(limit))
@@ -158,7 +158,7 @@ def test_nothing_is_changed_before_training_begins(monitor, gpu, work):
     assert optimizer.trials == []
 
 
-def test_short_epochs_and_frequent_evaluations_neither_stop_the_search_nor_get_into_a_trial(monitor, gpu, work):
+def test_short_epochs_and_frequent_evaluations_neither_stop_the_search_nor_enter_trials(monitor, gpu, work):
     optimizer = sweep(monitor, Energy())
     train(optimizer, gpu, work, steps=12 * 51 + 30, steps_per_epoch=30, evaluate_every=10)
     assert optimizer.phase is Phase.DONE
@@ -194,7 +194,7 @@ def test_unannounced_evaluations_are_in_no_trial_however_frequent(monitor, gpu, 
         assert trial.seconds_per_step == pytest.approx(truth.seconds, rel=1e-9)
 
 
-def test_a_loop_that_reports_only_the_beginnings_of_steps_and_the_ends_of_epochs(monitor, gpu, work):
+def test_a_loop_that_reports_only_step_begins_and_epoch_ends(monitor, gpu, work):
     optimizer = sweep(monitor, Energy(), warmup_steps=2, profile_steps=10)
     for _ in range(8):
         for _ in range(30):
@@ -375,7 +375,7 @@ def test_an_optimizer_is_an_observer_and_a_pause_may_say_what_for(monitor, gpu, 
     assert optimizer.trials[0].seconds_per_step == pytest.approx(truth.seconds)
 
 
-def test_a_limit_that_could_not_be_restored_is_not_taken_for_the_original(time_source, gpu, work, caplog):
+def test_a_limit_that_could_not_be_restored_is_not_the_original(time_source, gpu, work, caplog):
     faulty = FaultyGpu(gpu)
     optimizer = sweep(
         ZeusMonitor(gpus=[faulty], time_source=time_source), Energy(), wait_steps=0, warmup_steps=0, profile_steps=4
@@ -458,7 +458,7 @@ class Lowest(Objective):
         return measurement.power_limit
 
 
-def test_a_cost_without_noise_is_believed_although_steps_last_longer_by_chance_in_later_trials():
+def test_a_cost_without_noise_is_believed_although_later_steps_are_longer():
     gpu, monitor = simulated("H100", seed=1, power_limit_watts=450)
     optimizer = GlobalPowerLimitOptimizer(monitor, Lowest(), wait_steps=0, warmup_steps=0, profile_steps=2)
     for step in range(20):
@@ -469,9 +469,7 @@ def test_a_cost_without_noise_is_believed_although_steps_last_longer_by_chance_i
 
 
 @pytest.mark.parametrize("choice", [None, "225", 225.5, 375, 0, float("nan")])
-def test_a_selector_that_returns_no_possible_limit_ends_the_search_and_not_the_training(
-    monitor, gpu, work, choice, caplog
-):
+def test_a_selector_that_returns_an_impossible_limit_ends_only_the_search(monitor, gpu, work, choice, caplog):
     optimizer = sweep(monitor, Favourite(choice), warmup_steps=0, profile_steps=4)
     train(optimizer, gpu, work, steps=60)
     assert optimizer.phase is Phase.OFF
@@ -503,9 +501,7 @@ def test_profiles_are_saved_after_every_trial_and_not_measured_again(tmp_path, w
 
 
 @pytest.mark.parametrize(("limit_watts", "work_facts"), [(300, {"batch": 8}), (400, {"batch": 4})])
-def test_a_profile_of_another_original_limit_or_of_other_work_is_not_used(
-    tmp_path, work, caplog, limit_watts, work_facts
-):
+def test_a_profile_of_another_original_limit_or_other_work_is_not_used(tmp_path, work, caplog, limit_watts, work_facts):
     profile = tmp_path / "profile.json"
     arguments = {"warmup_steps": 0, "profile_steps": 4, "profile_path": profile}
     gpu, monitor = simulated("A100", power_limit_watts=400)

@@ -148,7 +148,7 @@ def limits_set(driver, index):
 
 
 @pytest.mark.real_time
-def test_two_ranks_that_share_a_gpu_find_its_limit_before_either_changes_it(make_driver, tmp_path):
+def test_two_ranks_sharing_a_gpu_find_its_limit_before_either_changes_it(make_driver, tmp_path):
     driver = make_driver(H200)
     driver[0].set_load(600.0)
     answers = run_ranks(2, tmp_path, search_on_a_driver, 0.05)
@@ -293,7 +293,7 @@ def search_by_default(rank, knob, profile_path=None, killed_after=None):
 
 @pytest.mark.long  # with threads for ranks: test_whole_run
 @pytest.mark.parametrize("knob", ["auto", "power limit"])
-def test_four_ranks_hold_the_same_setting_at_every_step_and_reach_the_same_collectives(tmp_path, knob):
+def test_four_ranks_hold_equal_settings_and_reach_the_same_collectives_every_step(tmp_path, knob):
     phase, steps, _, _ = agreed(run_ranks(RANKS, tmp_path, search_by_default, knob))
     assert phase is Phase.DONE
     assert len({step[:2] for step in steps}) > 1, "something was tried"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.optimizer.test_search import BOUND, Board
 from zeus_core.errors import UsageError
 from zeus_core.search import AdaptiveSearch
-from zeus_core.search._objectives import Energy, MaxSlowdownConstraint
+from zeus_core.search.objectives import Energy, MaxSlowdownConstraint
 from zeus_core.search.run.run_plan import Prediction, RunProgress, search_cost
 
 SLOWER = Prediction(200, 0.15, (0.1, 0.2), 1.06, (1.04, 1.08))
@@ -32,7 +32,7 @@ def test_what_was_not_used_up_is_left_for_the_steps_to_come():
     slowdown=st.floats(1.0, 1.3),
     factor=st.floats(1.0, 2.0),
 )
-def test_steps_at_the_slowdown_that_is_left_make_the_run_last_the_factor(steps, left, step_seconds, slowdown, factor):
+def test_steps_at_the_remaining_slowdown_make_the_run_last_the_factor(steps, left, step_seconds, slowdown, factor):
     run = RunProgress(steps, steps * slowdown * step_seconds, step_seconds, steps + left)
     whole = run.seconds + left * run.factor_left(factor) * step_seconds
     assert whole == pytest.approx(factor * (steps + left) * step_seconds)

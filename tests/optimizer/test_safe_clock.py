@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.device import Work, find_preset
-from zeus_core.device.simulated._presets import PRESETS
+from zeus_core.device.simulated.presets import PRESETS
 from zeus_core.measurement import Measurement
 from zeus_core.search import Trial
 from zeus_core.search.run.run_plan import Prediction
@@ -60,7 +60,7 @@ def told(search, *trials):
     limit_share=st.floats(0.0, 1.0),
     factor=st.floats(1.0, 2.0),
 )  # fmt: skip
-def test_it_keeps_the_bound_for_any_work_on_any_board_under_any_limit(preset, work, limit_share, factor):
+def test_it_keeps_the_bound_for_any_work_board_and_limit(preset, work, limit_share, factor):
     gpu = find_preset(preset)
     lowest, highest = gpu.limit_range_watts
     limit_watts = lowest + limit_share * (highest - lowest)
@@ -110,7 +110,7 @@ def test_without_a_known_clock_or_with_none_to_gain_nothing_changes(clocks):
     assert len(scripted.told) == len(clocks)
 
 
-def test_blocks_at_other_clocks_say_nothing_of_the_clock_that_gpus_run_at_by_themselves():
+def test_blocks_at_other_clocks_do_not_count_for_the_unlocked_clock():
     assert told(Scripted(), baseline(1300.0, 30), baseline(1340.0, 10)).safe_mhz == 1200
     assert (
         told(Scripted(), baseline(1300.0, 30), Trial(900, 90, baseline(1.0).measurement, 0.0, 900.0, 900.0)).safe_mhz
@@ -122,7 +122,7 @@ def at_level(seconds_per_step, steps=10, deviation=0.0):
     return Trial(1110, steps, Measurement.from_energies(seconds_per_step * steps, {0: 1500.0}), deviation)
 
 
-def test_the_clock_of_the_slowest_gpu_is_tried_once_and_kept_if_steps_are_as_long_as_they_should_be():
+def test_the_slowest_gpus_clock_is_tried_once_and_chosen_if_steps_fit():
     search = told(Scripted(1410, stepped_aside="too short"), baseline(1320.0, lowest_mhz=1215.0))
     assert (search.safe_mhz, search.level_mhz) == (1200, 1110)
     assert not search.is_done
@@ -139,6 +139,6 @@ def test_it_is_not_kept_if_the_gpus_do_different_work():
 
 
 @pytest.mark.parametrize(("lowest_mhz", "deviation"), [(1310.0, 0.0), (1215.0, 0.05)])
-def test_it_is_not_tried_if_gpus_hardly_differ_or_a_trial_could_not_tell(lowest_mhz, deviation):
+def test_it_is_not_tried_if_gpus_or_trials_would_hardly_differ(lowest_mhz, deviation):
     search = told(Scripted(1410), baseline(1320.0, lowest_mhz=lowest_mhz, deviation=deviation))
     assert search.ask() == Block(1200, 20, is_choice=True)

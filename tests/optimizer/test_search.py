@@ -13,7 +13,8 @@ from zeus_core.measurement import Measurement
 from zeus_core.search import AdaptiveSearch, GoldenSectionSearch, GridSearch, Trial
 from zeus_core.search._aims import normal_probability
 from zeus_core.search._curves import CurveShapes
-from zeus_core.search._objectives import (
+from zeus_core.search._prior import read_prior
+from zeus_core.search.objectives import (
     Energy,
     EnergyWithin,
     MaxSlowdownConstraint,
@@ -23,7 +24,6 @@ from zeus_core.search._objectives import (
     Time,
     ZeusCost,
 )
-from zeus_core.search._prior import read_prior
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.testing.contracts import SearchContract
 
@@ -219,7 +219,7 @@ def test_a_cost_of_the_setting_itself_is_believed_where_no_limit_binds(best, slo
     assert search.choice == best
 
 
-def test_work_that_draws_less_than_the_lowest_limit_on_average_only_is_searched_on():
+def test_work_below_the_lowest_limit_only_on_average_is_searched_further():
     """Half of the time it draws more, so that the limits bind after all."""
     board = Board(((0.14, 0.2, 0.79, 0.8, 0.18, 1.01, 0.3, 0.9), 0.75), range(150, 301, 5), noise=0.003)
     assert board.watts[300] < 150
@@ -240,7 +240,7 @@ def test_a_slowdown_bound_is_kept_with_the_asked_probability(confidence):
 
 
 @pytest.mark.parametrize("make", [AdaptiveSearch, GoldenSectionSearch, lambda settings, _: GridSearch(settings)])
-def test_a_slowdown_bound_is_met_with_the_least_energy_and_not_with_the_lowest_limit(make):
+def test_a_slowdown_bound_is_met_by_least_energy_not_the_lowest_limit(make):
     board = Board(BOUND, range(100, 301, 25))
     choices = []
     for selector in (EnergyWithin(100.0), MaxSlowdownConstraint(100.0)):
@@ -397,7 +397,7 @@ def test_anything_that_is_measured_leads_to_an_end(data):
     assert len(tried) <= most
 
 
-def test_a_trial_of_an_unknown_setting_is_never_the_choice_of_a_rule():
+def test_a_rule_never_chooses_a_trial_of_an_unknown_setting():
     search = FixedTrials(GridSearch([300, 200]), [300, 200], lambda trials: min(one.setting for one in trials), 5)
     board = Board(BOUND, [300, 200, 7])
     for setting in (7, 300, 200):

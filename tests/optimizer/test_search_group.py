@@ -23,13 +23,13 @@ from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.events import Activity
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._global_setting._trials import TrialPart, trial_from_parts
+from zeus_core.optimizer.global_setting._trials import TrialPart, trial_from_parts
 from zeus_core.optimizer.power_limit import Energy, OptimumSelector, Phase, Time, ZeusCost
-from zeus_core.ports._world import SoloWorld
+from zeus_core.ports.world import SoloWorld
 from zeus_core.testing import ThreadWorld, VirtualTime
 
 
-def test_a_step_lasts_as_long_as_on_the_slowest_rank_and_takes_the_energy_of_all():
+def test_a_step_has_the_time_of_the_slowest_rank_and_everyones_energy():
     works = [WORK, Work(1.5, 250.0, 0.9, 0.7)]
 
     def rank_main(world):
@@ -80,7 +80,7 @@ def test_the_limit_is_in_force_on_every_rank_while_training_goes_on():
     assert others == []
 
 
-def test_limits_run_over_the_boards_of_all_ranks_and_each_gpu_is_held_within_its_own():
+def test_limits_span_the_boards_of_all_ranks_within_each_gpus_range():
     def rank_main(world):
         rank = make_rank(
             world, model=["A100", "A40"][world.rank], original_watts=[350, 250][world.rank], profile_steps=2
@@ -129,7 +129,7 @@ def test_ranks_that_share_a_gpu_count_it_once():
     assert gpu.read_power_limit_watts() == ORIGINAL_WATTS
 
 
-def test_the_default_selector_weighs_time_with_the_power_of_all_gpus_of_the_job():
+def test_the_default_selector_weighs_time_with_the_power_of_all_gpus():
     def rank_main(world):
         rank = make_rank(world)
         default = sweep(rank.optimizer.monitor, world=world, **QUICK)
@@ -225,7 +225,7 @@ def allow_restoring_only(rank, refusal):
 
 
 @pytest.mark.parametrize("steps_with_rights", [0, 5, STEPS - 2])
-def test_where_one_rank_may_not_set_limits_all_observe_at_the_original_limit(caplog, steps_with_rights):
+def test_where_one_rank_may_not_set_limits_all_observe(caplog, steps_with_rights):
     def rank_main(world):
         rank = make_rank(world)
         rank.optimizer.on_train_begin()
@@ -258,7 +258,7 @@ def test_where_none_may_set_limits_each_says_so_once(caplog):
     assert len([record for record in caplog.records if "are not changed" in record.message]) == 2
 
 
-def test_a_limit_that_was_changed_and_is_not_restored_for_lack_of_rights_stops_all(caplog):
+def test_a_changed_limit_unrestored_for_lack_of_rights_stops_all(caplog):
     def rank_main(world):
         rank = make_rank(world)
         rank.train(5)
@@ -330,7 +330,7 @@ def test_a_fault_on_one_rank_stops_the_search_on_all(caplog, call, healthy_steps
         assert str(first[1]) == str(third[1]) == f"rank 1: {reason}"
 
 
-def test_a_rank_that_fails_puts_its_limit_back_at_once_and_keeps_step_with_the_others(caplog):
+def test_a_failing_rank_restores_its_limit_at_once_and_keeps_step(caplog):
     steps = []
 
     def rank_main(world):
@@ -354,7 +354,7 @@ def test_a_rank_that_fails_puts_its_limit_back_at_once_and_keeps_step_with_the_o
     assert len(stops(caplog)) == 2
 
 
-def test_a_failure_at_the_end_of_one_training_stops_the_next_on_all_ranks(caplog):
+def test_a_failure_at_the_end_of_training_stops_the_next_everywhere(caplog):
     def rank_main(world):
         rank = make_rank(world, profile_steps=6)
         rank.train(3)
@@ -482,7 +482,7 @@ def test_a_pause_of_one_rank_changes_no_trial_of_the_others():
 
 
 @pytest.mark.parametrize("every", [1, 5])
-def test_a_trial_that_something_got_into_on_one_rank_is_repeated_by_all(every):
+def test_a_trial_disturbed_on_one_rank_is_repeated_by_all(every):
     def rank_main(world):
         rank = make_rank(world)
         rank.optimizer.on_train_begin()
@@ -526,7 +526,7 @@ def test_a_world_can_be_given_late():
 # What ranks measured, as one trial
 
 
-def test_the_step_in_which_ranks_wait_for_the_slowest_one_to_save_is_in_no_trial():
+def test_the_step_in_which_ranks_wait_for_saving_is_in_no_trial():
     def rank_main(world):
         rank = make_rank(world, profile_steps=5)
         time_source = rank.optimizer.monitor.time_source
@@ -559,7 +559,7 @@ def part_of_a_trial(rank, seconds, deviation_seconds):
     return TrialPart(4, measurement, deviation_seconds, is_spoiled=False, run_seconds=seconds)
 
 
-def test_a_trial_is_as_long_and_as_uneven_as_on_the_worst_rank():
+def test_a_trial_is_as_long_and_uneven_as_on_the_worst_rank():
     trial = trial_from_parts(250, [part_of_a_trial(0, 2.0, 0.2), part_of_a_trial(1, 3.0, 0.1)])
     assert (trial.setting, trial.steps) == (250, 4)
     assert (trial.measurement.time, trial.measurement.total_energy) == (3.0, 20.0)

@@ -10,8 +10,8 @@ from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._global_setting._search_optimizer import search_record
-from zeus_core.optimizer._global_setting._search_result import SearchResult, restored_text, restoring_rows
+from zeus_core.optimizer.global_setting.search_optimizer import search_record
+from zeus_core.optimizer.global_setting.search_result import SearchResult, restored_text, restoring_rows
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Phase
 from zeus_core.report import Comparison
 from zeus_core.search import Trial
@@ -75,7 +75,7 @@ def test_a_finished_search_says_what_it_chose_saved_and_cost(capsys):
     assert shown(capsys).count("saving") == 1, "once, and in one box"
 
 
-def test_the_cost_of_the_search_is_what_its_steps_took_beyond_the_original_limit():
+def test_the_searchs_cost_is_its_excess_over_the_original_limit():
     gpu, monitor = simulated()
     counts = {"wait_steps": 0, "warmup_steps": 20, "profile_steps": 200, "pl_step": 150}  # 400, 250 and 100 W
     optimizer = sweep(monitor, MaxSlowdownConstraint(), **counts)
@@ -182,7 +182,7 @@ def test_trials_shorter_than_the_counter_resolves_save_nothing():
 
 
 @pytest.mark.parametrize(("draw_watts", "has_saving"), [(95.0, False), (484.9, True)])
-def test_the_interval_of_a_saving_holds_the_truth_and_none_is_claimed_where_there_is_none(draw_watts, has_saving):
+def test_a_savings_interval_holds_the_truth_and_no_false_saving_is_claimed(draw_watts, has_saving):
     """Work that draws less than the lowest limit takes the same energy at all of them."""
     work, outcomes = Work(0.3, draw_watts, 0.9, 0.7), []
     for seed in range(10):
@@ -276,7 +276,7 @@ def test_the_moves_of_a_search_for_the_run_say_what_was_measured():
 
 
 @pytest.mark.parametrize("was_restored", [True, False])
-def test_a_move_by_a_fault_says_so_and_only_what_was_restored_counts(was_restored, caplog):
+def test_a_move_after_a_fault_is_reported_and_only_restored_values_count(was_restored, caplog):
     gpu, monitor = simulated()
     faulty = FaultyGpu(gpu)
     monitor = ZeusMonitor(gpus=[faulty], time_source=monitor.time_source)

@@ -3,7 +3,7 @@
 import pytest
 
 from zeus_core.errors import UsageError
-from zeus_core.optimizer._global_setting._rival_searches import better_choice
+from zeus_core.optimizer.global_setting._rival_searches import better_choice
 from zeus_core.optimizer.power_limit import (
     Energy,
     EnergyWithin,
@@ -59,7 +59,7 @@ def test_zeus_cost_weighs_time_with_the_power_of_all_gpus():
     assert ZeusCost(eta_knob=0.5, world_size=4).cost(SWEEP[1], SWEEP[0]) == 0.5 * 850 + 0.5 * 4 * 300 * 10
 
 
-def test_zeus_cost_of_clocks_takes_the_power_it_is_told_and_never_megahertz():
+def test_zeus_cost_of_clocks_uses_the_given_power_and_never_megahertz():
     clocks = [PowerLimitMeasurement(power_limit=1410, energy=1000, time=10.0), PowerLimitMeasurement(1200, 850, 10.9)]
     cost = ZeusCost(eta_knob=0.5, world_size=4, max_power_watts=400)
     assert cost.cost(clocks[1], clocks[0]) == 0.5 * 850 + 0.5 * 4 * 400 * 10.9
@@ -110,7 +110,7 @@ class EnergyAboveTarget(Objective):
 
 
 @pytest.mark.parametrize("target", [0, 1000, 1500], ids=["positive", "zero", "negative"])
-def test_of_two_knobs_the_one_with_the_lower_cost_is_kept_whatever_its_sign(target):
+def test_of_two_knobs_the_cheaper_is_chosen_whatever_the_costs_sign(target):
     limit, clock = PowerLimitMeasurement(200, 800, 10.5), PowerLimitMeasurement(1200, 700, 10.5)
     originals = SWEEP[0], PowerLimitMeasurement(1410, 1000, 10.0)
     selector = EnergyAboveTarget(target)

@@ -9,7 +9,7 @@ from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.testing import VirtualTime
 
 
-def test_a_step_that_changes_the_limit_reaches_the_knob_in_few_calls_through_no_module_twice(monkeypatch):
+def test_a_limit_change_reaches_the_knob_directly_through_no_module_twice(monkeypatch):
     walks = []
     apply = PowerLimitKnob.apply
 

@@ -12,7 +12,7 @@ from tests.support.search_ranks import make_rank
 from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._global_setting._trials import Piece, left_out_pieces
+from zeus_core.optimizer.global_setting._trials import Piece, left_out_pieces
 from zeus_core.optimizer.power_limit import (
     Energy,
     EnergyWithin,
@@ -179,7 +179,7 @@ class SlowGpu(SimulatedGpu):
         super().execute(work)
 
 
-def test_steps_in_which_the_gpu_settles_are_left_out_however_long_it_takes():
+def test_steps_in_which_the_gpu_settles_are_excluded_however_many():
     run = Run(gpu=SlowGpu(2.0), spread=0.0, max_steps=2000).train(2000)
     assert run.optimizer.phase is Phase.DONE
     for trial in run.optimizer.trials:
@@ -220,7 +220,7 @@ def test_explicit_lengths_are_kept_by_the_adaptive_search():
     assert run.optimizer.phase is Phase.DONE
 
 
-def test_a_search_of_the_users_is_made_from_the_settings_and_the_selector():
+def test_a_users_search_is_made_from_the_settings_and_the_selector():
     made = []
 
     def make(limits, selector):
@@ -300,7 +300,7 @@ def test_one_setting_is_measured_and_kept():
     assert run.optimizer.phase is Phase.DONE
 
 
-def test_where_nothing_keeps_the_bound_training_stays_at_the_original_and_says_so():
+def test_where_nothing_keeps_the_bound_training_stays_at_the_original():
     run = Run(MaxSlowdownConstraint(factor=1.0), max_steps=300).train(300)
     run.optimizer.on_train_end()
     assert run.optimizer.chosen_limit_watts in {400, None} or run.slowdown <= 1.005
@@ -334,7 +334,7 @@ def test_a_selector_that_fails_leaves_training_at_the_original_limit(arguments, 
     assert run.gpu.read_power_limit_watts() == 400
 
 
-def test_a_training_that_ends_in_mid_search_says_the_best_limit_so_far():
+def test_a_training_that_ends_in_mid_search_reports_the_best_limit_yet():
     run = Run(max_steps=2000).train(130)
     assert run.gpu.read_power_limit_watts() < 400
     run.optimizer.on_train_end()
@@ -370,7 +370,7 @@ def resumed(state, steps, **arguments):
     return run.train(steps, begins=False)
 
 
-def test_the_time_before_an_interruption_counts_in_the_bound_of_a_resumed_run():
+def test_time_before_an_interruption_counts_in_a_resumed_runs_bound():
     first = Run(MaxSlowdownConstraint(factor=1.03), max_steps=600).train(300)
     assert first.slowdown < 1.03
     second = resumed(first.optimizer.state_dict(), 300, seed=1)
@@ -382,7 +382,7 @@ def test_the_time_before_an_interruption_counts_in_the_bound_of_a_resumed_run():
 
 
 @pytest.mark.parametrize("factor", long_but_first([1.1, 1.2]))
-def test_another_run_with_the_same_profile_has_all_its_time_and_measures_nothing_again(tmp_path, factor):
+def test_another_run_with_the_same_profile_plans_at_once_without_new_measurements(tmp_path, factor):
     profile = tmp_path / "profile.json"
     Run(MaxSlowdownConstraint(factor), max_steps=600, profile_path=profile).train(600)
     second = Run(max_steps=600, profile_path=profile, seed=1).train(600)
@@ -395,7 +395,7 @@ def test_another_run_with_the_same_profile_has_all_its_time_and_measures_nothing
 # Ranks
 
 
-def test_four_ranks_of_which_one_is_slower_hold_the_same_limit_at_every_step():
+def test_four_ranks_with_a_slow_one_hold_equal_limits_every_step():
     def rank_main(world):
         rank = make_rank(
             world, BOUND, search=None, warmup_steps=None, profile_steps=None, pl_step=None, max_steps=400, wait_steps=1
@@ -449,7 +449,7 @@ SWEEP = {"search": GridSearch, "warmup_steps": 2, "profile_steps": 5, "pl_step":
 
 
 @pytest.mark.parametrize("arguments", [{}, SWEEP], ids=["adaptive", "grid"])
-def test_the_least_energy_within_a_bound_is_not_at_the_lowest_limit_that_keeps_it(arguments):
+def test_least_energy_within_a_bound_is_above_its_lowest_limit(arguments):
     runs = [Run(rule, max_steps=1000, **arguments).train(1000) for rule in (BOUND_OF_2, LOWEST_WITHIN_2)]
     for run in runs:
         run.optimizer.on_train_end()

@@ -5,8 +5,8 @@ import pytest
 from zeus_core.events import Activity
 from zeus_core.pipeline.optimizer.frequency_phases import Phase
 from zeus_core.pipeline.pipeline_record import RecordedPipeline
-from zeus_core.ports._device_events import HostEvents
-from zeus_core.tracing._trace_file import read_trace
+from zeus_core.ports.device_events import HostEvents
+from zeus_core.tracing.trace_file import read_trace
 from zeus_core.training import TrainingEnergy
 
 

@@ -93,7 +93,7 @@ def test_wrong_arguments_are_named(profile, tmp_path, capsys, more, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_example_is_planned_with_baselines_and_says_what_it_does_at_once(tmp_path, capsys):
+def test_the_example_is_planned_with_baselines_and_reports_its_actions_at_once(tmp_path, capsys):
     arguments = [
         "plan",
         "--example",

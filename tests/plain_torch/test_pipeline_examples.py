@@ -47,7 +47,7 @@ def train(times, steps):
     return clocks.record
 
 
-def test_the_pipeline_written_by_hand_gets_a_plan_that_keeps_what_it_promises(monkeypatch):
+def test_a_handwritten_pipeline_gets_a_plan_that_keeps_its_promise(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     import pipeline_toy
 

@@ -7,12 +7,12 @@ import torch
 
 from tests.nvml_driver import DeviceSpec
 from tests.support.ranks import joules_of_rows, spawn_ranks
-from zeus_core._codec import decode, encode
+from zeus_core.codec import decode, encode
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
-from zeus_core.training._account import Account
+from zeus_core.training.account import Account
 
 LIMIT_WATTS = 700.0
 LOADS = [[(0.3, 500.0), (0.1, 300.0)], [(1.0, 350.0)]]

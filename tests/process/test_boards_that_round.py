@@ -65,9 +65,7 @@ ORIGINALS = long_but_first([ORIGINAL_WATTS, OFF_GRID_WATTS])
 @pytest.mark.parametrize("original_watts", ORIGINALS)
 @pytest.mark.parametrize("board", BOARDS)
 @pytest.mark.parametrize("end", long_but_first(["SIGKILL", "normal end"]))
-def test_a_search_knows_the_limits_that_a_board_takes_and_the_original_is_restored(
-    make_driver, board, end, original_watts
-):
+def test_a_search_knows_the_boards_limits_and_restores_the_original(make_driver, board, end, original_watts):
     driver = make_driver(dataclasses.replace(DEVICE, power_limit_watts=original_watts))
     driver[0].take_limits(**BOARDS[board])
     process = begin(driver, TRIED, ENDS[end])
@@ -89,7 +87,7 @@ def test_a_search_knows_the_limits_that_a_board_takes_and_the_original_is_restor
     assert max(calls) < original_watts + 1.0
 
 
-def test_a_board_that_takes_no_limit_leaves_the_original_and_is_not_asked_again(make_driver):
+def test_a_board_that_accepts_no_limit_stays_at_the_original_without_retries(make_driver):
     driver = make_driver(DEVICE)
     driver[0].ignore_settings()
     process = begin(driver, TRIED)
@@ -211,7 +209,7 @@ def test_after_a_reload_of_the_driver_the_message_names_it(make_driver, caplog):
     assert driver[0].power_limit_watts == 650.0
 
 
-def test_a_second_object_takes_over_where_the_board_does_not_take_the_original(make_driver):
+def test_a_second_object_takes_over_where_the_board_refuses_the_original(make_driver):
     driver = make_driver(dataclasses.replace(DEVICE, power_limit_watts=OFF_GRID_WATTS))
     driver[0].take_limits(step_watts=30)
     walk = """
@@ -246,7 +244,7 @@ def test_a_process_that_tries_its_right_lowers_no_limit_for_good(make_driver, mo
 
 
 @pytest.mark.parametrize("end", ["input(); knob.restore()", "input(); os.kill(os.getpid(), 9)"])
-def test_a_limit_that_an_administrator_sets_stays_also_if_it_was_tried_before(make_driver, end):
+def test_an_administrators_limit_stays_also_if_it_was_tried_before(make_driver, end):
     driver = make_driver(DEVICE)
     program = f"""
         import os

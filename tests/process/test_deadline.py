@@ -7,7 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.hooks import in_hook
-from zeus_core._process.deadline import (
+from zeus_core.adapters import contained
+from zeus_core.adapters.contained import Hooked
+from zeus_core.errors import DriverFaultError
+from zeus_core.process.deadline import (
     CALL_SECONDS,
     HOOK_SECONDS,
     RESTORE_SECONDS,
@@ -17,10 +20,7 @@ from zeus_core._process.deadline import (
     seconds_left,
     unanswered,
 )
-from zeus_core._process.parallel import DeviceCall
-from zeus_core.adapters import contained
-from zeus_core.adapters._contained import Hooked
-from zeus_core.errors import DriverFaultError
+from zeus_core.process.parallel import DeviceCall
 
 SLICE = 0.05
 
@@ -94,7 +94,7 @@ def test_a_wait_has_an_end_of_its_own_within_the_deadline():
 
 @pytest.mark.parametrize("outer", ["contained_hook", "timed_hook"])
 @pytest.mark.parametrize("inner", ["contained_hook", "timed_hook"])
-def test_hooks_within_a_hook_share_its_second_and_the_next_hook_has_one_of_its_own(outer, inner):
+def test_hooks_within_a_hook_share_its_second_unlike_the_next_hook(outer, inner):
     waits = []
     one, other = Feature(), Feature()
 
@@ -108,7 +108,7 @@ def test_hooks_within_a_hook_share_its_second_and_the_next_hook_has_one_of_its_o
     assert threading.get_ident() not in seconds_left
 
 
-def test_a_signal_handler_that_interrupts_a_hook_waits_as_long_as_one_outside_and_leaves_its_second_alone():
+def test_a_handler_that_interrupts_a_hook_has_a_second_of_its_own():
     with in_hook():
         assert waited(0.5) == 0.5
         with outside_of_hooks():
@@ -129,7 +129,7 @@ def test_while_a_call_hangs_later_hooks_wait_a_slice_for_any_device(hanging_call
         assert waited() == CALL_SECONDS
 
 
-def test_calls_that_hang_in_its_parent_do_not_matter_to_a_forked_child(hanging_call):
+def test_calls_hanging_in_its_parent_do_not_matter_to_a_forked_child(hanging_call):
     assert not hanging_call.wait(Patience(0.0))
     assert unanswered
     child = os.fork()
@@ -138,7 +138,7 @@ def test_calls_that_hang_in_its_parent_do_not_matter_to_a_forked_child(hanging_c
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_hook_does_not_wait_for_a_lock_that_is_held_while_a_driver_hangs():
+def test_a_hook_does_not_wait_for_a_lock_of_a_hanging_driver():
     with in_hook(), pytest.raises(DriverFaultError, match="has not answered"), held(Hanging()):
         pass
     asked = []

@@ -7,11 +7,11 @@ import pytest
 
 from tests.support.users import as_other_user, common_folder, needs_root
 from zeus_core._documents import JsonFormat, JsonStore
-from zeus_core._files import write_atomically
 from zeus_core.cli import main
 from zeus_core.errors import UsageError
+from zeus_core.files import write_atomically
 from zeus_core.monitor._log import WindowLog
-from zeus_core.training._account import Account
+from zeus_core.training.account import Account
 from zeus_core.training.record.journal import Entry, Journal
 
 __all__ = ["common_folder"]
@@ -41,7 +41,7 @@ ENTRY = Entry("run", "part", 0, 1, Account())
 
 
 @needs_root
-def test_a_file_is_not_written_through_a_link_that_was_placed_beside_it(common_folder, victim):
+def test_a_file_is_not_written_through_a_link_placed_beside_it(common_folder, victim):
     def place_links():
         for process in range(os.getppid() - 10, os.getppid() + 10):
             (common_folder / f"plan.json.unfinished-{process}").symlink_to(victim)
@@ -113,7 +113,7 @@ def test_links_in_a_circle_are_refused(tmp_path):
 
 
 @needs_root
-def test_the_record_of_a_command_is_not_written_through_a_link_of_another_user(common_folder, victim, capsys):
+def test_a_commands_record_is_not_written_through_another_users_link(common_folder, victim, capsys):
     as_other_user(lambda: (common_folder / "record.json").symlink_to(victim))
     assert main(["run", "--output", str(common_folder / "record.json"), "--", "true"]) == 2
     assert "which is not followed" in capsys.readouterr().err

@@ -105,7 +105,7 @@ def test_training_goes_on_while_readings_hang(driver, function):
     assert driver[0].power_limit_watts == driver[1].power_limit_watts == ORIGINAL_WATTS
 
 
-def test_a_log_goes_on_without_a_limit_that_is_not_read_in_time(driver):
+def test_a_log_continues_without_a_limit_that_is_not_read_in_time(driver):
     process = Process(
         driver,
         """
@@ -135,7 +135,7 @@ def test_a_log_goes_on_without_a_limit_that_is_not_read_in_time(driver):
     assert code == 0, errors
 
 
-def test_a_search_whose_limit_is_not_set_in_time_steps_aside_and_what_is_set_late_is_restored(driver):
+def test_a_search_whose_limit_is_late_steps_aside_and_restores_it(driver):
     process = Process(
         driver,
         """
@@ -232,7 +232,7 @@ def test_no_hook_waits_more_than_a_second_in_all(driver, knob, function, moment)
 @pytest.mark.long  # it loads a framework
 @pytest.mark.parametrize("function", [SET_LIMIT, READ_COUNTER, None])
 @pytest.mark.parametrize("framework", ["huggingface", "lightning"])
-def test_no_hook_of_a_framework_waits_more_than_a_second_and_losses_are_the_same(driver, tmp_path, framework, function):
+def test_no_framework_hook_waits_over_a_second_and_losses_stay_the_same(driver, tmp_path, framework, function):
     programs = {
         "huggingface": """
             from transformers import TrainerCallback
@@ -284,7 +284,7 @@ def test_no_hook_of_a_framework_waits_more_than_a_second_and_losses_are_the_same
 
 
 @pytest.mark.parametrize("end", long_but_first(["tell('ready')", "with optimizer: tell('ready')"]))
-def test_a_process_that_is_told_to_end_ends_although_its_limit_cannot_be_restored(driver, end):
+def test_a_process_asked_to_end_ends_although_its_limit_cannot_be_restored(driver, end):
     process = Process(driver, f"optimizer = search()\n{end}")
     process.expect("ready")
     assert driver[1].power_limit_watts < ORIGINAL_WATTS
@@ -315,7 +315,7 @@ def test_a_process_told_to_end_within_a_reading_that_hangs_ends(driver):
     assert [device.power_limit_watts for device in driver] == [ORIGINAL_WATTS] * 2
 
 
-def test_a_process_that_survives_its_signal_restores_the_limit_once_the_driver_answers(driver):
+def test_a_process_surviving_its_signal_restores_the_limit_once_the_driver_answers(driver):
     process = Process(
         driver,
         """

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from tests.support.few_processes import FewProcesses
 from zeus_core.device import SimulatedGpu, Work, find_preset
-from zeus_core.device._retry import retried
+from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceHeldError, DriverFaultError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, Phase
@@ -37,7 +37,7 @@ THEIRS = st.sampled_from([125.0, 175.0, 300.0])
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch):
     monkeypatch.setattr("zeus_core.settings.restoring._WAITS_SECONDS", (0.0,) * 3)
-    monkeypatch.setattr("zeus_core.device._retry._WAITS_SECONDS", (0.0,) * 3)
+    monkeypatch.setattr("zeus_core.device.retry._WAITS_SECONDS", (0.0,) * 3)
 
 
 class Job:
@@ -292,9 +292,7 @@ def test_a_search_ends_where_a_limit_is_set_again_and_again(caplog):
 
 @pytest.mark.parametrize("theirs_watts", [250.0, 300.0])
 @pytest.mark.parametrize("steps", [8, 10])  # within a trial, and after its last step
-def test_a_limit_no_lower_than_the_original_that_an_administrator_sets_ends_a_search_and_stays(
-    caplog, theirs_watts, steps
-):
+def test_an_administrators_limit_not_below_the_original_ends_a_search_and_stays(caplog, theirs_watts, steps):
     training = Training(steps)
     before = training.gpu.read_power_limit_watts()
     tried = training.tried

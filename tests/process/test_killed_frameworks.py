@@ -106,7 +106,7 @@ def test_training_that_is_killed_leaves_no_limit(make_driver, tmp_path, framewor
     process.communicate()
 
 
-def test_a_rank_of_perseus_that_is_killed_leaves_no_clock_locked_on_any(make_driver):
+def test_a_killed_rank_of_perseus_leaves_no_clock_locked_anywhere(make_driver):
     driver = make_driver(*[DEVICE] * 4)
 
     def clocks():

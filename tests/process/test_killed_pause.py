@@ -23,7 +23,7 @@ PROGRAM = """
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.carbon_aware import CarbonAware
     from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
-    from zeus_core.ports._time_source import MonotonicTime
+    from zeus_core.ports.time_source import MonotonicTime
     from zeus_core.search import GridSearch
 
     class Told(logging.Handler):
@@ -79,7 +79,7 @@ RANKS = """
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.carbon_aware import CarbonAware
     from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
-    from zeus_core.ports._time_source import MonotonicTime
+    from zeus_core.ports.time_source import MonotonicTime
     from zeus_core.pytorch import torch_world
     from zeus_core.search import GridSearch
     from zeus_core.training import TrainingEnergy
@@ -127,7 +127,7 @@ RANKS = """
 
 
 @pytest.mark.long
-def test_two_ranks_that_are_killed_while_they_pause_and_resumed_later_have_their_totals(make_driver, tmp_path):
+def test_two_ranks_killed_in_a_pause_and_resumed_have_their_totals(make_driver, tmp_path):
     driver = make_driver(DEVICE, DEVICE)
     for number, device in enumerate(driver):
         device.set_load([(0.3, 300.0 + 50 * number), (0.1, 200.0)], repeat=True)

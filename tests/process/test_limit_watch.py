@@ -9,7 +9,7 @@ import pytest
 from tests.nvml_driver import DeviceSpec
 from tests.support.daemons import is_unprivileged
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
-from zeus_core.device.remote._client import DaemonConnection
+from zeus_core.device.remote.client import DaemonConnection
 from zeus_core.errors import DeviceHeldError
 from zeus_core.settings import PowerLimitKnob
 
@@ -69,7 +69,7 @@ def test_a_cap_that_has_come_and_gone_within_a_trial_disturbs_it(driver, knob, c
     assert knob.is_undisturbed()
 
 
-def test_a_cap_after_the_last_trial_is_said_when_it_comes_and_when_it_goes(driver, knob, caplog):
+def test_a_cap_after_the_last_trial_is_reported_at_begin_and_end(driver, knob, caplog):
     knob.apply(400)
     assert knob.is_undisturbed()
     driver[0].enforced_cap_watts = 200.0
@@ -93,7 +93,7 @@ def test_a_limit_that_an_administrator_sets_is_said_once_and_stays(driver, knob,
     assert len(caplog.records) == 1
 
 
-def test_what_was_noticed_in_a_trial_that_never_ends_is_said_at_the_end(driver, knob, caplog):
+def test_an_observation_in_an_endless_trial_is_reported_at_the_end(driver, knob, caplog):
     knob.apply(400)
     assert knob.is_undisturbed()
     knob.apply(350)

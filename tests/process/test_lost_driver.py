@@ -79,7 +79,7 @@ def driver(make_driver):
 
 
 @pytest.mark.parametrize("fault_step", [IN_THE_SEARCH, AFTER_IT])
-def test_limits_that_are_not_restored_are_named_in_the_result_and_once_in_the_log(driver, tmp_path, fault_step):
+def test_unrestored_limits_are_named_in_the_result_and_logged_once(driver, tmp_path, fault_step):
     training = Training(driver, tmp_path, fault_step)
     training.until("fault")
     for device in driver:

@@ -143,7 +143,7 @@ def test_other_values_of_the_variable_ask_for_nothing(train, value):
 
 
 @pytest.mark.parametrize("variable", ["MIG-bbbb-2", "MIG-b", "MIG-bbbb-2,MIG-aaaa-1"])
-def test_an_instance_that_the_process_is_shown_is_its_own_before_it_computes(train, variable):
+def test_an_instance_visible_to_the_process_is_its_own_before_it_computes(train, variable):
     assert train((OTHER, SECOND), CUDA_VISIBLE_DEVICES=variable).has_changed
     trained = train((OTHER, SECOND), (OTHER, FIRST), CUDA_VISIBLE_DEVICES=variable)
     assert not trained.has_changed
@@ -152,7 +152,7 @@ def test_an_instance_that_the_process_is_shown_is_its_own_before_it_computes(tra
 
 
 @pytest.mark.parametrize("code", [4, 13, 3], ids=["no permission", "older driver", "not supported"])
-def test_where_the_processes_cannot_be_read_a_change_is_made_and_that_is_said(train, code):
+def test_where_processes_are_unreadable_a_change_is_made_and_reported(train, code):
     train.prepare = lambda driver: driver[0].fail("nvmlDeviceGetComputeRunningProcesses", code)
     trained = train((None, FIRST), (OTHER, SECOND))
     assert trained.has_changed

@@ -10,17 +10,17 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.hooks import in_hook
-from zeus_core._process.deadline import Patience, is_in_hook
-from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, NotSupportedError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.mixed.pytorch._tried_limits import TriedLimits
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.carbon_aware import _follower
-from zeus_core.ports._background import ThreadBackground
+from zeus_core.optimizer.carbon_aware import follower as _follower
+from zeus_core.ports.background import ThreadBackground
+from zeus_core.process.deadline import Patience, is_in_hook
+from zeus_core.process.parallel import ParallelCalls
 from zeus_core.testing import FaultyGpu
-from zeus_core.training._tally import Tally
+from zeus_core.training.activities.tally import Tally
 from zeus_core.training.run_meter import RunMeter
 
 LONG = 60.0
@@ -76,7 +76,7 @@ def test_each_call_gets_its_own_answer():
     assert calls.call_at_once([]) == calls.call_within(LONG, [], reason_of) == []
 
 
-def test_a_device_that_hangs_is_not_waited_for_and_keeps_no_other_from_its_answer(device):
+def test_a_hanging_device_is_not_awaited_and_delays_no_others_answer(device):
     calls = ParallelCalls()
     is_called = threading.Event()
     reason = calls.call_within(SHORT, [lambda: "a", device, is_called.set], reason_of)[1]
@@ -98,7 +98,7 @@ def test_a_device_that_answers_again_is_called_again(device):
     assert calls._threads[0].late is None
 
 
-def test_a_device_that_was_late_is_not_trusted_before_it_has_answered_quickly(device):
+def test_a_late_device_is_trusted_only_after_it_answers_quickly(device):
     calls, slow = ParallelCalls(), Device()
     calls.call_within(SHORT, [device], reason_of)
     device.may_answer.set()
@@ -172,7 +172,7 @@ def test_monitors_that_are_dropped_leave_no_threads():
     wait_until(lambda: not set(threading.enumerate()) - before)
 
 
-def test_a_thread_whose_call_hangs_ends_with_its_owner_once_the_driver_answers(device):
+def test_a_thread_with_a_hanging_call_ends_once_the_driver_answers(device):
     calls = ParallelCalls()
     calls.call_within(SHORT, [device], reason_of)
     thread = calls._threads[0].thread
@@ -184,7 +184,7 @@ def test_a_thread_whose_call_hangs_ends_with_its_owner_once_the_driver_answers(d
     assert not thread.is_alive()
 
 
-def test_a_forked_child_starts_threads_of_its_own_and_does_not_wait_for_its_parents(device):
+def test_a_forked_child_starts_its_own_threads_without_waiting_for_its_parents(device):
     calls = ParallelCalls()
     calls.call_within(SHORT, [device, lambda: 2], reason_of)
     child = os.fork()
@@ -249,7 +249,7 @@ def meter_of_a_run(gpu):
     return RunMeter(ZeusMonitor(gpus=[gpu]), recorder)
 
 
-def test_a_gpu_that_hangs_while_a_monitor_is_made_is_refused_by_name(monkeypatch):
+def test_a_gpu_hanging_while_a_monitor_is_made_is_refused_by_name(monkeypatch):
     monkeypatch.setattr("zeus_core.monitor._instruments.SET_UP_SECONDS", 0.5)
     faulty = FaultyGpu(gpus(1)[0])
     faulty.hang("read_power_limit_range_watts")

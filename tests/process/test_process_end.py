@@ -14,7 +14,7 @@ DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
 
 TRAINING = """
     import os, signal, sys, time
-    from zeus_core._process import deadline
+    from zeus_core.process import deadline
     # On a busy machine a thread can wait for a core for longer than a second.
     deadline.CALL_SECONDS = deadline.HOOK_SECONDS = 30.0
     from zeus_core.monitor import ZeusMonitor
@@ -77,7 +77,7 @@ def test_a_process_that_ends_by_itself_restores_the_limit(make_driver, end, code
 
 
 @pytest.mark.parametrize("signal_number", long_but_first([signal.SIGTERM, signal.SIGHUP]))
-def test_a_process_that_is_told_to_end_restores_the_limit_and_dies_of_the_signal(make_driver, signal_number):
+def test_a_process_asked_to_end_restores_the_limit_and_dies_by_signal(make_driver, signal_number):
     driver = make_driver(DEVICE)
     process = start(driver, WAIT_FOR_A_SIGNAL)
     assert process.stdout.readline() == "ready\n"
@@ -105,7 +105,7 @@ def test_a_forked_child_that_ends_leaves_the_limit_of_its_parent_alone(make_driv
     check_restored(driver)
 
 
-def test_a_forked_child_that_leaves_the_with_block_leaves_the_limit_of_its_parent_alone(make_driver):
+def test_a_forked_child_leaving_the_with_block_keeps_its_parents_limit(make_driver):
     driver = make_driver(DEVICE)
     fork = """
     with optimizer:
@@ -132,7 +132,7 @@ def test_signals_left_to_the_system_are_guarded_too(make_driver, signal_number):
     check_restored(driver)
 
 
-def test_a_search_that_began_in_another_thread_is_guarded_once_the_main_thread_takes_part(make_driver):
+def test_a_search_begun_in_another_thread_is_guarded_by_the_main_one(make_driver):
     driver = make_driver(DEVICE)
     end = """
     import threading
@@ -197,7 +197,7 @@ KNOBS_ALONE = """
 
 
 @pytest.mark.skipif(is_unprivileged(), reason="a daemon restores the clock that an administrator names, not the client")
-def test_knobs_that_nobody_guards_are_restored_when_the_process_is_told_to_end(make_driver):
+def test_unguarded_knobs_are_restored_when_the_process_is_asked_to_end(make_driver):
     driver = make_driver(DEVICE, DEVICE)
     process = driver.start(KNOBS_ALONE)
     assert process.stdout.readline() == "ready\n"

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX signals a
 # Each test runs a process of its own, which says in a file what happened in it. Signals start out as in a shell.
 PRELUDE = """
 import os, signal, sys, threading, time
-from zeus_core._process.restore import RestoreRegistry
+from zeus_core.process.restore_registry import RestoreRegistry
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -90,7 +90,7 @@ class TestEndsOfAProcess:
         assert run("") == (0, [])
         assert run("get(signal.SIGTERM)") == (-signal.SIGTERM, [])
 
-    def test_added_in_another_thread_it_is_restored_at_a_normal_end_and_signals_are_left_alone(self, run):
+    def test_added_in_another_thread_it_restores_at_normal_ends_without_signal_handlers(self, run):
         program = """
 adding = threading.Thread(target=registry.add, args=[restore])
 adding.start()
@@ -101,7 +101,7 @@ say(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
 
 
 class TestSignalsSomeoneElseHandles:
-    def test_a_handler_from_before_is_called_after_restoring_and_the_process_lives_on(self, run):
+    def test_an_earlier_handler_is_called_after_restoring_and_the_process_lives_on(self, run):
         status, said = run(
             "signal.signal(signal.SIGTERM, handle); registry.add(restore); get(signal.SIGTERM); say('alive')"
         )
@@ -155,7 +155,7 @@ get(signal.SIGTERM)
         assert (status, said[0], said[3]) == (0, "True", "handled")
         assert sorted(said[1:3]) == ["other", "restored"]
 
-    def test_a_handler_from_later_is_wrapped_once_all_was_removed_and_something_is_added_again(self, run):
+    def test_a_later_handler_is_wrapped_when_something_is_added_after_all_left(self, run):
         program = """
 registry.add(restore)
 signal.signal(signal.SIGTERM, handle)
@@ -231,7 +231,7 @@ say(signal.getsignal(signal.SIGTERM) == {previous})
         program = "registry.add(restore); registry.remove(restore); registry.add(restore); get(signal.SIGTERM)"
         assert run(program) == (-signal.SIGTERM, ["restored"])
 
-    def test_a_handler_from_later_stays_and_passes_through_to_the_one_from_before(self, run):
+    def test_a_later_handler_stays_and_passes_through_to_the_earlier_one(self, run):
         program = """
 signal.signal(signal.SIGTERM, handle)
 registry.add(restore)

@@ -86,7 +86,7 @@ def run(driver, story, end="", kind="GlobalPowerLimitOptimizer"):
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("story", long_but_first(STORIES))
-def test_a_second_one_searches_from_the_original_once_the_first_is_at_rest(make_driver, story, kind):
+def test_a_second_one_searches_from_the_original_after_the_first_rests(make_driver, story, kind):
     found = run(make_driver(DEVICE), STORIES[story], kind=kind)
     first, *others = found["optimizers"]
     for other in others:
@@ -170,7 +170,7 @@ def test_limits_and_clocks_are_two_settings_and_have_a_holder_each(make_driver):
     assert all(optimizer["chosen"] for optimizer in found["optimizers"])
 
 
-def test_of_two_gpus_the_one_that_both_use_is_held_by_the_first(make_driver):
+def test_a_gpu_used_by_two_knobs_is_held_by_the_first(make_driver):
     story = """
         kept = [make(gpus=gpus), make(gpus=gpus[1:]), make(gpus=gpus[:1])]
         first, second, third = kept
@@ -187,7 +187,7 @@ def test_of_two_gpus_the_one_that_both_use_is_held_by_the_first(make_driver):
     assert third["original"] == first["original"] == ORIGINAL_WATTS
 
 
-def test_what_a_first_one_that_is_taken_over_says_when_it_goes_on(make_driver):
+def test_a_superseded_first_one_reports_that_it_continues(make_driver):
     story = """
         kept = [make(), make()]
         first, second = kept
@@ -228,7 +228,7 @@ def test_a_forked_child_leaves_what_its_parent_holds_alone(make_driver):
     run(make_driver(DEVICE), story, "os.kill(os.getpid(), signal.SIGKILL)")
 
 
-def test_steps_after_another_object_has_taken_the_gpu_over_are_none_at_the_choice(make_driver):
+def test_steps_after_another_object_took_the_gpu_are_none_at_the_choice(make_driver):
     story = """
         kept = [make(), make()]
         first, second = kept

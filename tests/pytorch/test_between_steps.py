@@ -120,7 +120,7 @@ def test_minutes_between_two_steps_are_in_no_step(monitor, gpu, loop):
     assert account.activities[Activity.STEPS].energy_joules == pytest.approx(passes_joules(gpu, 40, 40), rel=0.02)
 
 
-def test_evaluations_between_a_log_and_a_step_or_a_pause_and_a_step_are_seen_too(monitor, gpu, loop):
+def test_evaluations_between_a_log_or_a_pause_and_a_step_are_seen(monitor, gpu, loop):
     with TrainingEnergy(monitor, quiet=True) as energy:
         loop.train(energy, 20, every=1000)
         energy.log()
@@ -201,7 +201,7 @@ def test_the_time_of_a_run_that_a_bound_is_about_holds_none(monitor, gpu, loop):
     assert run_seconds < 100 * 0.3 * 1.5
 
 
-def test_losses_are_the_same_to_the_last_bit_and_torch_is_as_it_was(monitor, gpu, time_source):
+def test_losses_are_identical_to_the_last_bit_and_torch_is_unchanged(monitor, gpu, time_source):
     gpu.wait = time_source.advance
     untouched = parts_of_torch()
     plain, measured = Loop(), Loop(gpu)
@@ -217,7 +217,7 @@ def test_losses_are_the_same_to_the_last_bit_and_torch_is_as_it_was(monitor, gpu
     assert measured.losses == plain.losses
 
 
-def test_two_unusual_times_with_a_log_between_them_are_both_in_no_step(monitor, gpu, loop):
+def test_two_unusual_times_separated_by_a_log_are_in_no_step(monitor, gpu, loop):
     with TrainingEnergy(monitor, quiet=True) as energy:
         for number in range(1, 61):
             with energy.step():

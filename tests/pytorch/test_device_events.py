@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from zeus_core.ports._device_events import HostEvents
-from zeus_core.pytorch._device_events import CudaEvents, device_events_for
+from zeus_core.ports.device_events import HostEvents
+from zeus_core.pytorch.torch_events import CudaEvents, device_events_for
 
 ERROR_OF_AN_EVENT = 0.5e-6
 HOUR = 3600.0
@@ -85,7 +85,7 @@ def device_events(cuda, time_source):
     return CudaEvents("cuda:0", time_source, cuda)
 
 
-def test_another_thread_that_waits_uses_the_same_device_and_the_training_thread_is_left_alone(cuda, device_events):
+def test_another_waiting_thread_uses_the_same_device_without_disturbing_the_training_thread(cuda, device_events):
     event = device_events()
     event.wait()
     assert cuda.entered == []
@@ -180,7 +180,7 @@ def test_a_device_far_behind_is_asked_once_it_is_there(cuda, device_events, time
         assert event.seconds() == pytest.approx(end_seconds, abs=1e-4)
 
 
-def test_a_mark_in_another_stream_waits_for_the_one_it_is_timed_from(cuda, device_events, time_source):
+def test_a_mark_in_another_stream_waits_for_its_reference(cuda, device_events, time_source):
     time_source.advance(10.0)
     cuda.submit(1.0)
     device_events()  # the anchor, in the busy stream
@@ -209,5 +209,5 @@ def test_marks_of_the_host_are_of_the_present_time(time_source):
 
 
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), "meta"])
-def test_a_device_without_a_timeline_of_its_own_has_that_of_the_host(time_source, device):
+def test_a_device_without_its_own_timeline_has_that_of_the_host(time_source, device):
     assert isinstance(device_events_for(device, time_source), HostEvents)

@@ -5,7 +5,7 @@ import torch
 from tests.support.training_loop_contract import ACCUMULATION, BATCH, SAMPLES, Indexed, Network, TrainingLoopContract
 from zeus_core.mixed.pytorch import UnevenBatches
 from zeus_core.pytorch import MicroBatches
-from zeus_core.pytorch._plain_loop import PlainLoop
+from zeus_core.pytorch.plain_loop import PlainLoop
 
 STEP = BATCH * ACCUMULATION
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from zeus_core.pytorch._window_batches import WindowBatches
+from zeus_core.pytorch.window_batches import WindowBatches
 
 
 def weights_by_step(batches, accumulation, weights):

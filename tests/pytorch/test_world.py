@@ -2,7 +2,7 @@
 
 import torch.distributed
 
-from zeus_core.ports._world import SoloWorld
+from zeus_core.ports.world import SoloWorld
 from zeus_core.pytorch import torch_world
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.kept_runs import interrupted_run, kept_run
 from zeus_core.cli import main
-from zeus_core.report._run_page import _STYLE
+from zeus_core.report.run_page import _STYLE
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others")
 

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from tests.support.kept_runs import interrupted_run, kept_run
 from tests.support.pages import ROOT
 from tests.support.variants import long_but_first
-from zeus_core._codec import encode
 from zeus_core.cli import main
+from zeus_core.codec import encode
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.electricity import ConstantSignal, Electricity
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
-from zeus_core.report._fail_if import judge
-from zeus_core.report._run_metrics import RUN_METRICS, Quantity, energy_interval, metrics_of
-from zeus_core.report._run_page import run_page
-from zeus_core.report._run_sections import sections_of
+from zeus_core.report.fail_if import judge
+from zeus_core.report.run_metrics import RUN_METRICS, Quantity, energy_interval, metrics_of
+from zeus_core.report.run_page import run_page
+from zeus_core.report.run_sections import sections_of
 from zeus_core.search import GridSearch
 from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy
@@ -147,7 +147,7 @@ def test_the_choice_is_in_table_and_picture_though_it_was_no_trial(adaptive, tmp
     assert "<td>original</td>" in table
 
 
-def test_a_choice_that_was_never_measured_is_in_the_table_and_said_not_to_be(adaptive):
+def test_a_choice_never_measured_is_in_the_table_and_reported_as_such(adaptive):
     run = read_run(adaptive)
     fields = encode(run)
     fields["parts"][-1]["search"]["result"] |= {"choices": {}, "comparison": None}
@@ -212,7 +212,7 @@ def test_a_planted_regression_fails_and_noise_does_not(plain, tmp_path, seed, ca
     assert "FAILED" in capsys.readouterr().err
 
 
-def test_a_baseline_of_other_gpus_or_other_work_is_compared_only_when_asked_and_marked(plain, tmp_path, capsys):
+def test_a_baseline_of_other_gpus_or_work_is_compared_only_on_request(plain, tmp_path, capsys):
     other = kept_run(tmp_path / "other", model="A40", steps=10)
     condition = ["--fail-if", REGRESSION, "--baseline", str(plain), "--format", "markdown"]
     assert main(["report", str(other), *condition]) == 2
@@ -302,7 +302,7 @@ def test_an_unknown_name_on_the_command_line_lists_those_there_are(plain, capsys
     )
 
 
-def test_runs_that_cannot_be_read_are_left_out_of_a_report_and_end_a_statement(plain, tmp_path, capsys):
+def test_unreadable_runs_are_omitted_from_a_report_and_end_a_statement(plain, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert main(["report", str(plain), str(tmp_path / "empty"), "--format", "line"]) == 0
     printed = capsys.readouterr()
@@ -365,7 +365,7 @@ def test_many_files_that_others_have_changed_are_shown_or_refused(searched, tmp_
 # Statements.
 
 
-def test_a_statement_has_what_a_model_card_and_the_ai_act_ask_for(searched, capsys):
+def test_a_statement_has_everything_for_model_cards_and_the_ai_act(searched, capsys):
     assert main(["statement", str(searched)]) == 0
     printed = capsys.readouterr().out
     for words in ("with 95 % between", "inside the boundary", "outside the boundary", "energy counters", "GPU hours"):

@@ -12,7 +12,7 @@ from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.search import AdaptiveSearch, GridSearch, Trial
 from zeus_core.search._curves import CurveShapes
-from zeus_core.search._objectives import Energy, MaxSlowdownConstraint, ZeusCost
+from zeus_core.search.objectives import Energy, MaxSlowdownConstraint, ZeusCost
 from zeus_core.search.run.adaptive_run_search import AdaptiveRunSearch
 from zeus_core.search.run.fixed_trials import FixedTrials
 
@@ -106,7 +106,7 @@ def test_the_whole_run_keeps_the_bound_and_saves_energy(steps, cv):
 
 
 @pytest.mark.parametrize("trend", [-0.05, 0.05])
-def test_work_that_gets_faster_or_slower_is_told_from_a_setting_that_is(trend):
+def test_work_changing_speed_is_distinguished_from_a_setting_changing_speed(trend):
     search = AdaptiveRunSearch(GRID, MaxSlowdownConstraint(1.1), max_steps=650)
     assert Run(650, 0.02, trend).finish(search).factor <= 1.111
 
@@ -123,7 +123,7 @@ def changed(change, steps=650, at=300):
     return search, run, run.blocks[count:]
 
 
-def test_a_choice_whose_steps_are_certainly_beyond_the_bound_is_left_for_the_original():
+def test_a_choice_certainly_beyond_the_bound_is_replaced_by_the_original():
     """From then on the work needs all of the power. This was taken for a drift, and lower settings were chosen."""
 
     def slow_down(run):
@@ -140,7 +140,7 @@ def test_a_choice_whose_steps_are_certainly_beyond_the_bound_is_left_for_the_ori
     assert run.factor <= 1.15
 
 
-def test_work_that_gets_slower_at_every_setting_goes_on_at_the_choice_after_a_block_at_the_original():
+def test_work_slowing_at_every_setting_returns_to_the_choice_after_the_original():
     def slow_down(run):
         run.untouched[run.steps :] *= 2.17
 
@@ -160,7 +160,7 @@ def test_a_choice_is_not_left_for_single_steps_that_are_slow():
     assert search._excluded == len(GRID)
 
 
-def test_a_search_of_fixed_trials_that_holds_on_to_what_breaks_the_bound_ends_at_the_original():
+def test_a_search_of_fixed_trials_breaking_the_bound_ends_at_the_original():
     class Stubborn(GridSearch):
         @property
         def choice(self):
@@ -179,7 +179,7 @@ def test_a_search_of_fixed_trials_that_holds_on_to_what_breaks_the_bound_ends_at
     assert search.choice == 300
 
 
-def test_to_be_beyond_the_bound_by_a_percent_is_far_less_likely_than_to_be_beyond():
+def test_being_beyond_the_bound_by_a_percent_is_far_less_likely():
     """Choices that keep the bound with 98 % alone were beyond it by more than 1 % in one of 900 simulated runs."""
     search, run = AdaptiveRunSearch(GRID, MaxSlowdownConstraint(1.1), max_steps=200), Run(200, 0.05)
     choices = set()

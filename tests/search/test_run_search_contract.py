@@ -5,7 +5,7 @@ import pytest
 from tests.optimizer.test_search import Middle
 from tests.search.run_search_contract import RUN_STEPS, RunSearchContract
 from zeus_core.search import AdaptiveSearch, GridSearch
-from zeus_core.search._objectives import Energy, MaxSlowdownConstraint, PowerLimitMeasurement, ZeusCost
+from zeus_core.search.objectives import Energy, MaxSlowdownConstraint, PowerLimitMeasurement, ZeusCost
 from zeus_core.search.run.adaptive_run_search import AdaptiveRunSearch
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.safe_clock import SafeClock

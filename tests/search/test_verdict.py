@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.verdicts import check_result, noise_factors
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer._global_setting._search_result import SearchResult
+from zeus_core.optimizer.global_setting.search_result import SearchResult
 from zeus_core.search import Trial
-from zeus_core.search._comparison import Comparison
-from zeus_core.search._objectives import (
+from zeus_core.search.comparison import Comparison
+from zeus_core.search.objectives import (
     Energy,
     EnergyWithin,
     MaxSlowdownConstraint,
@@ -21,7 +21,7 @@ from zeus_core.search._objectives import (
     Time,
     ZeusCost,
 )
-from zeus_core.search._verdict import Verdict, verdict_on
+from zeus_core.search.verdict import Verdict, verdict_on
 
 
 def made_trial(setting, seconds, watts, uncertainty=0.001):

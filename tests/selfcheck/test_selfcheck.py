@@ -96,7 +96,7 @@ def test_a_fault_costs_one_part_and_no_other():
         ([(0.0, 200.0), (0.1, 400.0), (0.2, 400.0), (0.3, 400.0)], 0.1),
     ],
 )
-def test_a_change_has_its_effect_when_the_readings_stay_near_the_last_ones(trace, expected):
+def test_a_change_takes_effect_when_readings_stay_near_the_last_ones(trace, expected):
     assert _settled_after(trace) == expected
 
 
@@ -124,7 +124,7 @@ def test_wrong_arguments_are_named(arguments, message, tmp_path, monkeypatch, ca
 
 
 @pytest.mark.long
-def test_in_an_unpacked_tree_on_the_driver_it_needs_nothing_else_and_changes_nothing(make_driver, tmp_path):
+def test_from_an_unpacked_tree_it_needs_nothing_else_and_changes_nothing(make_driver, tmp_path):
     """In an environment of torch, numpy and the driver's binding alone."""
     packages = Path(find_spec("torch").origin).parents[1]
     environment = tmp_path / "packages"
@@ -185,7 +185,7 @@ class Resting:
 
 
 @pytest.mark.long
-def test_with_leave_the_limit_and_the_clock_of_the_driver_change_and_are_restored(make_driver):
+def test_with_permission_the_drivers_limit_and_clock_change_and_are_restored(make_driver):
     driver = make_driver(DeviceSpec(power_limit_watts=600.0))
     check = SelfCheck(discover_gpus({})[0], Resting, allow_changes=True, is_quick=True)
     results = {result.title: result for result in check.run()}

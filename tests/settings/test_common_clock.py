@@ -4,7 +4,7 @@ import pytest
 
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DeviceHeldError, DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError
-from zeus_core.optimizer._global_setting._limiter import Answer, Limiter
+from zeus_core.optimizer.global_setting.limiter import Answer, Limiter
 from zeus_core.settings.clock_knob import CommonClockKnob
 from zeus_core.settings.kinds import SM_CLOCK
 from zeus_core.settings.kinds.power_limit import PowerLimit
@@ -41,7 +41,7 @@ class TestContract(KnobContract):
         return lambda: locks_of(gpus)
 
 
-def test_the_settings_are_the_clocks_that_all_gpus_support_below_the_highest_of_any():
+def test_settings_are_clocks_all_gpus_support_below_the_highest_of_any():
     assert SM_CLOCK.common_settings([(1410, 1395, 1380, 1365), (1980, 1395, 1365, 210)]) == (1980, 1395, 1365)
     assert SM_CLOCK.common_settings([(1410, 1395), (1410, 1395)]) == (1410, 1395)
     settings = CommonClockKnob(make_gpus("A40", "A100")).settings
@@ -72,7 +72,7 @@ def test_gpus_that_were_locked_return_to_their_clock():
     assert locks_of(gpus) == [1500, 1500]
 
 
-def test_a_clock_that_a_gpu_lacks_and_a_clock_that_it_was_not_locked_at_are_refused():
+def test_an_unsupported_clock_and_a_clock_that_was_not_locked_are_refused():
     knob = CommonClockKnob(make_gpus("A40"))
     with pytest.raises(UsageError, match="1201 MHz is none of the settings"):
         knob.apply(1201)
@@ -80,7 +80,7 @@ def test_a_clock_that_a_gpu_lacks_and_a_clock_that_it_was_not_locked_at_are_refu
         CommonClockKnob(make_gpus("A40"), original_mhz=1501)
 
 
-def test_a_lack_of_rights_is_known_at_the_baseline_before_anything_is_measured():
+def test_missing_rights_are_known_at_the_baseline_before_any_measurement():
     gpus = make_gpus("A40", grants_control=False)
     knob = CommonClockKnob(gpus)
     with pytest.raises(PermissionDeniedError):

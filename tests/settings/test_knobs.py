@@ -82,7 +82,7 @@ class TestContractOfSmClocks(KnobContract):
         return lambda: [None, *gpu.clocks][-1]
 
 
-def test_a_simulated_gpu_is_restored_by_a_handler_that_interrupts_one_of_its_methods():
+def test_a_handler_that_interrupts_a_simulated_gpus_method_restores_it():
     """The driver is called in another thread, which would wait for the lock of the method as long as the handler."""
     gpu = a40()
     knob = PowerLimitKnob([gpu], 25)
@@ -93,7 +93,7 @@ def test_a_simulated_gpu_is_restored_by_a_handler_that_interrupts_one_of_its_met
 
 
 class TestSettings:
-    def test_they_run_from_the_original_limit_down_to_the_lowest_of_the_board(self):
+    def test_they_run_from_the_original_limit_to_the_boards_lowest(self):
         assert PowerLimitKnob([a40(250.0)], 50).settings == (250, 200, 150, 100)
 
     def test_the_lowest_limit_is_there_even_if_the_last_step_is_shorter(self):
@@ -105,13 +105,11 @@ class TestSettings:
     def test_a_gpu_whose_original_limit_is_its_lowest_has_that_one_alone(self):
         assert PowerLimitKnob([a40(100.0)], 25).settings == (100,)
 
-    def test_the_highest_original_limit_and_the_lowest_of_all_boards_are_the_ends(self):
+    def test_the_highest_original_and_the_lowest_limit_of_boards_are_the_ends(self):
         assert PowerLimitKnob([a40(200.0), a100(280.0)], 50).settings == (280, 230, 180, 130, 100)
 
     @given(st.lists(original_limits_watts, min_size=1, max_size=4), st.integers(1, 300))
-    def test_the_first_is_the_original_and_the_last_the_lowest_and_steps_are_equal_until_then(
-        self, original_watts, step_watts
-    ):
+    def test_from_original_to_lowest_all_steps_but_the_last_are_equal(self, original_watts, step_watts):
         settings = PowerLimitKnob([a40(watts) for watts in original_watts], step_watts).settings
         assert settings[0] == math.ceil(max(original_watts))
         assert settings[-1] == 100
@@ -157,7 +155,7 @@ class TestApply:
         assert limits_of(gpu) == [217.0]
 
     @given(st.lists(original_limits_watts, min_size=1, max_size=4), st.integers(1, 100))
-    def test_no_gpu_is_ever_set_above_its_original_limit_nor_below_its_lowest(self, original_watts, step_watts):
+    def test_no_gpu_is_set_above_its_original_or_below_its_lowest_limit(self, original_watts, step_watts):
         gpus = [a40(watts) for watts in original_watts]
         knob = PowerLimitKnob(gpus, step_watts)
         for setting in knob.settings:
@@ -389,7 +387,7 @@ class TestClock:
         assert knob.restore()
         assert gpu.clocks == [None]
 
-    def test_a_driver_that_refuses_once_is_asked_again_at_once_and_for_long_by_the_next_call(self, gpu, caplog):
+    def test_a_refused_call_is_retried_at_once_and_longer_by_the_next(self, gpu, caplog):
         knob = SmClockKnob(gpu)
         knob.apply(900)
         gpu.fail("unlock_sm_clock", DriverFaultError("no answer"))
@@ -419,7 +417,7 @@ class TestClock:
         assert gpu.clocks[-1] is None
         assert gpu.clocks.count(900) == 1
 
-    def test_restored_by_a_signal_handler_while_it_is_restored_for_now_nothing_stays_changed(self):
+    def test_restoring_in_a_handler_during_a_temporary_restore_leaves_nothing_changed(self):
         class Interrupted(LoggedGpu):
             def unlock_sm_clock(self):
                 if not knob._restoration.is_final:
@@ -434,7 +432,7 @@ class TestClock:
         assert gpu.clocks[:2] == [900, None]
         assert set(gpu.clocks[1:]) == {None}
 
-    def test_restored_from_another_thread_while_a_change_is_under_way_nothing_stays_changed(self):
+    def test_restoring_in_another_thread_during_a_change_leaves_nothing_changed(self):
         is_under_way, may_go_on = threading.Event(), threading.Event()
 
         class SlowGpu(LoggedGpu):
@@ -456,7 +454,7 @@ class TestClock:
         assert gpu.clocks[0] == 900
         assert gpu.clocks[-1] is None
 
-    def test_a_driver_that_hangs_is_not_waited_for_and_restored_once_it_answers(self, monkeypatch, caplog):
+    def test_a_hanging_driver_is_not_awaited_and_restored_once_it_answers(self, monkeypatch, caplog):
         monkeypatch.setattr("zeus_core.settings.restoration.RESTORE_SECONDS", 0.05)
         is_under_way, may_go_on = threading.Event(), threading.Event()
 
@@ -498,7 +496,7 @@ class TestClock:
         assert knob.restore()
         assert gpu.clocks == [900, None]
 
-    def test_a_child_forked_while_another_thread_changes_the_hardware_can_change_it_too(self, monkeypatch):
+    def test_a_child_forked_while_another_thread_changes_hardware_can_change_it_too(self, monkeypatch):
         # A fork may take a second on a busy machine: the call counts as late after that, and would be undone.
         monkeypatch.setattr("zeus_core.settings.restoration.CALL_SECONDS", 30.0)
         is_under_way, may_go_on, parent = threading.Event(), threading.Event(), os.getpid()
@@ -527,7 +525,7 @@ class TestClock:
         assert status == 0
         assert gpu.clocks == [900]
 
-    def test_a_reading_that_hangs_within_a_change_does_not_keep_the_gpu_from_being_restored(self):
+    def test_a_reading_that_hangs_within_a_change_does_not_prevent_restoring(self):
         gpu = FaultyGpu(a40(250.0))
         knob = PowerLimitKnob([gpu], 25)
         gpu.hang("read_enforced_power_limit_watts")

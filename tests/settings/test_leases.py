@@ -65,7 +65,7 @@ class TestProcessIdentity:
     def test_this_process_is_alive(self):
         assert ProcessIdentity.current().is_alive()
 
-    def test_a_process_that_has_ended_is_not_even_before_its_parent_has_waited_for_it(self):
+    def test_an_ended_process_is_dead_even_before_its_parent_waits_for_it(self):
         process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         identity = ProcessIdentity.of(process.pid)
         assert identity.is_alive()
@@ -79,7 +79,7 @@ class TestProcessIdentity:
     def test_a_process_with_the_same_id_is_another_one(self, change):
         assert not ProcessIdentity.current().replacing(**change).is_alive()
 
-    def test_one_in_a_container_that_has_ended_is_not_alive_as_the_machine_sees(self):
+    def test_an_ended_one_in_a_container_is_dead_as_the_machine_sees(self):
         if str(Path("/proc/self/ns/pid").readlink()) != "pid:[4026531836]" or os.geteuid() != 0:
             pytest.skip("this process cannot see all others")
         assert not ProcessIdentity.current().replacing(pid_namespace="pid:[1]").is_alive()
@@ -129,7 +129,7 @@ class TestRestoring:
         gpu.fail("set_power_limit", AssertionError("a limit was set"))
         assert restore_entry(gpu, entry_of(gpu, values=(150.0,))).kind == "original"
 
-    def test_a_fault_that_passes_is_tried_again_and_one_that_does_not_is_told(self, gpu):
+    def test_a_passing_fault_is_retried_and_a_lasting_one_is_reported(self, gpu):
         gpu.set_power_limit(150.0)
         gpu.fail("set_power_limit", DriverFaultError("busy"), times=3)
         assert restore_entry(gpu, entry_of(gpu, values=(150.0,))).kind == "restored"
@@ -167,7 +167,7 @@ class TestLedger:
         assert ledger.entries() == []
 
     @given(st.lists(st.floats(100, 300), min_size=1, max_size=5))
-    def test_on_record_is_each_value_that_was_set_or_shown_and_nothing_is_new_about_one_that_is(self, watts):
+    def test_the_ledger_has_each_value_set_or_shown_and_repeats_none(self, watts):
         entry = LedgerEntry.of_this_process("GPU-1", "A40", POWER_LIMIT, 300.0)
         in_force = ()
         for value in watts:
@@ -445,7 +445,7 @@ def test_files_of_entries_are_closed_when_they_are_removed(ledger, gpu):
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_what_is_nobodys_residue_is_not_touched_where_the_ledger_cannot_be_written(ledger, gpu, monkeypatch):
+def test_settings_without_an_owner_stay_where_the_ledger_is_unwritable(ledger, gpu, monkeypatch):
     """As that of the daemon, which each user reads."""
 
     def locked(uuid):
@@ -456,7 +456,7 @@ def test_what_is_nobodys_residue_is_not_touched_where_the_ledger_cannot_be_writt
     assert ledger.restore_stale(never) == []
 
 
-def test_a_limit_of_somebody_else_is_told_also_where_it_is_not_known(gpu):
+def test_a_limit_of_others_is_reported_also_where_it_is_unknown(gpu):
     assert "somebody else has set 200 W since" in str(Outcome(entry_of(gpu), "replaced", 200.0))
     assert "somebody else has set another power limit since" in str(Outcome(entry_of(gpu), "replaced"))
 
@@ -479,7 +479,7 @@ def test_values_on_record_are_not_written_again(ledger, gpu, values):
 
 
 @pytest.mark.parametrize("watts", [90.0, 120.0, 135.0, 250.0, 275.0])
-def test_while_a_limit_is_set_for_the_first_time_what_a_board_may_show_for_it_is_ours(gpu, watts):
+def test_during_the_first_change_any_value_the_board_shows_is_ours(gpu, watts):
     entry = entry_of(gpu).changing_to(120.0)
     assert is_ours(watts, entry)
     assert not is_ours(watts, entry.showing(118.0)) or watts == 120.0 or watts == ORIGINAL_WATTS

@@ -101,7 +101,7 @@ def entry(gpu):
     return LedgerEntry.from_json(entry.replacing(owner=owner, values=(float(LOWEST),)).to_json())
 
 
-def test_a_search_measures_each_speed_keeps_the_best_one_and_restores_the_original(gpu, optimizer):
+def test_a_search_measures_each_speed_chooses_the_best_and_restores_the_original(gpu, optimizer):
     train(optimizer, gpu, 400)
     assert optimizer.phase is Phase.DONE
     assert {trial.setting for trial in optimizer.trials} == {80, 70, 60, 50, 40, 30}

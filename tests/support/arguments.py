@@ -32,8 +32,8 @@ from zeus_core.optimizer import (
     ZeusCost,
 )
 from zeus_core.pipeline import Frontier, InstructionProfile, MeasuredOption, make_plan, schedules
-from zeus_core.ports._time_source import MonotonicTime
-from zeus_core.ports._world import SoloWorld
+from zeus_core.ports.time_source import MonotonicTime
+from zeus_core.ports.world import SoloWorld
 from zeus_core.search import Trial
 from zeus_core.testing import VirtualTime
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
 
-from zeus_core._process import deadline
+from zeus_core.process import deadline
 
 
 @contextmanager

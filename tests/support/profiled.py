@@ -6,8 +6,8 @@ import random
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
-from zeus_core.tracing._trace_file import read_document, read_trace
 from zeus_core.tracing.ranges.range_joules import add_energy, rank_of
+from zeus_core.tracing.trace_file import read_document, read_trace
 from zeus_core.training import TrainingEnergy
 
 __all__ = ["PARTS", "Profiled"]

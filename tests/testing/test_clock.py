@@ -42,7 +42,7 @@ def test_several_actions_are_done_in_the_order_of_their_times(time_source):
     assert sorted(seen[3:]) == ["fast", "slow"], "at the same time"
 
 
-def test_it_ends_when_it_is_stopped_and_stopping_again_does_no_harm_to_its_twin(time_source):
+def test_it_ends_when_stopped_and_a_second_stop_does_no_harm(time_source):
     seen = []
     first, second = (time_source.repeatedly(lambda: seen.append(1), 1.0) for _ in range(2))
     first()

@@ -3,7 +3,7 @@
 import pytest
 
 from zeus_core.errors import UsageError
-from zeus_core.ports._world import SoloWorld
+from zeus_core.ports.world import SoloWorld
 from zeus_core.testing import ThreadWorld
 from zeus_core.testing.contracts import WorldContract
 
@@ -27,7 +27,7 @@ def test_a_thread_world_passes_what_json_passes_and_nothing_else():
         ThreadWorld.run(0, lambda world: None)
 
 
-def test_the_error_of_a_rank_is_not_hidden_behind_those_of_ranks_that_wait_for_it():
+def test_a_ranks_error_is_not_hidden_by_those_of_waiting_ranks():
     def rank_main(world):
         if world.rank == 1:
             raise ValueError("the reason")

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.tracing._trace_file import read_trace
+from zeus_core.tracing.trace_file import read_trace
 
 
 def spans(path):

@@ -10,11 +10,11 @@ from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import ThreadWorld, VirtualTime
-from zeus_core.tracing._clocks import Meeting, compare_clocks
-from zeus_core.tracing._events import complete, microseconds
-from zeus_core.tracing._facts import PhaseEnergy, RankFacts
-from zeus_core.tracing._merge import merge, traces_in
-from zeus_core.tracing._trace_file import Trace, read_trace, trace_path, write_trace
+from zeus_core.tracing._trace_events import complete, microseconds
+from zeus_core.tracing.clocks import Meeting, compare_clocks
+from zeus_core.tracing.facts import PhaseEnergy, RankFacts
+from zeus_core.tracing.merge import merge, traces_in
+from zeus_core.tracing.trace_file import Trace, read_trace, trace_path, write_trace
 from zeus_core.training import TrainingEnergy
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others")
@@ -75,7 +75,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_clocks_50_ms_apart_that_drift_by_100_ppm_are_aligned_within_a_millisecond(folder, tmp_path):
+def test_clocks_50_ms_apart_drifting_100_ppm_align_within_a_millisecond(folder, tmp_path):
     merged = merge(traces_in(folder))
     assert merged.notes == []
     assert merged.trace.skew_seconds < 2e-3
@@ -90,7 +90,7 @@ def test_clocks_50_ms_apart_that_drift_by_100_ppm_are_aligned_within_a_milliseco
     assert max(skews) < microseconds(merged.trace.skew_seconds)
 
 
-def test_ranks_of_one_machine_share_its_clock_and_the_best_comparison_of_it(tmp_path):
+def test_ranks_of_one_machine_share_its_clock_and_its_best_comparison(tmp_path):
     """Rank 1 was not compared, and the exchanges of rank 2 were slow; wall clocks were set between the beginnings."""
     write_rank(tmp_path, 0, machine=0)
     write_rank(tmp_path, 1, machine=0, is_compared=False, begin=20.0, set_by=0.07)

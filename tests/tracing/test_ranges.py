@@ -13,9 +13,9 @@ from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.tracing._facts import DeviceFacts, Update, Updates
-from zeus_core.tracing._trace_file import read_document, read_trace
+from zeus_core.tracing.facts import DeviceFacts, Update, Updates
 from zeus_core.tracing.ranges.range_joules import Bounds, rank_of
+from zeus_core.tracing.trace_file import read_document, read_trace
 from zeus_core.training import TrainingEnergy
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others")
@@ -35,7 +35,7 @@ def is_in_step(parts, period):
 
 
 @pytest.mark.parametrize("seed", long_but_first(range(12), 3))
-def test_ranges_of_20_ms_repeated_100_times_are_within_5_percent_of_the_truth(tmp_path, seed):
+def test_hundred_ranges_of_20_ms_are_within_5_percent_of_the_truth(tmp_path, seed):
     parts = loads(random.Random(seed))
     profiled = Profiled(tmp_path, parts, seed=seed)
     for row in profiled.added().rows:

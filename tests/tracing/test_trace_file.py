@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.tracing._bounded import Ring, Thinned
-from zeus_core.tracing._events import check_event, complete, counter, mark, named
-from zeus_core.tracing._facts import ClockPoint, DeviceFacts, PhaseEnergy, RankFacts, Update, Updates
-from zeus_core.tracing._trace_file import Trace, read_document, read_trace, write_trace
+from zeus_core.tracing._trace_events import check_event, complete, counter, mark, named
+from zeus_core.tracing.facts import ClockPoint, DeviceFacts, PhaseEnergy, RankFacts, Update, Updates
+from zeus_core.tracing.trace_file import Trace, read_document, read_trace, write_trace
 
 FACTS = RankFacts(
     1,

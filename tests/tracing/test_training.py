@@ -11,8 +11,8 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.search import GridSearch
 from zeus_core.testing import ThreadWorld, VirtualTime
-from zeus_core.tracing import _recorder
-from zeus_core.tracing._trace_file import read_trace
+from zeus_core.tracing import recorder as _recorder
+from zeus_core.tracing.trace_file import read_trace
 from zeus_core.training import TrainingEnergy
 
 STEP = Work(0.1, 300.0)

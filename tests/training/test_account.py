@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy, Measurement
-from zeus_core.training._account import Account
-from zeus_core.training._tally import Tally
+from zeus_core.training.account import Account
+from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.journal import Entry, Journal, earlier_account
 from zeus_core.training.record.resume import Checkpoint
 
@@ -111,7 +111,7 @@ def written(part, joules, at_seconds, is_end=False):
     return replace(entry(part, 0, joules, joules), at_seconds=at_seconds, is_end=is_end)
 
 
-def test_a_part_that_was_killed_may_have_taken_more_than_it_wrote_down():
+def test_a_killed_part_may_have_used_more_than_it_recorded():
     """It wrote at 100 W each 10 s at the latest: what it did after its last entry lasted no longer."""
     killed = [written("a", 0, 0.0), written("a", 5, 5.0), written("a", 15, 15.0), written("a", 20, 20.0)]
     account = earlier_account([killed], "run", 0, now_seconds=500.0)
@@ -138,7 +138,7 @@ def test_ranks_and_other_runs_are_told_apart():
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30)), min_size=1, max_size=5))
-def test_however_often_a_run_is_interrupted_every_step_is_done_once_or_redone(parts):
+def test_however_often_interrupted_a_run_does_every_step_once_or_again(parts):
     """Parts of 1 J a step, flushed at each: what is neither redone nor missing is the final step."""
     entries, begin = [], 0
     for number, (length, back) in enumerate(parts):

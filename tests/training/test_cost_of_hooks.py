@@ -88,7 +88,7 @@ def test_of_logs_that_follow_each_other_quickly_few_wait_for_a_driver(energy, gp
     assert len(waiting) <= 5
 
 
-def test_a_limit_that_the_optimizer_sets_is_in_the_next_log_however_quickly_it_follows(monitor, gpu):
+def test_a_limit_set_by_the_optimizer_is_in_even_an_immediate_log(monitor, gpu):
     optimizer = GlobalPowerLimitOptimizer(
         monitor, wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=50, search=GridSearch
     )

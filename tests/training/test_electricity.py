@@ -18,11 +18,11 @@ from zeus_core.errors import DeviceLostError, UsageError
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._reading import CpuEdge
+from zeus_core.monitor.reading import CpuEdge
 from zeus_core.testing import FakeRapl, FaultyGpu, ThreadWorld
 from zeus_core.training import TrainingEnergy
-from zeus_core.training._host_energy import HostEnergy
-from zeus_core.training._tally import Tally
+from zeus_core.training.activities.host_energy import HostEnergy
+from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charging import Charging
 
 
@@ -150,9 +150,7 @@ def test_a_clock_that_is_set_in_mid_run_loses_and_doubles_nothing(monitor, gpu, 
     assert values["train_co2_eq_g"] == pytest.approx(truth.amounts["g"], rel=5e-3)
 
 
-def test_a_signal_that_ends_in_mid_run_is_continued_by_its_average_and_that_is_said_once(
-    monitor, gpu, time_source, caplog, capsys
-):
+def test_a_signal_ending_in_mid_run_becomes_its_average_with_one_warning(monitor, gpu, time_source, caplog, capsys):
     electricity = Electricity(hourly(count=2))  # the second value holds for two hours
     truth = Truth(gpu, time_source, electricity)
     with TrainingEnergy(monitor, electricity=electricity) as energy:
@@ -332,9 +330,7 @@ def test_parts_in_two_currencies_make_no_sum(monitor, gpu, time_source, tmp_path
     assert "electricity= charges in USD, and the earlier parts of this run were charged in EUR" in record.message
 
 
-def test_a_part_that_was_not_charged_is_not_taken_for_one_without_emissions(
-    monitor, gpu, time_source, tmp_path, caplog
-):
+def test_a_part_without_charges_is_not_one_without_emissions(monitor, gpu, time_source, tmp_path, caplog):
     charged = Electricity(ConstantSignal(380, "g/kWh"))
     energy = resumed(tmp_path, monitor, gpu, time_source, None, charged)
     assert "train_co2_eq_g" not in energy.summary.values()

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from zeus_core._codec import encode
+from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
-from zeus_core.training._account import Account
-from zeus_core.training._tally import Tally
+from zeus_core.training.account import Account
+from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.journal import Entry, Journal
 from zeus_core.training.record.resume import Checkpoint
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
-from zeus_core.training._account import Account
 from zeus_core.training._log_intervals import LogIntervals
-from zeus_core.training._tally import Tally
+from zeus_core.training.account import Account
+from zeus_core.training.activities.tally import Tally
 
 
 def taken(seconds, joules, lost_seconds=0.0, samples=0, tokens=0):
@@ -55,7 +55,7 @@ def test_what_is_known_a_log_later_is_logged_then():
     assert intervals.next(taken(30.0, 9000.0)) == {"energy_j": 6000.0, "power_w": 300.0}
 
 
-def test_what_is_lost_for_good_is_left_out_and_what_follows_is_not():
+def test_permanent_losses_are_excluded_and_what_follows_is_not():
     intervals = LogIntervals()
     intervals.next(taken(10.0, 3000.0))
     assert intervals.next(taken(20.0, 4000.0, lost_seconds=6.0)) == {}

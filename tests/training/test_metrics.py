@@ -9,10 +9,10 @@ from zeus_core.electricity import ConstantSignal, Electricity
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.training import TrainingSummary
-from zeus_core.training._account import Account
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._metrics import EVALUATION_METRICS, LOG_METRICS, SUMMARY_METRICS
-from zeus_core.training._tally import Tally
+from zeus_core.training.account import Account
+from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charging import Charge
 
 DOCSTRINGS = {

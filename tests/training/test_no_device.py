@@ -8,7 +8,7 @@ from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, NoDeviceError, UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._no_monitor import training_monitor
+from zeus_core.monitor.no_monitor import training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.testing import ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy
@@ -38,7 +38,7 @@ def trained(energy, optimizer=None):
     return logged
 
 
-def test_a_loop_goes_on_with_one_warning_that_names_the_remedy_and_without_numbers(tmp_path, caplog):
+def test_a_loop_continues_without_numbers_and_with_one_warning_naming_the_remedy(tmp_path, caplog):
     energy = TrainingEnergy(folder=tmp_path)
     assert trained(energy) == trained(energy) == [{}, {}, {}, {}]
     assert energy.summary is None
@@ -70,7 +70,7 @@ def test_those_who_want_the_error_get_it(caplog):
         TrainingEnergy(ZeusMonitor(gpu_indices=[]))
 
 
-def test_a_driver_that_fails_at_first_ends_no_script_and_a_wrong_setting_does(caplog, monkeypatch):
+def test_a_driver_failing_at_first_ends_no_script_unlike_wrong_settings(caplog, monkeypatch):
     def fail():
         raise DriverFaultError("unknown error")
 

@@ -105,7 +105,7 @@ def test_the_truth_lies_in_the_stated_intervals_of_many(period_seconds, is_fault
 @pytest.mark.long
 @pytest.mark.parametrize("is_faulty", [False, True], ids=["sound", "faulty"])
 @pytest.mark.parametrize("period_seconds", [0.1, 0.02])
-def test_the_truth_lies_in_the_stated_intervals_of_parts_that_have_nothing_in_common(period_seconds, is_faulty):
+def test_stated_intervals_of_unrelated_parts_hold_the_truth(period_seconds, is_faulty):
     outcomes = [measure(make_erratic_case(seed, period_seconds, is_faulty)) for seed in range(100, 130)]
     for outcome in outcomes:
         check_sums(outcome)
@@ -177,7 +177,7 @@ def test_a_counter_that_fails_for_good_leaves_the_rest_to_the_power(kind):
     assert total.measured.uncertainty_joules <= 0.15 * total.measured_joules
 
 
-def test_short_parts_of_what_begins_after_a_counter_has_failed_are_told_or_lost():
+def test_short_parts_beginning_after_a_counter_failure_are_reported_or_lost():
     """Before, those too short for a sample counted as 0 J: evaluations of 870 J were told to be 302 J +-8."""
     case = Case(Physics(0.1013, 0.1, 0.005, seed=2), script=[(70.0, 0.3)])
     case.faults.append(Fault("fails", 6.0, 1000.0))
@@ -225,7 +225,7 @@ def test_a_counter_that_answers_late_counts():
 @pytest.mark.parametrize(
     ("period_seconds", "lag_seconds"), long_but_first([(0.1, 0.01), (0.1, 0.0), (0.02, 0.01), (0.02, 0.0)])
 )
-def test_parts_of_two_updates_are_known_within_six_percent_and_steps_within_two(period_seconds, lag_seconds):
+def test_parts_of_two_updates_are_within_six_percent_steps_within_two(period_seconds, lag_seconds):
     generator = random.Random(1)
     case = Case(Physics(1.013 * period_seconds, period_seconds, 0.005, lag_seconds, 0.02, seed=1), script=[(70.0, 0.3)])
     seconds = 2 * period_seconds * 1.02

@@ -47,7 +47,7 @@ def test_a_rank_that_cannot_name_its_gpus_keeps_no_other_waiting():
     ThreadWorld.run(2, share, timeout_seconds=30.0)
 
 
-def test_a_search_with_a_rank_that_cannot_name_its_gpus_ends_on_all(caplog):
+def test_a_search_with_a_rank_that_cannot_name_gpus_ends_everywhere(caplog):
     def search(world):
         optimizer = GlobalPowerLimitOptimizer(lost_on_rank_1(world.rank), world=world)
         optimizer.on_step_begin()

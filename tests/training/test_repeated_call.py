@@ -5,7 +5,7 @@ import weakref
 import pytest
 
 from zeus_core.testing import VirtualTime
-from zeus_core.training._repeated_call import RepeatedCall
+from zeus_core.training.activities._repeated_call import RepeatedCall
 
 
 class Reader:
@@ -29,7 +29,7 @@ def test_it_is_called_after_the_seconds_that_it_returns(reader):
     assert reader.calls == pytest.approx([0.0, 10.0, 20.0], abs=0.01)
 
 
-def test_it_is_called_at_once_when_it_is_woken_and_then_as_it_returns(reader):
+def test_it_is_called_at_once_when_woken_and_then_as_returned(reader):
     """An edge of a part is read when it happens; before, the counter was asked for at each of its updates."""
     reader.time_source.advance(4.0)
     reader.repeated.wake()

@@ -12,8 +12,8 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
 from zeus_core.testing import ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy, TrainingSummary
-from zeus_core.training._account import Account
-from zeus_core.training._tally import Tally
+from zeus_core.training.account import Account
+from zeus_core.training.activities.tally import Tally
 
 WORK = Work(0.5, 484.9, 0.938, 0.744)
 

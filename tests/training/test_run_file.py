@@ -74,7 +74,7 @@ def test_a_series_keeps_a_bounded_number_of_points_and_all_energy():
     assert series.points == points
 
 
-def test_a_search_is_kept_with_its_trials_and_the_changes_of_the_setting(tmp_path, monitor, gpu):
+def test_a_search_is_stored_with_its_trials_and_setting_changes(tmp_path, monitor, gpu):
     optimizer = GlobalPowerLimitOptimizer(
         monitor, Energy(), warmup_steps=2, profile_steps=4, pl_step=50, search=GridSearch
     )
@@ -100,7 +100,7 @@ def test_a_search_is_kept_with_its_trials_and_the_changes_of_the_setting(tmp_pat
 
 
 def test_a_search_that_an_earlier_version_has_kept_is_read(tmp_path, monitor, gpu):
-    test_a_search_is_kept_with_its_trials_and_the_changes_of_the_setting(tmp_path, monitor, gpu)
+    test_a_search_is_stored_with_its_trials_and_setting_changes(tmp_path, monitor, gpu)
     (path,) = tmp_path.rglob("run.json")
     document = json.loads(path.read_text())
     (result,) = [part["search"]["result"] for part in document["parts"]]
@@ -191,7 +191,7 @@ def test_the_first_rank_tells_of_all_ranks(tmp_path):
     assert second.account.samples == 80
 
 
-def test_several_ranks_that_end_by_an_error_say_what_they_took_at_most_since_their_latest_log(tmp_path):
+def test_ranks_that_end_by_an_error_report_upper_bounds_since_their_log(tmp_path):
     def run(world):
         time_source = VirtualTime()
         gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), world.rank, time_source=time_source)
@@ -249,7 +249,7 @@ def test_a_place_without_a_run_says_what_to_give(trained, tmp_path):
         read_run(tmp_path / "nowhere")
 
 
-def test_a_file_that_cannot_be_written_or_is_damaged_costs_a_warning_and_no_training(tmp_path, monitor, gpu, caplog):
+def test_an_unwritable_or_damaged_file_costs_a_warning_and_no_training(tmp_path, monitor, gpu, caplog):
     (tmp_path / "zeus-energy" / "run.json").mkdir(parents=True)
     with energy_in(tmp_path, monitor) as energy:
         train(energy, gpu, 3)

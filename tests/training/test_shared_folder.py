@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from zeus_core.tracing._merge import merge, traces_in
-from zeus_core.tracing._trace_file import read_trace
+from zeus_core.tracing.merge import merge, traces_in
+from zeus_core.tracing.trace_file import read_trace
 from zeus_core.training.record.run_file import read_run
 
 # Obeys one line after the other, and answers each: the test decides what happens before what. A virtual second a step.
@@ -116,7 +116,7 @@ def test_two_that_start_together_are_both_kept(start, tmp_path):
     assert read_run(tmp_path).latest.step == 20
 
 
-def test_one_that_starts_while_another_trains_leaves_it_its_file_which_the_other_says(start, tmp_path):
+def test_one_starting_beside_another_training_uses_another_file_and_is_named(start, tmp_path):
     first = start()
     first("begin")
     first("train 10")

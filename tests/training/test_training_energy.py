@@ -12,7 +12,7 @@ from zeus_core.errors import DriverFaultError, UsageError, WorldError
 from zeus_core.events import Activity, TrainingOptimizer
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalClockOptimizer, GlobalPowerLimitOptimizer
-from zeus_core.ports._world import SoloWorld
+from zeus_core.ports.world import SoloWorld
 from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy
@@ -134,7 +134,7 @@ actions = st.lists(
 @given(actions)
 @example([("work", 17)])  # it ends with a wait, of which the counter has told nothing yet
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_is_reported_in_whatever_order_all_time_and_energy_has_its_place(reported):
+def test_whatever_the_order_of_reports_all_time_and_energy_is_accounted_for(reported):
     time_source = VirtualTime()
     gpu = SimulatedGpu(find_preset("A100"), time_source=time_source)
     energy = TrainingEnergy(ZeusMonitor(gpus=[gpu], time_source=time_source))
@@ -210,7 +210,7 @@ def test_a_fault_for_once_loses_nothing(gpu, time_source):
         assert energy.log()["energy_j"] > 0
 
 
-def test_while_the_counter_is_silent_nothing_is_logged_and_what_it_then_shows_is_not_lost(gpu, time_source):
+def test_a_silent_counter_delays_logs_and_its_later_energy_is_counted(gpu, time_source):
     faulty = FaultyGpu(gpu)
     energy = TrainingEnergy(ZeusMonitor(gpus=[faulty], time_source=time_source))
     with energy:
@@ -270,7 +270,7 @@ def test_the_optimizer_is_told_the_same(monitor, gpu):
     assert gpu.read_power_limit_watts() == 350
 
 
-def test_a_run_that_begins_again_without_having_ended_has_done_its_steps_in_vain(energy, gpu):
+def test_a_run_restarted_without_an_end_has_wasted_its_steps(energy, gpu):
     energy.on_train_begin()
     train(energy, gpu, 10)
     energy.on_train_begin()
@@ -281,7 +281,7 @@ def test_a_run_that_begins_again_without_having_ended_has_done_its_steps_in_vain
     assert account.redone.measured_joules == pytest.approx(account.total.measured_joules / 4, rel=0.03)
 
 
-def test_a_batch_given_up_in_a_resumed_run_is_all_that_was_in_vain(tmp_path, monitor, gpu):
+def test_a_batch_given_up_in_a_resumed_run_counts_as_wasted(tmp_path, monitor, gpu):
     first = TrainingEnergy(monitor, folder=tmp_path)
     first.on_train_begin()
     train(first, gpu, 20)
@@ -298,7 +298,7 @@ def test_a_batch_given_up_in_a_resumed_run_is_all_that_was_in_vain(tmp_path, mon
     assert account.redone.measured_joules == pytest.approx(account.total.measured_joules * 5 / 40, rel=0.05)
 
 
-def test_a_run_that_moves_from_folder_to_folder_takes_what_was_spent_along(tmp_path, monitor, gpu):
+def test_a_run_that_moves_between_folders_takes_its_costs_along(tmp_path, monitor, gpu):
     begin, state = gpu.exact_energy_joules(), {}
     for number in range(3):
         energy = TrainingEnergy(monitor, folder=tmp_path / str(min(number, 1)))
@@ -509,7 +509,7 @@ def test_a_checkpoint_holds_the_search_of_the_optimizer_too():
     assert len(second) == 3
 
 
-def test_a_clock_that_an_optimizer_has_locked_is_logged_in_megahertz_and_the_limit_in_watts(monitor, gpu):
+def test_a_clock_locked_by_an_optimizer_is_logged_beside_the_limit(monitor, gpu):
     optimizer = GlobalClockOptimizer(
         monitor, Energy(), warmup_steps=1, profile_steps=2, search=lambda clocks, selector: GridSearch(clocks[::40])
     )

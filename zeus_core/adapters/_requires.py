@@ -6,9 +6,7 @@ import importlib.util
 import re
 from typing import NamedTuple
 
-from zeus_core._validate import checked_one_of
-
-__all__ = ["require"]
+from zeus_core.validate import checked_one_of
 
 
 class _Requirement(NamedTuple):

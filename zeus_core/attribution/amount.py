@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from zeus_core.attribution.timeline import Estimate, Part
 
-__all__ = ["Amount", "add_expected", "in_quanta", "is_class", "lose", "revise", "whole_quanta"]
-
 _QUANTUM_JOULES = 2.0**-10
 
 

@@ -25,8 +25,6 @@ from zeus_core.attribution.expected_energy import Drawn, ExpectedEnergy, Interva
 from zeus_core.attribution.regression import Array
 from zeus_core.attribution.timeline import Estimate, Part
 
-__all__ = ["ClassEnergy"]
-
 _UNCOUNTED = "not counted"  # the key of all such time together
 _QUANTILE = 2.3  # standard errors: those of a few dozen intervals are themselves estimates
 _FEW_VISITS = 1.0  # added to that over the parts of a class: errors of few edges have no normal distribution

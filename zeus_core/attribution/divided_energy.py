@@ -22,8 +22,6 @@ from zeus_core.attribution.power_sum import PowerSum
 from zeus_core.attribution.timeline import Part, Timeline
 from zeus_core.attribution.updates import STILL_PERIODS, CounterUpdates, Knot
 
-__all__ = ["DividedEnergy", "Division"]
-
 _SETTLED_AFTER_SECONDS = 0.6  # later than the edges of parts that a piece can be near, and some updates
 _UNKNOWN_PHASE_SECONDS = 2.5  # by then, the phase of the updates is known
 _SILENT_SECONDS = 2.0  # a counter that has not answered by then is given up; before anything is settled

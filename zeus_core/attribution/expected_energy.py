@@ -21,8 +21,6 @@ from zeus_core.attribution.columns import LAGS_SECONDS, PowerColumns, padded
 from zeus_core.attribution.regression import Array, PowerRegression
 from zeus_core.attribution.timeline import Part
 
-__all__ = ["Drawn", "ExpectedEnergy", "Interval", "Kind"]
-
 _MIN_WATTS = 1e-3  # the least mean power: a sensor may show nothing but 0 W
 _MIN_SHARE = 0.02  # of the mean power: no class has less, even if a regression of few intervals says less
 _NOISE = 0.02  # of the energy of an interval, a standard error: its weight in the regression

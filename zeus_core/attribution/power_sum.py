@@ -15,8 +15,6 @@ from collections.abc import Callable
 from zeus_core.attribution.sensor import CANCELLING, SENSOR_DELAY_SECONDS
 from zeus_core.attribution.updates import Knot
 
-__all__ = ["PowerSum"]
-
 _UNSEEN_FRACTION = 0.01  # of the energy, for bursts between two samples
 _MOST_SAMPLES = 4096  # some five minutes of a counter that is silent
 

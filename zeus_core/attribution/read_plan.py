@@ -12,8 +12,6 @@ import random
 
 from zeus_core.attribution.update_grid import UpdateGrid
 
-__all__ = ["GUARD", "ReadPlan"]
-
 GUARD = 1.3
 """Times the reach of an update: mistaking one for the next is worse than passing over it."""
 

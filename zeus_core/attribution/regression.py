@@ -21,8 +21,6 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "PowerRegression"]
-
 Array = npt.NDArray[np.float64]
 
 _SCALE_STRENGTH = 8.0  # intervals that the scale of 1 counts as

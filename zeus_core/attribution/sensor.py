@@ -1,7 +1,5 @@
 """How late a sensor of the power can be. Pure, and without numpy, for programs that measure windows alone."""
 
-__all__ = ["CANCELLING", "SENSOR_DELAY_SECONDS"]
-
 SENSOR_DELAY_SECONDS = 0.12
 """How late a sensor can be. The slowest of published ones is refreshed every 0.1 s (Yang et al., "Part-time Power
 Measurements: nvidia-smi's Lack of Attention", SC24). The rest is for the jitter of that, and for power that lags."""

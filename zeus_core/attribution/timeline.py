@@ -8,8 +8,6 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-__all__ = ["Estimate", "Part", "Piece", "Timeline"]
-
 _PHASES = 10  # of a step
 _MIN_STEP_SECONDS = 0.05  # phases of shorter ones would tell little: one interval between two updates holds several
 

@@ -19,8 +19,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PERIOD_TOLERANCE", "Bracket", "UpdateGrid"]
-
 PERIOD_TOLERANCE = 0.03
 """How far the true period may be from the nominal one, as a fraction of it; boards are within 2 %."""
 

@@ -18,8 +18,6 @@ from typing import NamedTuple
 from zeus_core.attribution.read_plan import GUARD, ReadPlan
 from zeus_core.attribution.update_grid import PERIOD_TOLERANCE, Bracket, UpdateGrid
 
-__all__ = ["CounterUpdates", "Knot", "likely_knots"]
-
 STILL_PERIODS = 1.6
 """A counter that shows the same for longer stands still: no jitter is so large; a driver may skip an update."""
 

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core._documents import parse_json
-from zeus_core._validate import shown
-from zeus_core.cli._arguments import factor, number, path
-from zeus_core.cli._text import table, write
+from zeus_core.cli.arguments import factor, number, path
+from zeus_core.cli.text import table, write
 from zeus_core.errors import UsageError
+from zeus_core.validate import shown
 
 if TYPE_CHECKING:
     from zeus_core.electricity import RecordedSignal
     from zeus_core.optimizer.carbon_aware import OperatingPoint
-    from zeus_core.optimizer.carbon_aware._outlook import Outlook
-
-__all__ = ["SUMMARY", "add_arguments", "execute"]
+    from zeus_core.optimizer.carbon_aware.outlook import Outlook
 
 SUMMARY = "Show what following the intensity or the price of electricity would gain a training"
 
@@ -58,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Replay, and print the comparison."""
     from zeus_core.electricity import RecordedSignal
-    from zeus_core.optimizer.carbon_aware._outlook import outlook_of
+    from zeus_core.optimizer.carbon_aware.outlook import outlook_of
 
     points = _read_points(arguments.points)
     if arguments.slowdown < 1.0:
@@ -171,7 +169,7 @@ def _positive(text: str | None, name: str, line: int) -> float:
 
 
 def _trials(text: str) -> list[list[float]]:
-    from zeus_core.optimizer._trial_store import latest_trials
+    from zeus_core.optimizer.trial_store import latest_trials
 
     trials = latest_trials(parse_json(text))
     return [[trial.setting, trial.seconds_per_step, trial.joules_per_step / trial.seconds_per_step] for trial in trials]

@@ -8,13 +8,11 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._text import NOT_MEASURED, readable, table, write
+from zeus_core.cli.text import NOT_MEASURED, readable, table, write
 from zeus_core.errors import DeviceError
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
-
-__all__ = ["SUMMARY", "GpuRow", "add_arguments", "execute"]
 
 SUMMARY = "List the GPUs and CPUs, their power limits and clocks"
 

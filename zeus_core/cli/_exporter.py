@@ -9,11 +9,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from zeus_core.cli._arguments import add_gpus, add_period, path, port
-from zeus_core.cli._text import write
+from zeus_core.cli.arguments import add_gpus, add_period, path, port
+from zeus_core.cli.text import write
 from zeus_core.errors import NoDeviceError
-
-__all__ = ["SUMMARY", "add_arguments", "execute"]
 
 SUMMARY = "Export energy and power to Prometheus until Ctrl-C"
 
@@ -39,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Export until Ctrl-C or SIGTERM."""
     from zeus_core.cli.meters.metering import open_meter
-    from zeus_core.exporter._serving import check_prometheus_client, serve, write_file
-    from zeus_core.exporter._totals import DeviceTotals
+    from zeus_core.exporter.serving import check_prometheus_client, serve, write_file
+    from zeus_core.exporter.totals import DeviceTotals
 
     check_prometheus_client()
     meter = open_meter(arguments.gpus)

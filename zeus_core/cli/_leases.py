@@ -7,12 +7,10 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._text import table, write
+from zeus_core.cli.text import table, write
 
 if TYPE_CHECKING:
     from zeus_core.settings.entry import LedgerEntry
-
-__all__ = ["SUMMARY", "add_arguments", "execute"]
 
 SUMMARY = "List which processes control GPUs, and what was left changed by those that have ended"
 

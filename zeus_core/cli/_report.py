@@ -9,17 +9,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from zeus_core._files import write_atomically
-from zeus_core.cli._arguments import path
-from zeus_core.cli._text import complain, write
+from zeus_core.cli.arguments import path
+from zeus_core.cli.text import complain, write
 from zeus_core.errors import UsageError
+from zeus_core.files import write_atomically
 
 if TYPE_CHECKING:
-    from zeus_core.report._run_metrics import Quantity
-    from zeus_core.report._run_sections import Section
+    from zeus_core.report.run_metrics import Quantity
+    from zeus_core.report.run_sections import Section
     from zeus_core.training.record.run_file import RunRecord
-
-__all__ = ["SUMMARY", "add_arguments", "execute", "read_runs", "shown", "write_output"]
 
 SUMMARY = "Report where the energy of trainings went, and compare them"
 
@@ -65,9 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Write the report, and check the condition."""
-    from zeus_core.report._fail_if import check_condition
-    from zeus_core.report._run_page import run_page
-    from zeus_core.report._run_text import run_line, runs_json, runs_markdown
+    from zeus_core.report.fail_if import check_condition
+    from zeus_core.report.run_page import run_page
+    from zeus_core.report.run_text import run_line, runs_json, runs_markdown
 
     if arguments.fail_if is not None:
         check_condition(arguments.fail_if)
@@ -133,7 +131,7 @@ def _further_sections(
     places: Sequence[Path], runs: Sequence[tuple[str, RunRecord]]
 ) -> dict[str, list[tuple[Section, str]]]:
     """Return the sections with their pictures that wings make of what lies beside each run."""
-    from zeus_core.report._run_sections import Section
+    from zeus_core.report.run_sections import Section
 
     known = dict(runs)
     found: dict[str, list[tuple[Section, str]]] = {}
@@ -164,8 +162,8 @@ def _judged(
     arguments: argparse.Namespace, runs: Sequence[tuple[str, RunRecord]]
 ) -> tuple[list[tuple[str, bool]], bool]:
     """Return a sentence for each run, whether it is bad news, and whether the condition holds for one of them."""
-    from zeus_core.report._fail_if import judge
-    from zeus_core.report._run_metrics import metrics_of
+    from zeus_core.report.fail_if import judge
+    from zeus_core.report.run_metrics import metrics_of
     from zeus_core.training.record.run_file import read_run
 
     baselines = [read_run(place) for place in arguments.baseline]
@@ -186,14 +184,14 @@ def _judged(
 
 
 def _differences(run: RunRecord, baselines: Sequence[RunRecord]) -> list[str]:
-    from zeus_core.report._run_metrics import differences
+    from zeus_core.report.run_metrics import differences
 
     return list(dict.fromkeys(text for baseline in baselines for text in differences(run, baseline)))
 
 
 def _span(baselines: Sequence[dict[str, Quantity]]) -> dict[str, Quantity]:
     """Return the numbers that all baselines have, from the lowest to the highest."""
-    from zeus_core.report._run_metrics import Quantity
+    from zeus_core.report.run_metrics import Quantity
 
     spans = {}
     for name in baselines[0]:

@@ -9,14 +9,12 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._text import complain, write
+from zeus_core.cli.text import complain, write
 
 if TYPE_CHECKING:
     from zeus_core.settings.entry import LedgerEntry
     from zeus_core.settings.keeper import Keeper
     from zeus_core.settings.restoring import Outcome
-
-__all__ = ["BY_ROOT", "SUMMARY", "add_arguments", "execute"]
 
 BY_ROOT = "sudo zeus-core restore --stale"
 """The command with which an administrator restores what processes have left."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
-from zeus_core.cli._arguments import path
-from zeus_core.cli._electricity import add_electricity, electricity_from
+from zeus_core.cli._electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli._report import read_runs, shown, write_output
+from zeus_core.cli.arguments import path
 from zeus_core.errors import UsageError
-
-__all__ = ["SUMMARY", "add_arguments", "execute"]
 
 SUMMARY = "State the energy of trainings: for a model card, a regulator, a paper"
 
@@ -38,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Write the statement."""
-    from zeus_core.report._statement import Statement, statement_of
+    from zeus_core.report.energy_statement import Statement, statement_of
 
     if arguments.price is not None:
         raise UsageError("--price is given, and a statement has no cost; see zeus-core report")

@@ -9,14 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._arguments import count_or_zero, path
-from zeus_core.cli._text import NOT_MEASURED, complain, table, write
+from zeus_core.cli.arguments import count_or_zero, path
+from zeus_core.cli.text import NOT_MEASURED, complain, table, write
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from zeus_core.tracing._facts import PhaseEnergy, RankFacts
-
-__all__ = ["SUMMARY", "add_arguments", "execute"]
+    from zeus_core.tracing.facts import PhaseEnergy, RankFacts
 
 SUMMARY = "Merge the traces of a training, add joules to a trace of torch.profiler, or show where the energy went"
 
@@ -51,8 +49,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _merge(arguments: argparse.Namespace) -> int:
-    from zeus_core.tracing._merge import merge
-    from zeus_core.tracing._trace_file import write_trace
+    from zeus_core.tracing.merge import merge
+    from zeus_core.tracing.trace_file import write_trace
 
     merged = merge(_files(arguments.source))
     for note in merged.notes:
@@ -70,8 +68,8 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    from zeus_core.tracing._trace_file import read_document, read_trace, write_document
     from zeus_core.tracing.ranges.range_joules import add_energy, rank_of
+    from zeus_core.tracing.trace_file import read_document, read_trace, write_document
 
     document = read_document(arguments.profile)
     added = add_energy(rank_of(read_trace(arguments.energy).ranks, document, arguments.rank), document)
@@ -96,9 +94,9 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from zeus_core._codec import encode
-    from zeus_core.tracing._facts import phases_of, total_of
-    from zeus_core.tracing._trace_file import read_trace
+    from zeus_core.codec import encode
+    from zeus_core.tracing.facts import phases_of, total_of
+    from zeus_core.tracing.trace_file import read_trace
 
     ranks = [rank for file in _files(arguments.source) for rank in read_trace(file).ranks]
     phases, total = phases_of(ranks), total_of(ranks)
@@ -135,7 +133,7 @@ def _notes(ranks: Sequence[RankFacts]) -> list[str]:
 
 
 def _files(sources: Sequence[Path]) -> list[Path]:
-    from zeus_core.tracing._merge import traces_in
+    from zeus_core.tracing.merge import traces_in
 
     return [file for source in sources for file in (traces_in(source) if source.is_dir() else [source])]
 

@@ -11,13 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from zeus_core._files import without_links
-from zeus_core.device.remote._protocol import encode_members
+from zeus_core.device.remote.protocol import encode_members
 from zeus_core.errors import DriverFaultError
+from zeus_core.files import without_links
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.restoring import Outcome
-
-__all__ = ["AuditLog", "describe", "note_end"]
 
 _logger = logging.getLogger(__name__)
 

@@ -11,8 +11,6 @@ from zeus_core.device import Gpu
 from zeus_core.errors import DriverFaultError, UsageError
 from zeus_core.settings.kinds import POWER_LIMIT
 
-__all__ = ["OPERATIONS", "CommandedGpu"]
-
 # Each operation with the placeholders that its command must have.
 OPERATIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

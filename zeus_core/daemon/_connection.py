@@ -16,7 +16,7 @@ from zeus_core._identity import ProcessIdentity
 from zeus_core.daemon._peer import Client, Peer, read_peer
 from zeus_core.daemon._policy import Policy
 from zeus_core.daemon._server import Server
-from zeus_core.device.remote._protocol import (
+from zeus_core.device.remote.protocol import (
     MAX_REQUEST_BYTES,
     VERSION,
     ProtocolError,
@@ -26,8 +26,6 @@ from zeus_core.device.remote._protocol import (
     encode_result,
 )
 from zeus_core.errors import DriverFaultError, PermissionDeniedError, ZeusError
-
-__all__ = ["Allotment", "Connection", "Entrance"]
 
 _logger = logging.getLogger(__name__)
 

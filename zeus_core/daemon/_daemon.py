@@ -24,18 +24,16 @@ from zeus_core.daemon._policy_file import DEFAULT_GROUP, check_programs, check_t
 from zeus_core.daemon._server import Server
 from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, tell_systemd
 from zeus_core.device import Gpu
-from zeus_core.device.nvml._gpu import NvmlGpu
-from zeus_core.device.nvml._session import NvmlSession
-from zeus_core.device.rapl._powercap import POWERCAP_ROOT
-from zeus_core.device.remote._protocol import encode_members
+from zeus_core.device.nvml.nvml_gpu import NvmlGpu
+from zeus_core.device.nvml.nvml_session import NvmlSession
+from zeus_core.device.rapl.powercap import POWERCAP_ROOT
+from zeus_core.device.remote.protocol import encode_members
 from zeus_core.errors import DeviceError, UsageError, ZeusError
 from zeus_core.settings import first_stage
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.entry_files import UnreadableEntry
 from zeus_core.settings.ledger import Ledger, own_ledger
 from zeus_core.settings.restoring import Outcome, restore_entry
-
-__all__ = ["Settings", "run_daemon"]
 
 _logger = logging.getLogger(__name__)
 

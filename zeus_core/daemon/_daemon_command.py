@@ -6,9 +6,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from zeus_core.cli._arguments import path
-
-__all__ = ["SUMMARY", "add_arguments", "execute"]
+from zeus_core.cli.arguments import path
 
 SUMMARY = "Set power limits and clocks for processes without the right, and restore them when these end"
 
@@ -29,8 +27,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or Ctrl-C."""
     from zeus_core.daemon._daemon import Settings, run_daemon
     from zeus_core.daemon._policy_file import find_policy
-    from zeus_core.device.rapl._powercap import POWERCAP_ROOT
-    from zeus_core.device.remote._protocol import socket_path
+    from zeus_core.device.rapl.powercap import POWERCAP_ROOT
+    from zeus_core.device.remote.protocol import socket_path
 
     logging.getLogger("zeus_core.daemon").setLevel(logging.INFO)
     policy = arguments.policy or find_policy(_POLICY)

@@ -12,7 +12,7 @@ from zeus_core.daemon._audit import AuditLog, describe, note_end
 from zeus_core.daemon._peer import Client
 from zeus_core.daemon._policy import Allowance, NotAllowedError, Policy
 from zeus_core.device import Gpu
-from zeus_core.device.remote._protocol import (
+from zeus_core.device.remote.protocol import (
     Request,
     encode_changed,
     encode_members,
@@ -32,8 +32,6 @@ from zeus_core.settings.keeper import Keeper
 from zeus_core.settings.kinds import KINDS, Kind
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import Claim, who_set
-
-__all__ = ["Desk", "Registers"]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from zeus_core._identity import ProcessIdentity
 from zeus_core.errors import ZeusError
 
-__all__ = ["Client", "Peer", "read_peer"]
-
 # <asm-generic/socket.h>; Python has no names for them.
 _SO_PEERGROUPS, _SO_PEERPIDFD = 59, 77
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid

@@ -11,8 +11,6 @@ from zeus_core.daemon._peer import Peer
 from zeus_core.errors import PermissionDeniedError
 from zeus_core.settings.kinds import KINDS, Kind
 
-__all__ = ["ANY_VALUE", "Allowance", "NotAllowedError", "Policy", "Rule"]
-
 _ASK = "ask an administrator, who can allow it in the TOML file of the zeus-core daemon"
 
 

@@ -13,14 +13,12 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from zeus_core._files import follow_own_links
-from zeus_core._validate import shown
 from zeus_core.daemon._commanded_gpu import OPERATIONS
 from zeus_core.daemon._policy import ANY_VALUE, Allowance, Policy, Rule
 from zeus_core.errors import UsageError
+from zeus_core.files import follow_own_links
 from zeus_core.settings.kinds import KINDS
-
-__all__ = ["DEFAULT_GROUP", "check_programs", "check_trusted", "find_policy", "read_policy"]
+from zeus_core.validate import shown
 
 DEFAULT_GROUP = "zeus"
 

@@ -14,8 +14,6 @@ from typing import Any
 from zeus_core.daemon._worker import Worker
 from zeus_core.settings.ledger import Ledger
 
-__all__ = ["DriverCalls", "Watchdog", "WatchedGpu", "WatchedLedger", "tell_systemd"]
-
 _logger = logging.getLogger(__name__)
 
 _ANSWERS = 4  # in each period of the watchdog: one that a busy machine delays does no harm

@@ -9,8 +9,6 @@ import queue
 import threading
 from collections.abc import Callable
 
-__all__ = ["Worker"]
-
 _logger = logging.getLogger(__name__)
 
 

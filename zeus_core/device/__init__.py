@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core.device._cpu import Cpu, CpuEnergyCounters
 from zeus_core.device._discovery import SIMULATED_GPUS_VARIABLE, discover_gpus
-from zeus_core.device._gpu import Gpu, PowerRange
-from zeus_core.device.rapl._discovery import CpuDiscovery, discover_cpus
+from zeus_core.device.gpu import Gpu, PowerRange
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery, discover_cpus
 
 if TYPE_CHECKING:
-    from zeus_core.device.simulated._gpu import SimulatedGpu, SimulatedNoise
-    from zeus_core.device.simulated._power_model import Work
-    from zeus_core.device.simulated._presets import find_preset
+    from zeus_core.device.simulated.power_model import Work
+    from zeus_core.device.simulated.presets import find_preset
+    from zeus_core.device.simulated.simulated_gpu import SimulatedGpu, SimulatedNoise
 
 __all__ = [
     "SIMULATED_GPUS_VARIABLE",
@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 _SIMULATED = {
-    "SimulatedGpu": "zeus_core.device.simulated._gpu",
-    "SimulatedNoise": "zeus_core.device.simulated._gpu",
-    "Work": "zeus_core.device.simulated._power_model",
-    "find_preset": "zeus_core.device.simulated._presets",
+    "SimulatedGpu": "zeus_core.device.simulated.simulated_gpu",
+    "SimulatedNoise": "zeus_core.device.simulated.simulated_gpu",
+    "Work": "zeus_core.device.simulated.power_model",
+    "find_preset": "zeus_core.device.simulated.presets",
 }
 
 

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple, Protocol
 
-__all__ = ["Cpu", "CpuEnergyCounters"]
-
 
 class CpuEnergyCounters(NamedTuple):
     """The energy counters of one CPU package, read together. Only differences between two readings mean something.

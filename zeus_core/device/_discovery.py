@@ -7,21 +7,19 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from zeus_core._process.deadline import OPEN_SECONDS, outside_of_hooks
-from zeus_core._process.parallel import ParallelCalls
-from zeus_core._validate import checked_mapping, checked_text
-from zeus_core.device._gpu import Gpu
-from zeus_core.device._silent import SilentGpu
-from zeus_core.device.nvml._gpu import NvmlGpu
-from zeus_core.device.nvml._session import NvmlSession
-from zeus_core.device.nvml._visible import visible_places
+from zeus_core.device.gpu import Gpu
+from zeus_core.device.nvml.nvml_gpu import NvmlGpu
+from zeus_core.device.nvml.nvml_session import NvmlSession
+from zeus_core.device.nvml.visible import visible_places
+from zeus_core.device.silent import SilentGpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
-from zeus_core.ports._accelerator import torch_gpu_uuids
+from zeus_core.ports.accelerator import torch_gpu_uuids
+from zeus_core.process.deadline import OPEN_SECONDS, outside_of_hooks
+from zeus_core.process.parallel import ParallelCalls
+from zeus_core.validate import checked_mapping, checked_text
 
 if TYPE_CHECKING:
-    from zeus_core.device.simulated._gpu import SimulatedGpu
-
-__all__ = ["SIMULATED_GPUS_VARIABLE", "discover_gpus"]
+    from zeus_core.device.simulated.simulated_gpu import SimulatedGpu
 
 SIMULATED_GPUS_VARIABLE = "ZEUS_SIMULATED_GPUS"
 
@@ -107,8 +105,8 @@ def _in_framework_order(
 
 @cache  # like real hardware, simulated GPUs outlive the objects that use them
 def _simulated_gpus(simulated_machine: str) -> tuple["SimulatedGpu", ...]:
-    from zeus_core.device.simulated._gpu import SimulatedGpu
-    from zeus_core.device.simulated._presets import find_preset
+    from zeus_core.device.simulated.presets import find_preset
+    from zeus_core.device.simulated.simulated_gpu import SimulatedGpu
 
     gpus: list[SimulatedGpu] = []
     for entry in simulated_machine.split(","):

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from zeus_core.electricity._amount import ElectricityAccount, ElectricityAmount
 from zeus_core.electricity._constant import ConstantSignal
 from zeus_core.electricity._electricity import Electricity
 from zeus_core.electricity._recorded import RecordedSignal
-from zeus_core.electricity._signal import Signal, SignalFacts, SignalPart
 from zeus_core.electricity._tariff import WeeklyTariff
+from zeus_core.electricity.electricity_amount import ElectricityAccount, ElectricityAmount
+from zeus_core.electricity.signal import Signal, SignalFacts, SignalPart
 
 if TYPE_CHECKING:
     from zeus_core.electricity._electricity_maps import ElectricityMaps

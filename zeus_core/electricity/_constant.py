@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from zeus_core.electricity._signal import Basis, SignalFacts, SignalPart, checked_period
-
-__all__ = ["ConstantSignal"]
+from zeus_core.electricity.signal import Basis, SignalFacts, SignalPart, checked_period
 
 
 class ConstantSignal:

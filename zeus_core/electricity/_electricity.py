@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zeus_core._validate import checked_text, shown
-from zeus_core.electricity._amount import checked_pue
-from zeus_core.electricity._signal import Signal, checked_signal
+from zeus_core.electricity.electricity_amount import checked_pue
+from zeus_core.electricity.signal import Signal, checked_signal
 from zeus_core.errors import UsageError
-
-__all__ = ["Electricity"]
+from zeus_core.validate import checked_text, shown
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,12 @@ import urllib.request
 from datetime import datetime
 from typing import Any
 
-from zeus_core._validate import checked_number, checked_text, shown
 from zeus_core.electricity._recorded import RecordedSignal
-from zeus_core.electricity._signal import SignalFacts, SignalPart, checked_period, checked_value
+from zeus_core.electricity.signal import SignalFacts, SignalPart, checked_period, checked_value
 from zeus_core.errors import UsageError
-from zeus_core.ports._background import Background, ThreadBackground
-from zeus_core.ports._time_source import TimeSource, checked_time_source
-
-__all__ = ["ElectricityMaps"]
+from zeus_core.ports.background import Background, ThreadBackground
+from zeus_core.ports.time_source import TimeSource, checked_time_source
+from zeus_core.validate import checked_number, checked_text, shown
 
 # Values are hourly: to ask more often than this tells nothing, and plans limit the number of requests.
 _MIN_REFRESH_SECONDS = 120.0

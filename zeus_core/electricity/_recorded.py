@@ -11,8 +11,9 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from zeus_core._validate import checked_list, checked_number, checked_path, checked_text
-from zeus_core.electricity._signal import (
+from zeus_core.electricity._signal_csv import read_values
+from zeus_core.electricity._zone import checked_zone
+from zeus_core.electricity.signal import (
     Basis,
     SignalFacts,
     SignalPart,
@@ -23,11 +24,8 @@ from zeus_core.electricity._signal import (
     mean_value,
     scale_of,
 )
-from zeus_core.electricity._signal_csv import read_values
-from zeus_core.electricity._zone import checked_zone
 from zeus_core.errors import UsageError
-
-__all__ = ["RecordedSignal"]
+from zeus_core.validate import checked_list, checked_number, checked_path, checked_text
 
 # One row may be missing: most published series have such gaps, and a grid changes little in an hour. After two, nothing
 # is known.

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import cast
 from zoneinfo import ZoneInfo
 
-from zeus_core.electricity._signal import SignalFacts, checked_time, checked_value
+from zeus_core.electricity.signal import SignalFacts, checked_time, checked_value
 from zeus_core.errors import UsageError
-
-__all__ = ["read_values"]
 
 _logger = logging.getLogger(__name__)
 

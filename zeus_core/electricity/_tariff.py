@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from itertools import pairwise
 
-from zeus_core._validate import checked_list, checked_mapping, checked_text, shown
-from zeus_core.electricity._signal import (
+from zeus_core.electricity._zone import checked_zone
+from zeus_core.electricity.signal import (
     Basis,
     SignalFacts,
     SignalPart,
@@ -18,10 +18,8 @@ from zeus_core.electricity._signal import (
     joined,
     scale_of,
 )
-from zeus_core.electricity._zone import checked_zone
 from zeus_core.errors import UsageError
-
-__all__ = ["WeeklyTariff"]
+from zeus_core.validate import checked_list, checked_mapping, checked_text, shown
 
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _DAY_MINUTES = 1440

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from zoneinfo import ZoneInfo
 
-from zeus_core._validate import checked_text, shown
 from zeus_core.errors import UsageError
-
-__all__ = ["checked_zone"]
+from zeus_core.validate import checked_text, shown
 
 
 def checked_zone(argument: str, zone: str) -> ZoneInfo:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._validate import checked_instance, checked_object
 from zeus_core.errors import UsageError
-from zeus_core.exporter._totals import DeviceState, DeviceTotals
+from zeus_core.exporter.totals import DeviceState, DeviceTotals
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.validate import checked_instance, checked_object
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
-
-__all__ = ["export_to_opentelemetry"]
 
 # https://opentelemetry.io/docs/specs/semconv/hardware/ ("Development" as of 1.38)
 _TYPES = {"gpu": "gpu", "cpu": "cpu", "dram": "memory"}

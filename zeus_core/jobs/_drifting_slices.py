@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._validate import checked_instance, checked_number, checked_text, checked_whole_number, shown
 from zeus_core.errors import UsageError
+from zeus_core.validate import checked_instance, checked_number, checked_text, checked_whole_number, shown
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-__all__ = ["DriftingSlice", "DriftingSlices"]
 
 # As in Sentiment140: "Mon Apr 06 22:19:45 PDT 2009". The zone is the same in all rows, and left out: `begin` is
 # in it too.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial
 
-__all__ = ["check_storage", "open_storage", "quiet_optuna", "shown_storage"]
-
 # Processes that open a new database at the same time all make its tables, which one of them can: the others try again.
 _OPEN_ATTEMPTS = 20
 _OPEN_SECONDS = 9.0  # of a server: below the next, so that one that does not answer is tried once

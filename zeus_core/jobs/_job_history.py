@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeus_core.jobs._job_records import RunRecord, StoredRun
-from zeus_core.search._comparison import student_quantile
-
-__all__ = ["JobHistory", "SizeSummary"]
+from zeus_core.search.comparison import student_quantile
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from zeus_core.adapters._result import energy_text
+from zeus_core.adapters.result import energy_text
 from zeus_core.jobs._job_history import JobHistory, SizeSummary
 from zeus_core.jobs._job_records import JobDeclaration
-
-__all__ = ["cost_text", "job_page", "note_text"]
 
 _WIDTH, _HEIGHT = 640, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 30, 45

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
-from zeus_core._codec import decode, encode
 from zeus_core._documents import JsonFormat, parse_json
+from zeus_core.codec import decode, encode
 from zeus_core.jobs._target import Target
 from zeus_core.jobs.policies import BatchRun
-
-__all__ = ["Evaluation", "JobDeclaration", "RunRecord", "StoredRun", "ended", "record_from_text", "record_to_text"]
 
 _RUN = JsonFormat("zeus-core run", 1)
 

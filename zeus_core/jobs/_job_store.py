@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zeus_core._codec import decode, encode
 from zeus_core._documents import JsonFormat, parse_json
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.jobs._job_database import open_storage, quiet_optuna
 from zeus_core.jobs._job_records import (
@@ -24,8 +24,6 @@ from zeus_core.jobs._job_records import (
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
-
-__all__ = ["JobStore", "job_names"]
 
 _JOB = JsonFormat("zeus-core job", 1)
 _ATTRIBUTE = "zeus"  # of a study: its declaration; of a trial: its record

@@ -12,18 +12,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from zeus_core._codec import encode
-from zeus_core._files import write_atomically
-from zeus_core.adapters._result import energy_text
-from zeus_core.cli._arguments import path
-from zeus_core.cli._text import NOT_MEASURED, table, write
+from zeus_core.adapters.result import energy_text
+from zeus_core.cli.arguments import path
+from zeus_core.cli.text import NOT_MEASURED, table, write
+from zeus_core.codec import encode
 from zeus_core.errors import UsageError
+from zeus_core.files import write_atomically
 
 if TYPE_CHECKING:
     from zeus_core.jobs._job_records import StoredRun
     from zeus_core.jobs._job_store import JobStore
-
-__all__ = ["SUMMARY", "add_arguments", "execute"]
 
 SUMMARY = "Show recurring jobs: the cost of each batch size, and each run"
 

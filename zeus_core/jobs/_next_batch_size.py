@@ -14,8 +14,6 @@ from zeus_core.jobs._job_records import RunRecord
 from zeus_core.jobs.policies import BatchProblem, BatchProposal, BatchRun, BatchSizePolicy
 from zeus_core.jobs.policies.batch_size_policy import feasible_sizes
 
-__all__ = ["NextBatchSize", "divisible_sizes", "epoch_costs"]
-
 _logger = logging.getLogger(__name__)
 
 

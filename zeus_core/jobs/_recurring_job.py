@@ -13,17 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zeus_core._codec import decode, encode
-from zeus_core._validate import (
-    checked_function,
-    checked_instance,
-    checked_list,
-    checked_number,
-    checked_object,
-    checked_path,
-    checked_text,
-    checked_whole_number,
-)
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.jobs._epoch_probe import EpochProbe
 from zeus_core.jobs._job_database import check_storage, shown_storage
@@ -43,14 +33,22 @@ from zeus_core.jobs._run_rules import (
 from zeus_core.jobs._target import Target
 from zeus_core.jobs.policies import AdaptiveBatchSize, BatchProblem, BatchProposal, BatchSizePolicy
 from zeus_core.ports import TimeSource, World
-from zeus_core.ports._background import ThreadBackground
-from zeus_core.ports._exchange import Exchange
-from zeus_core.ports._time_source import checked_time_source, clock_seconds
-from zeus_core.ports._world import checked_world
-from zeus_core.search._objectives import Objective
+from zeus_core.ports.background import ThreadBackground
+from zeus_core.ports.exchange import Exchange
+from zeus_core.ports.time_source import checked_time_source, clock_seconds
+from zeus_core.ports.world import checked_world
+from zeus_core.search.objectives import Objective
 from zeus_core.training.run_meter import JobGpus
-
-__all__ = ["RecurringJob"]
+from zeus_core.validate import (
+    checked_function,
+    checked_instance,
+    checked_list,
+    checked_number,
+    checked_object,
+    checked_path,
+    checked_text,
+    checked_whole_number,
+)
 
 # After so many runs without one that reached the target, each begin says so: it may be out of reach.
 _RUNS_WITHOUT_TARGET = 5

@@ -8,16 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zeus_core._validate import checked_instance, checked_number, shown
 from zeus_core.adapters import contained
 from zeus_core.jobs._job_records import Evaluation, RunRecord, ended
 from zeus_core.jobs._run_reporter import RunReporter
 from zeus_core.jobs._run_rules import RunRules, cost_of, scaled_rate
 from zeus_core.ports import TimeSource
-from zeus_core.ports._exchange import Exchange
+from zeus_core.ports.exchange import Exchange
 from zeus_core.training.run_meter import JobGpus, Meter, Spent
-
-__all__ = ["BegunRun", "RecurringRun", "is_out_of_memory"]
+from zeus_core.validate import checked_instance, checked_number, shown
 
 _ROUNDING = 1e-9  # epochs are quotients of steps
 

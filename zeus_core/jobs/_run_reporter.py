@@ -9,14 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from zeus_core._codec import decode, encode
 from zeus_core._documents import JsonFormat
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.jobs._job_records import RunRecord
 from zeus_core.ports import Background
-
-__all__ = ["PendingRuns", "RunHistory", "RunReporter", "fault_text"]
-
 
 _FORMAT = JsonFormat("zeus-core pending run", 1)
 

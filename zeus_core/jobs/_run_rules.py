@@ -6,23 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zeus_core._validate import checked_number, checked_object
 from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.jobs._target import Target
-from zeus_core.search._objectives import Objective, PowerLimitMeasurement, ZeusCost
+from zeus_core.search.objectives import Objective, PowerLimitMeasurement, ZeusCost
 from zeus_core.training.run_meter import JobGpus, Spent
-
-__all__ = [
-    "LearningRateRule",
-    "RunRules",
-    "checked_objective",
-    "checked_rule",
-    "cost_of",
-    "discovered_gpus",
-    "rule_name",
-    "scaled_rate",
-]
+from zeus_core.validate import checked_number, checked_object
 
 
 @dataclass(frozen=True)

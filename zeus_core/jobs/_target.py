@@ -6,10 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from zeus_core._validate import checked_flag, checked_number, checked_text
 from zeus_core.errors import UsageError
-
-__all__ = ["Target"]
+from zeus_core.validate import checked_flag, checked_number, checked_text
 
 # Words in the names of metrics of which less is better; the names are those of `evaluate` and of the Trainer.
 _LOWER_IS_BETTER = {"loss", "perplexity", "ppl", "error", "wer", "cer", "mer", "ter", "mse", "rmse", "mae", "mape"}

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._documents import parse_json
-from zeus_core._validate import shown
-from zeus_core.cli._arguments import count, count_or_zero, factor, number, path, seconds_or_zero
-from zeus_core.cli._text import write
+from zeus_core.cli.arguments import count, count_or_zero, factor, number, path, seconds_or_zero
+from zeus_core.cli.text import write
 from zeus_core.errors import UsageError
+from zeus_core.validate import shown
 
 if TYPE_CHECKING:
     from zeus_core.mixed.allocation import AllocationPlan, DeviceOptions, DeviceProfile
     from zeus_core.optimizer.power_limit import Objective
-
-__all__ = ["SUMMARY", "add_arguments", "execute"]
 
 SUMMARY = "Share a global batch among GPUs that differ, and choose the setting of each"
 

@@ -12,8 +12,6 @@ from zeus_core.mixed.allocation.allocation_plan import RankShare
 from zeus_core.mixed.allocation.device_options import checked_kind
 from zeus_core.report.figure import new_figure, write_figure
 
-__all__ = ["allocation_table", "draw_allocation", "shares_table"]
-
 _BAR_CELLS = 32
 _MAX_ROWS = 40  # of a table or a picture; more cannot be read
 _COMPUTING, _WAITING = "#", "."

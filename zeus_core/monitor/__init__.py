@@ -1,8 +1,8 @@
 """Measuring: windows of time and energy."""
 
 from zeus_core.measurement import Measurement
-from zeus_core.monitor._job import measure_job
-from zeus_core.monitor._windows import Window, ZeusMonitor
+from zeus_core.monitor._job_total import measure_job
+from zeus_core.monitor.windows import Window, ZeusMonitor
 
 __all__ = [
     "Measurement",

@@ -2,6 +2,6 @@
 
 import sys
 
-from zeus_core.cli._program import run_program
+from zeus_core.cli.program import run_program
 
 sys.exit(run_program(sys.argv[1:], "python -m zeus_core.monitor", ("power", "energy")))

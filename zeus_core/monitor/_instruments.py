@@ -8,18 +8,16 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 
-from zeus_core._process.deadline import CALL_SECONDS, SET_UP_SECONDS, is_in_hook, outside_of_hooks
-from zeus_core._process.parallel import ParallelCalls
-from zeus_core._process.sampler import Sampler
 from zeus_core.device import Cpu, Gpu
 from zeus_core.errors import DriverFaultError
 from zeus_core.measurement import Device, Measurement
-from zeus_core.monitor._counted_energy import dram_energy, package_energy
-from zeus_core.monitor._meter import Meter, make_meter
-from zeus_core.monitor._reading import GpuEdge, Reading, read_cpu
+from zeus_core.monitor.counted_energy import dram_energy, package_energy
+from zeus_core.monitor.meter import Meter, make_meter
+from zeus_core.monitor.reading import GpuEdge, Reading, read_cpu
 from zeus_core.ports import TimeSource
-
-__all__ = ["Instruments"]
+from zeus_core.process.deadline import CALL_SECONDS, SET_UP_SECONDS, is_in_hook, outside_of_hooks
+from zeus_core.process.parallel import ParallelCalls
+from zeus_core.process.sampler import Sampler
 
 _PRECISE_PERIOD_SECONDS = 0.004  # trades CPU time (3 to 10 % of a core) for knowing when a counter was updated
 _SAMPLING_PERIOD_SECONDS = 0.05  # trades CPU time for power changes that are seen late, without a counter

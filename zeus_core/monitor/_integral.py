@@ -13,9 +13,7 @@ from math import sqrt
 
 from zeus_core.attribution.sensor import CANCELLING, SENSOR_DELAY_SECONDS
 from zeus_core.measurement import DeviceEnergy
-from zeus_core.monitor._reading import GpuEdge, PowerSums
-
-__all__ = ["integrated_energy", "next_sums"]
+from zeus_core.monitor.reading import GpuEdge, PowerSums
 
 # Of the energy, for bursts shorter than the time between two samples, which show in no sample.
 _UNSEEN_FRACTION = 0.02

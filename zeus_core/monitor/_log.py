@@ -8,11 +8,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from zeus_core._files import following_own_links
 from zeus_core.errors import UsageError
+from zeus_core.files import following_own_links
 from zeus_core.measurement import Measurement
-
-__all__ = ["WindowLog"]
 
 _logger = logging.getLogger(__name__)
 

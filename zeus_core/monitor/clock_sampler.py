@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
 from zeus_core.ports import TimeSource
-from zeus_core.ports._background import repeatedly
-
-__all__ = ["ClockSampler"]
+from zeus_core.ports.background import repeatedly
 
 # Often enough to see a short block, seldom enough to cost nothing: a reading takes less than a millisecond.
 _PERIOD_SECONDS = 0.05

@@ -7,7 +7,7 @@ training continues without the optimizer.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from zeus_core.optimizer._global_setting._optimizers import GlobalClockOptimizer
+from zeus_core.optimizer.global_setting.optimizers import GlobalClockOptimizer
 from zeus_core.optimizer.power_limit import (
     Energy,
     EnergyWithin,

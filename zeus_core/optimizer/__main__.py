@@ -2,7 +2,7 @@
 
 import sys
 
-from zeus_core.optimizer._global_setting._phases import PHASES, WINDOWS
+from zeus_core.optimizer.global_setting.phases import PHASES, WINDOWS
 
 DIAGRAMS = {
     "power-limit.md": (PHASES.diagram(), WINDOWS.diagram()),

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zeus_core.device import Gpu
-from zeus_core.device._gpu import read_driver_version
+from zeus_core.device.gpu import read_driver_version
 from zeus_core.errors import NotSupportedError, UsageError
-from zeus_core.optimizer._trial_store import Conditions
-from zeus_core.search._objectives import OptimumSelector
+from zeus_core.optimizer.trial_store import Conditions
+from zeus_core.search.objectives import OptimumSelector
 from zeus_core.settings.holders import read_original
 from zeus_core.settings.kinds import POWER_LIMIT
-
-__all__ = ["GpuFacts", "conditions_on", "facts_of_gpu", "with_power"]
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zeus_core._validate import checked_number
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Numbers
 from zeus_core.pipeline.planner.pipeline_problem import Problem, checked_problem
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction
 from zeus_core.pipeline.planner.simple_plans import one_clock_options, stage_clocks_options
+from zeus_core.validate import checked_number
 
 __all__ = ["envpipe_plan", "global_clock_plan", "highest_clocks_plan", "stage_clocks_plan"]
 

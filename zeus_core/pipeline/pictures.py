@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zeus_core._validate import checked_instance, checked_list
 from zeus_core.pipeline import TRANSFER_KINDS, Frontier, PipelineProfile, Plan, Problem
 from zeus_core.report.figure import new_figure, write_figure
+from zeus_core.validate import checked_instance, checked_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,8 +11,6 @@ from zeus_core.pipeline import COMPUTE_KINDS
 from zeus_core.ports import DeviceEvent, DeviceEvents
 from zeus_core.training import TrainingEnergy
 
-__all__ = ["RecordedPipeline"]
-
 _REASONS = {
     "replaying": "the plan is in force",
     "profiling": "instructions are measured at several clocks",

@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._documents import parse_json
-from zeus_core._files import write_atomically
-from zeus_core._validate import shown
-from zeus_core.cli._arguments import count, factor, number, path, seconds, seconds_or_zero
-from zeus_core.cli._text import write
+from zeus_core.cli.arguments import count, factor, number, path, seconds, seconds_or_zero
+from zeus_core.cli.text import write
 from zeus_core.errors import UsageError
+from zeus_core.files import write_atomically
+from zeus_core.validate import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zeus_core.pipeline import Frontier, PipelineProfile, Plan, Schedule
-
-__all__ = ["SUMMARY", "add_arguments", "execute"]
 
 SUMMARY = "Plan the clocks of a training pipeline from a measured profile"
 

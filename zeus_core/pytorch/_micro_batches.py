@@ -9,17 +9,15 @@ from typing import Any, Literal
 
 import torch
 
-from zeus_core._validate import checked_function, checked_instance, checked_whole_number
 from zeus_core.adapters import contained
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
-from zeus_core.optimizer.micro_batch._optimizer import checked_micro_batch
-from zeus_core.pytorch._batch_parts import part_of, samples_in
-from zeus_core.pytorch._kept_state import random_state
-from zeus_core.pytorch._micro_batch import choose_micro_batch, drop_gradients, is_out_of_memory
-from zeus_core.pytorch._plain_loop import PlainLoop
-
-__all__ = ["MicroBatches"]
+from zeus_core.optimizer.micro_batch.micro_batch_optimizer import checked_micro_batch
+from zeus_core.pytorch.batch_parts import part_of, samples_in
+from zeus_core.pytorch.kept_state import random_state
+from zeus_core.pytorch.micro_batch import choose_micro_batch, drop_gradients, is_out_of_memory
+from zeus_core.pytorch.plain_loop import PlainLoop
+from zeus_core.validate import checked_function, checked_instance, checked_whole_number
 
 _logger = logging.getLogger(__name__)
 

@@ -10,11 +10,9 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
-from zeus_core._validate import checked_instance, checked_number, checked_whole_number, shown
 from zeus_core.device import SimulatedGpu, Work
 from zeus_core.errors import UsageError
-
-__all__ = ["SimulatedBatches", "SimulatedCompute"]
+from zeus_core.validate import checked_instance, checked_number, checked_whole_number, shown
 
 _BACKWARD_PER_FORWARD = 2.0  # two matrix products (by inputs, by weights) for each one of the forward pass
 

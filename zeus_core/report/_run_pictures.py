@@ -8,16 +8,14 @@ from collections.abc import Callable, Sequence
 from html import escape
 from itertools import pairwise
 
-from zeus_core.adapters._result import duration_text, energy_text
+from zeus_core.adapters.result import duration_text, energy_text
 from zeus_core.events import Activity
-from zeus_core.optimizer._global_setting._search_result import CHOSEN, SearchResult
-from zeus_core.optimizer._global_setting._setting_history import SettingChange
-from zeus_core.report._run_sections import activities_in_order
-from zeus_core.search._comparison import energy_error_fraction
+from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchResult
+from zeus_core.optimizer.global_setting.setting_history import SettingChange
+from zeus_core.report.run_sections import activities_in_order
+from zeus_core.search.comparison import energy_error_fraction
 from zeus_core.training.record.power_series import EnergyPoint
 from zeus_core.training.record.run_file import PartRecord, RunRecord
-
-__all__ = ["activity_bars", "power_picture", "search_picture"]
 
 _WIDTH = 860
 _HEIGHT = 300

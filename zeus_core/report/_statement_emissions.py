@@ -6,13 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zeus_core._units import kilowatt_hours_from_joules
 from zeus_core.electricity import Electricity
-from zeus_core.electricity._amount import slice_of
-from zeus_core.report._run_metrics import Quantity, energy_interval
+from zeus_core.electricity.electricity_amount import slice_of
+from zeus_core.report.run_metrics import Quantity, energy_interval
 from zeus_core.training.record.run_file import RunRecord
-
-__all__ = ["Emissions", "emissions_of", "factor_text", "sum_of", "sum_of_emissions"]
+from zeus_core.units import kilowatt_hours_from_joules
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,9 @@ import io
 from pathlib import Path
 from typing import Any
 
-from zeus_core._files import write_atomically
-from zeus_core._validate import checked_path
 from zeus_core.errors import UsageError
-
-__all__ = ["new_figure", "write_figure"]
+from zeus_core.files import write_atomically
+from zeus_core.validate import checked_path
 
 
 def new_figure(width_inches: float, height_inches: float) -> Any:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 from zeus_core.search._golden_section_search import GoldenSectionSearch
 from zeus_core.search._grid_search import GridSearch
 from zeus_core.search._search import Search
-from zeus_core.search._trial import Trial
+from zeus_core.search.trial import Trial
 
 if TYPE_CHECKING:
-    from zeus_core.search._adaptive_search import AdaptiveSearch
+    from zeus_core.search.adaptive_search import AdaptiveSearch
 
 __all__ = [
     "AdaptiveSearch",
@@ -22,7 +22,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import the search that needs numpy on first use."""
     if name == "AdaptiveSearch":
-        from zeus_core.search._adaptive_search import AdaptiveSearch
+        from zeus_core.search.adaptive_search import AdaptiveSearch
 
         return AdaptiveSearch
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,11 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_core.search._belief import Curves
 from zeus_core.search._curves import Array
-from zeus_core.search._objectives import Objective, OptimumSelector, PowerLimitMeasurement, longest_factor
-
-__all__ = ["Aim", "LeastCost", "LeastEnergyWithin", "Prospects", "aim_for", "best_place", "normal_probability"]
+from zeus_core.search.belief import Curves
+from zeus_core.search.objectives import Objective, OptimumSelector, PowerLimitMeasurement, longest_factor
 
 _MAX_ASKED_CURVES = 40  # of a user's own cost, which is computed for one setting after another
 _MIN_FINITE_SHARE = 0.5  # of the curves, for a setting to be chosen by a cost that is infinite for some

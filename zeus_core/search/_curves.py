@@ -20,8 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FIELDS", "Array", "CurveShapes"]
-
 Array = NDArray[np.float64]
 
 FIELDS = ("static", "blocking", "voltage", "slope", "lowest_clock", "regulated", "computing", "compute_bound")

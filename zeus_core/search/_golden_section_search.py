@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zeus_core.search._objectives import OptimumSelector, checked_selector
 from zeus_core.search._search import Told, checked_settings, selected
-from zeus_core.search._trial import Trial
-
-__all__ = ["GoldenSectionSearch"]
+from zeus_core.search.objectives import OptimumSelector, checked_selector
+from zeus_core.search.trial import Trial
 
 _GOLDEN = 0.618
 _SHORT = 3  # an interval of so many steps has no two places that divide it well: all of it is tried

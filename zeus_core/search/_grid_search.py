@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 
-from zeus_core._validate import checked_list, checked_whole_number
-from zeus_core.search._objectives import OptimumSelector
-from zeus_core.search._trial import Trial
-
-__all__ = ["GridSearch"]
+from zeus_core.search.objectives import OptimumSelector
+from zeus_core.search.trial import Trial
+from zeus_core.validate import checked_list, checked_whole_number
 
 
 class GridSearch:

@@ -9,11 +9,9 @@ from statistics import NormalDist
 import numpy as np
 
 from zeus_core.search._aims import Prospects, normal_probability
-from zeus_core.search._belief import Curves
 from zeus_core.search._curves import Array
 from zeus_core.search._observation import Observation
-
-__all__ = ["most_promising", "most_telling"]
+from zeus_core.search.belief import Curves
 
 # A search ends once no trial promises to gain more, as a fraction of the cost; and the weight of the loss at the trial
 # itself: one trial against the rest of training. Without it, a search of clocks goes far below the best one, and ends

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zeus_core.search._trial import Trial
-
-__all__ = ["MIN_STDERR", "POWER_CV", "Observation"]
+from zeus_core.search.trial import Trial
 
 # A trial's own error is never taken as smaller: two windows of the same work differ by this much (public repetitions).
 MIN_STDERR = 0.003

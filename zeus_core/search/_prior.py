@@ -12,8 +12,6 @@ import numpy as np
 
 from zeus_core.search._curves import FIELDS, Array
 
-__all__ = ["PRIOR_PATH", "CurvePrior", "read_prior"]
-
 PRIOR_PATH = Path(__file__).with_name("curve_prior.csv")
 """The file that ships with the package."""
 

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from zeus_core.search._curves import Array
 
-__all__ = ["Residual"]
-
 
 class Residual:
     """The difference of the truth from each shape, at all points, once some points were observed.

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from zeus_core._validate import checked_list, checked_whole_number
-from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
-from zeus_core.search._trial import Trial
-
-__all__ = ["Search", "Told", "checked_settings", "selected", "selected_among"]
+from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement
+from zeus_core.search.trial import Trial
+from zeus_core.validate import checked_list, checked_whole_number
 
 
 class Search(Protocol):

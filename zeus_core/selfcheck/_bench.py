@@ -14,8 +14,6 @@ from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.selfcheck._load import Load
 
-__all__ = ["Bench", "Finding"]
-
 _NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="a self-check is of one GPU")
 _MAX_RAMP_SECONDS = 2.0  # power follows a load within a second (Ampere and later average over one); twice that
 

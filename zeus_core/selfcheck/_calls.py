@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from zeus_core.device._gpu import Gpu
+from zeus_core.device.gpu import Gpu
 from zeus_core.errors import DeviceError
 from zeus_core.selfcheck._bench import Bench, Finding
-
-__all__ = ["check_calls", "check_window_overhead"]
 
 _INSTANT_POWER_FIELD = 186  # NVML_FI_DEV_POWER_INSTANT
 _ROUNDS = 15

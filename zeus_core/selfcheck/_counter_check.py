@@ -9,8 +9,6 @@ import numpy as np
 
 from zeus_core.selfcheck._bench import Bench, Finding
 
-__all__ = ["check_counter"]
-
 _POLL_SECONDS = 0.001  # a twentieth of the shortest known period
 _LATE_FRACTION = 0.15  # as far as the monitor takes a period for another (`device/nvml/_counter_period.py`)
 

@@ -10,8 +10,6 @@ import numpy as np
 from zeus_core.selfcheck._bench import Bench, Finding
 from zeus_core.training import TrainingEnergy
 
-__all__ = ["check_hooks"]
-
 _MAX_FRACTION = 0.01  # of a step: benchmarks/callback_overhead.py requires 0.5 % of 10 ms; the rest is for this machine
 
 

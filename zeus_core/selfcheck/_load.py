@@ -8,8 +8,6 @@ from typing import Protocol
 from zeus_core.device import Gpu, SimulatedGpu, Work
 from zeus_core.errors import NotSupportedError
 
-__all__ = ["Load", "SimulatedLoad", "find_load"]
-
 # A step of the order of a training step that is worth hooks: long beside them, short beside a check of some seconds.
 _STEP_SECONDS = 0.02
 _BUSY_FRACTION_OF_LIMIT = 0.7
@@ -73,7 +71,7 @@ def find_load(gpu: Gpu) -> Load:
         NotSupportedError: There is no torch, and the GPU is not simulated.
     """
     if importlib.util.find_spec("torch") is not None:
-        from zeus_core.pytorch._check_load import TorchLoad
+        from zeus_core.pytorch.check_load import TorchLoad
 
         return TorchLoad(gpu)
     if isinstance(gpu, SimulatedGpu):

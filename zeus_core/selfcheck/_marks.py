@@ -9,8 +9,6 @@ import numpy as np
 from zeus_core.errors import NotSupportedError
 from zeus_core.selfcheck._bench import Bench, Finding
 
-__all__ = ["check_marks"]
-
 _MAX_DIFFERENCE_SECONDS = 50e-6  # of a step: two marks and two events are four kernels of some microseconds
 
 

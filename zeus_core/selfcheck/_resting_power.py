@@ -9,8 +9,6 @@ from zeus_core.errors import NotSupportedError
 from zeus_core.measurement import Measurement
 from zeus_core.selfcheck._bench import Bench, Finding
 
-__all__ = ["check_idle", "check_resting_power"]
-
 
 def check_idle(bench: Bench) -> Iterator[Finding]:
     """Measure the GPU before this process uses it."""

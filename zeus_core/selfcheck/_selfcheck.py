@@ -12,7 +12,7 @@ from typing import Any
 
 from zeus_core import __version__
 from zeus_core.device import Gpu
-from zeus_core.device._gpu import read_driver_version
+from zeus_core.device.gpu import read_driver_version
 from zeus_core.errors import DeviceError
 from zeus_core.selfcheck._bench import Bench, Finding
 from zeus_core.selfcheck._calls import check_calls, check_window_overhead
@@ -23,8 +23,6 @@ from zeus_core.selfcheck._marks import check_marks
 from zeus_core.selfcheck._resting_power import check_idle, check_resting_power
 from zeus_core.selfcheck._setting_changes import check_clock, check_power_limit, check_restored, check_saving
 from zeus_core.selfcheck._truth import check_agreement, check_truth
-
-__all__ = ["CheckResult", "SelfCheck"]
 
 _logger = logging.getLogger(__name__)
 

@@ -7,14 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._arguments import gpu_index, path
-from zeus_core.cli._text import write
+from zeus_core.cli.arguments import gpu_index, path
+from zeus_core.cli.text import write
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
     from zeus_core.selfcheck._selfcheck import SelfCheck
-
-__all__ = ["SUMMARY", "add_arguments", "execute"]
 
 SUMMARY = "Measure how well energy is measured on this machine's GPU, in at most 8 minutes"
 
@@ -38,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Check a GPU, and print the table of each part as soon as it is known."""
     from zeus_core.device import discover_gpus
-    from zeus_core.device._silent import SilentGpu
+    from zeus_core.device.silent import SilentGpu
     from zeus_core.selfcheck._load import find_load
     from zeus_core.selfcheck._selfcheck import SelfCheck
     from zeus_core.selfcheck._table import markdown_heading, markdown_section
@@ -69,7 +67,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _save(folder: Path, check: SelfCheck) -> None:
-    from zeus_core._files import write_atomically
+    from zeus_core.files import write_atomically
     from zeus_core.selfcheck._table import FORMAT, json_fields, markdown_heading, markdown_section
 
     FORMAT.write(folder / "selfcheck.json", json_fields(check.machine, check.results))

@@ -16,8 +16,6 @@ from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdo
 from zeus_core.selfcheck._bench import Bench, Finding
 from zeus_core.settings import Knob, PowerLimitKnob, SmClockKnob
 
-__all__ = ["check_clock", "check_power_limit", "check_restored", "check_saving"]
-
 _LOWER_FRACTION = 0.65  # of the original limit, or of the highest clock: low enough to bind, above most minimums
 _POLL_SECONDS = 0.004
 _NEAR_FRACTION = 0.1  # of the change of the power: what is left when the change counts as done

@@ -10,8 +10,6 @@ from zeus_core._documents import JsonFormat
 from zeus_core.selfcheck._bench import Finding
 from zeus_core.selfcheck._selfcheck import CheckResult
 
-__all__ = ["FORMAT", "json_fields", "markdown_heading", "markdown_section"]
-
 FORMAT = JsonFormat("zeus-core selfcheck", 1)
 
 

@@ -11,8 +11,6 @@ import numpy as np
 from zeus_core.measurement import Measurement
 from zeus_core.selfcheck._bench import Bench, Finding
 
-__all__ = ["check_agreement", "check_truth"]
-
 # By seconds of a window: how many of them. Longer ones say less often what shorter ones have not.
 _WINDOWS = {0.05: 40, 0.1: 40, 0.3: 30, 1.0: 12, 3.0: 5}
 _QUICK_WINDOWS = {0.05: 3, 0.15: 3}

@@ -6,22 +6,20 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from zeus_core._process.deadline import CALL_SECONDS
-from zeus_core._process.parallel import ParallelCalls
-from zeus_core._process.restore import restore_registry
-from zeus_core._validate import checked_whole_number
 from zeus_core.device import Gpu
-from zeus_core.device._gpu import checked_gpu
-from zeus_core.device._retry import retried
+from zeus_core.device.gpu import checked_gpu
+from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, UsageError
+from zeus_core.process.deadline import CALL_SECONDS
+from zeus_core.process.parallel import ParallelCalls
+from zeus_core.process.restore_registry import restore_registry
 from zeus_core.settings.holders import restore_residue
 from zeus_core.settings.kinds import POWER_LIMIT
 from zeus_core.settings.kinds.sm_clock import SM_CLOCK, SmClock
 from zeus_core.settings.knob import CommonKnob
 from zeus_core.settings.lease import Lease
 from zeus_core.settings.restoration import Restoration
-
-__all__ = ["CommonClockKnob", "SmClockKnob"]
+from zeus_core.validate import checked_whole_number
 
 # A locked GPU runs at its clock or below, at the latest after some tens of milliseconds.
 _LOCK_SECONDS = 0.1

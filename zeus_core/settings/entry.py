@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     _Record = TypeVar("_Record", bound=Record)
 
-__all__ = ["LedgerEntry", "LedgerKey"]
-
 KindName = str
 LedgerKey = tuple[str, KindName]
 """The UUID of a device, and the name of a kind of setting: what a lease is of."""

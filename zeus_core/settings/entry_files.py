@@ -17,8 +17,6 @@ from zeus_core._record import Record
 from zeus_core.errors import UsageError
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
 
-__all__ = ["EntryFiles", "UnreadableEntry", "file_name"]
-
 _SUFFIX = ".json"
 _MAX_BYTES = 64 * 1024  # an entry takes about 800 bytes
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from zeus_core.settings.ledger import Ledger
     from zeus_core.settings.restoring import Outcome
 
-__all__ = ["restore_left_behind", "restored"]
-
 _WAIT_SECONDS = 2.0  # a driver that hangs holds up neither the other devices nor the daemon
 
 restored: list[Outcome] = []

@@ -25,8 +25,6 @@ from zeus_core.settings.entry import LedgerEntry, LedgerKey
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["Guardian", "guardian"]
-
 _READY_SECONDS = 0.5  # it takes 30 to 100 ms; below the deadline of a driver call, in whose thread this is waited for
 
 

@@ -21,8 +21,6 @@ from zeus_core.settings.keeper import Keeper
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import Outcome
 
-__all__ = ["main"]
-
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE", "SIGTSTP")
 # After four tries within 0.2 s: a driver that restarts is back in seconds. Later the next start restores.
 _WAITS_SECONDS = (1.0, 4.0, 15.0)

@@ -15,26 +15,13 @@ from typing import Any, Protocol
 
 from zeus_core._identity import ProcessIdentity
 from zeus_core.device import Gpu
-from zeus_core.device._retry import retried
-from zeus_core.device.nvml._gpu import NvmlGpu
+from zeus_core.device.nvml.nvml_gpu import NvmlGpu
+from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, PermissionDeniedError
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.kinds import Kind
 from zeus_core.settings.ledger import known_ledgers
 from zeus_core.settings.restoring import restore_entry
-
-__all__ = [
-    "Holding",
-    "KnobUser",
-    "check_board_sharing",
-    "find_other_holder",
-    "holders",
-    "is_shared",
-    "read_original",
-    "restore_residue",
-    "setting_key",
-    "user_of",
-]
 
 _MIG_VARIABLE = "ZEUS_MIG_LIMITS"
 _SHOWN_PROCESSES = 4  # an instance can have 48 of them (NVIDIA MPS)

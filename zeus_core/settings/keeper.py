@@ -14,8 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Keeper"]
-
 
 class Keeper:
     """Restores devices by their entries, and finishes these in the ledger. Several threads may call its methods.

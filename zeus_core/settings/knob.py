@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from zeus_core._process.deadline import CALL_SECONDS
-from zeus_core._process.parallel import ParallelCalls
-from zeus_core._process.restore import restore_registry
 from zeus_core.device import Gpu
-from zeus_core.device._gpu import checked_gpus
-from zeus_core.device._retry import retried
+from zeus_core.device.gpu import checked_gpus
+from zeus_core.device.retry import retried
+from zeus_core.process.deadline import CALL_SECONDS
+from zeus_core.process.parallel import ParallelCalls
+from zeus_core.process.restore_registry import restore_registry
 from zeus_core.settings.holders import read_original
 from zeus_core.settings.kinds import Kind
 from zeus_core.settings.lease import Lease
 from zeus_core.settings.restoration import Restoration
-
-__all__ = ["CommonKnob", "Knob"]
 
 
 class Knob(Protocol):

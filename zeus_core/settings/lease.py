@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from zeus_core.device import Gpu
-from zeus_core.device._retry import retried
+from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.guardian import guardian
@@ -22,9 +22,7 @@ from zeus_core.settings.safeguard import Safeguard
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from zeus_core.device.remote._client import RemoteControl
-
-__all__ = ["UNCHANGED", "Lease"]
+    from zeus_core.device.remote.client import RemoteControl
 
 UNCHANGED = (PermissionDeniedError, DeviceHeldError, NotSupportedError, UsageError)
 """Errors after which the hardware is as before."""
@@ -255,7 +253,7 @@ class Lease(Claim):
 
     def _change_by_daemon(self, value: int | float, denial: PermissionDeniedError) -> None:
         """Let the daemon change the GPU from now on. Raises as `set` does."""
-        from zeus_core.device.remote._client import RemoteControl
+        from zeus_core.device.remote.client import RemoteControl
 
         remote = RemoteControl(self._gpu.uuid, self._kind.name)
         try:

@@ -22,8 +22,6 @@ from zeus_core.settings.entry import LedgerEntry, LedgerKey
 from zeus_core.settings.entry_files import EntryFiles, UnreadableEntry, file_name
 from zeus_core.settings.restoring import Outcome
 
-__all__ = ["Ledger", "known_ledgers", "own_folder", "own_ledger"]
-
 _LEDGER_VARIABLE = "ZEUS_LEDGER_DIR"
 
 _ROOT_FOLDER = "/run/zeus-core"
@@ -248,7 +246,7 @@ def _trusted(ledger: Ledger) -> Ledger:
     """Return a ledger that only this user, or root, can change. Raises `OSError` for any other."""
     from pathlib import Path
 
-    from zeus_core._files import check_only_ours  # which the guardian, who is told the folder, does without
+    from zeus_core.files import check_only_ours  # which the guardian, who is told the folder, does without
 
     check_only_ours(Path(ledger.folder))
     return ledger

@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
-from zeus_core._process.sampler import Sampler
-from zeus_core._validate import checked_whole_number
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, DeviceHeldError
+from zeus_core.process.sampler import Sampler
 from zeus_core.settings.kinds.power_limit import POWER_LIMIT, PowerLimit
 from zeus_core.settings.knob import CommonKnob
 from zeus_core.settings.lease import Lease
 from zeus_core.settings.restoration import Restoration
-
-__all__ = ["PowerLimitKnob"]
+from zeus_core.validate import checked_whole_number
 
 # A check takes the driver 0.1 to 10 ms, in the thread of the GPU. Trials last seconds, and the limits that people and
 # board management controllers set last longer than that.

@@ -10,14 +10,12 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from zeus_core._process.deadline import CALL_SECONDS, RESTORE_SECONDS, Patience, held, is_in_hook
-from zeus_core._process.parallel import DeviceCall, ParallelCalls
-from zeus_core._process.restore import restore_registry
 from zeus_core.errors import DeviceError, DeviceHeldError
+from zeus_core.process.deadline import CALL_SECONDS, RESTORE_SECONDS, Patience, held, is_in_hook
+from zeus_core.process.parallel import DeviceCall, ParallelCalls
+from zeus_core.process.restore_registry import restore_registry
 from zeus_core.settings.holders import KnobUser, holders, user_of
 from zeus_core.settings.lease import UNCHANGED, Lease
-
-__all__ = ["Restoration", "used_by"]
 
 # A call of a driver takes milliseconds: a restore that has not begun after this waits for one that hangs.
 _QUEUE_SECONDS = 0.3

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 else:
     OutcomeKind = str
 
-__all__ = ["Claim", "Outcome", "OutcomeKind", "is_ours", "restore_device", "restore_entry", "who_set"]
-
-# Between the tries, as in `zeus_core/device/_retry.py`: faults that pass are over in milliseconds.
+# Between the tries, as in `zeus_core/device/retry.py`: faults that pass are over in milliseconds.
 _WAITS_SECONDS = (0.01, 0.03, 0.1)
 _FINAL = (PermissionDeniedError, NotSupportedError)  # another try answers the same
 

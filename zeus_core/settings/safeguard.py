@@ -14,8 +14,6 @@ from zeus_core.settings.guardian import guardian
 from zeus_core.settings.ledger import Ledger, own_ledger
 from zeus_core.settings.restoring import Outcome
 
-__all__ = ["Safeguard"]
-
 _logger = logging.getLogger(__name__)
 
 

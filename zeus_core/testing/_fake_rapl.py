@@ -4,10 +4,8 @@ import errno
 from pathlib import Path
 from typing import Literal, get_args
 
-from zeus_core._validate import checked_one_of, checked_path
 from zeus_core.errors import UsageError
-
-__all__ = ["FakeRapl"]
+from zeus_core.validate import checked_one_of, checked_path
 
 _RANGE_MICROJOULES = 262_143_328_850  # of most Intel processors: 2**32 - 1 units of 61.035 microjoules
 

@@ -3,10 +3,8 @@
 import threading
 from dataclasses import dataclass
 
-from zeus_core._validate import checked_one_of, checked_whole_number
 from zeus_core.device import Gpu, PowerRange
-
-__all__ = ["FaultyGpu"]
+from zeus_core.validate import checked_one_of, checked_whole_number
 
 _METHODS = sorted(name for name in vars(Gpu) if name.startswith(("read_", "set_", "lock_", "unlock_")))
 

@@ -9,11 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from zeus_core._validate import checked_function, checked_number, checked_whole_number
 from zeus_core.errors import WorldError
 from zeus_core.ports import World
-
-__all__ = ["ThreadWorld"]
+from zeus_core.validate import checked_function, checked_number, checked_whole_number
 
 _Result = TypeVar("_Result")
 

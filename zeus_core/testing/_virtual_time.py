@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from zeus_core._validate import checked_number
-
-__all__ = ["VirtualBackground", "VirtualTime"]
+from zeus_core.validate import checked_number
 
 _Result = TypeVar("_Result")
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from zeus_core.tracing._clocks import point_at
-from zeus_core.tracing._facts import ClockPoint, RankFacts
-
-__all__ = ["Alignment"]
+from zeus_core.tracing.clocks import point_at
+from zeus_core.tracing.facts import ClockPoint, RankFacts
 
 _READING_SECONDS = 1e-6  # two processes that read one clock: a call of it takes less
 

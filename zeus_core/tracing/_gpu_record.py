@@ -9,10 +9,8 @@ from zeus_core.attribution.updates import Knot
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
 from zeus_core.tracing._bounded import Ring, Thinned
-from zeus_core.tracing._facts import DeviceFacts, Update, Updates
 from zeus_core.tracing._rank_events import Counters
-
-__all__ = ["LOOK_SECONDS", "GpuRecord"]
+from zeus_core.tracing.facts import DeviceFacts, Update, Updates
 
 _UPDATES = 10_000  # of a counter: at 10 a second, the last quarter of an hour
 _POINTS = 1_200  # of each counter track before that

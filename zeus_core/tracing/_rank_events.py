@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from zeus_core.tracing._events import Event, complete, counter, mark, named, sorted_at
-from zeus_core.tracing._facts import RankFacts
-
-__all__ = ["Counters", "RankRecord", "Span", "counter_events", "process_events"]
+from zeus_core.tracing._trace_events import Event, complete, counter, mark, named, sorted_at
+from zeus_core.tracing.facts import RankFacts
 
 _ACTIVITIES, _STEPS, _INSTRUCTIONS, _SETTINGS = range(1, 5)
 _TRACKS = {_ACTIVITIES: "activities", _STEPS: "steps", _INSTRUCTIONS: "pipeline", _SETTINGS: "settings"}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from zeus_core._process.deadline import CALL_SECONDS
-from zeus_core._process.parallel import ParallelCalls
 from zeus_core.errors import DeviceError
 from zeus_core.monitor import ZeusMonitor
-
-__all__ = ["LimitReading"]
+from zeus_core.process.deadline import CALL_SECONDS
+from zeus_core.process.parallel import ParallelCalls
 
 
 class LimitReading:

@@ -6,9 +6,7 @@ import math
 from collections import deque
 from typing import NamedTuple
 
-from zeus_core.training._account import TRAINING, Account
-
-__all__ = ["LogIntervals"]
+from zeus_core.training.account import TRAINING, Account
 
 # Trades the sharpness of logs that follow each other quickly for their steadiness: 20 updates of a counter.
 _SMOOTHED_SECONDS = 2.0

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from zeus_core.events import Activity
 
-__all__ = ["EVALUATION_METRICS", "LOG_METRICS", "SUMMARY_METRICS", "Metric"]
-
 
 class Metric(NamedTuple):
     """A metric that is logged. A value that was not measured is left out, never logged as 0.

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zeus_core._codec import encode
+from zeus_core.codec import encode
 from zeus_core.events import TrainingOptimizer
-from zeus_core.training._account import Account
 from zeus_core.training._summary import TrainingSummary
+from zeus_core.training.account import Account
 from zeus_core.training.record.run_keeper import Outcome
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-
-__all__ = ["outcome_of", "summary_of"]
 
 
 class _Measured(Protocol):
@@ -76,7 +74,7 @@ def _search_of(optimizer: TrainingOptimizer | None) -> dict[str, Any] | None:
     """Return the latest search of an optimizer, in JSON types; None if it is of another kind, or there is none."""
     if optimizer is None:
         return None
-    from zeus_core.optimizer._global_setting._search_optimizer import search_record  # loads what an optimizer needs
+    from zeus_core.optimizer.global_setting.search_optimizer import search_record  # loads what an optimizer needs
 
     record = search_record(optimizer)
     return None if record is None else encode(record)

@@ -6,12 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from zeus_core._codec import decode, encode
+from zeus_core.codec import decode, encode
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.ports._exchange import Exchange
-from zeus_core.training._account import Account
-
-__all__ = ["Ranks"]
+from zeus_core.ports.exchange import Exchange
+from zeus_core.training.account import Account
 
 _logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._codec import decode, encode
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError, WorldError
 from zeus_core.events import (
     STEP_BEGIN,
@@ -28,15 +28,15 @@ from zeus_core.events import (
 )
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
-from zeus_core.ports._time_source import clock_seconds
-from zeus_core.training._account import TRAINING, Account
+from zeus_core.ports.time_source import clock_seconds
 from zeus_core.training._limit_reading import LimitReading
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._ranks import Ranks
 from zeus_core.training._run_part import RunPart
-from zeus_core.training._split import ActivitySplit
 from zeus_core.training._summary import known_values
-from zeus_core.training._tally import Tally
+from zeus_core.training.account import TRAINING, Account
+from zeus_core.training.activities.activity_split import ActivitySplit
+from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_log_values
 from zeus_core.training.record.journal import Journal
 from zeus_core.training.record.resume import Checkpoint, take_up_run
@@ -46,10 +46,8 @@ from zeus_core.training.record.run_so_far import run_so_far
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-    from zeus_core.training._run_trace import RunTrace
     from zeus_core.training.charges.part_charges import PartCharges
-
-__all__ = ["RunRecorder"]
+    from zeus_core.training.run_trace import RunTrace
 
 _STEP_WITHOUT_GAP = StepBegin(0.0)
 

@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from zeus_core._units import watt_hours_from_joules
-from zeus_core.adapters._result import duration_text, energy_text
+from zeus_core.adapters.result import duration_text, energy_text
 from zeus_core.events import Activity
-from zeus_core.search._comparison import percentage
-from zeus_core.training._account import Account
-from zeus_core.training._tally import Tally
+from zeus_core.search.comparison import percentage
+from zeus_core.training.account import Account
+from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_rows, electricity_summary_values
+from zeus_core.units import watt_hours_from_joules
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-
-__all__ = ["TrainingSummary", "known_values"]
 
 
 @dataclass(frozen=True)

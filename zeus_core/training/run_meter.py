@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from zeus_core._process.deadline import CALL_SECONDS
-from zeus_core._process.parallel import ParallelCalls
 from zeus_core.adapters import contained
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.process.deadline import CALL_SECONDS
+from zeus_core.process.parallel import ParallelCalls
 from zeus_core.training._run_recorder import RunRecorder
-
-__all__ = ["JobGpus", "Meter", "MeteredRun", "RunMeter", "Spent"]
 
 
 @dataclass(frozen=True)

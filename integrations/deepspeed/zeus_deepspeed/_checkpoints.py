@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-__all__ = ["CheckpointedState", "Stateful"]
-
 _MARK = "zeus_deepspeed"  # distinguishes our entry from one of the same name by the user
 
 _logger = logging.getLogger(__name__)

@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from zeus_core._validate import checked_flag, checked_path, checked_whole_number, shown
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.optimizer import PipelineFrequencySettings
+from zeus_core.validate import checked_flag, checked_path, checked_whole_number, shown
 from zeus_deepspeed._engine_facts import config_of
-
-__all__ = ["KEYS", "PerseusConfig", "read_perseus_block"]
 
 _BLOCK = "perseus"
 _OWN_KEYS = ("enabled", "monitor_events", "gpu_index", "strict", "folder", "trace")

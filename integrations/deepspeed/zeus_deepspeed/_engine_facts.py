@@ -9,8 +9,6 @@ from typing import Any
 from zeus_core.errors import ZeusError
 from zeus_core.pipeline.optimizer import PipelineRank
 
-__all__ = ["config_of", "identity_of", "is_pipeline", "pipeline_rank_of", "release", "stages_by_phase"]
-
 
 def release() -> str:
     """Return the installed release of DeepSpeed."""

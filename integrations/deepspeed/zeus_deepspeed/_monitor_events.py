@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from zeus_core._codec import decode, encode
 from zeus_core.adapters import contained
+from zeus_core.codec import decode, encode
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._reading import Reading
+from zeus_core.monitor.reading import Reading
 from zeus_core.ports import World
-from zeus_core.ports._exchange import Exchange
-
-__all__ = ["MonitorEvents"]
+from zeus_core.ports.exchange import Exchange
 
 _Step = tuple[int, Measurement]  # with the number of samples seen by its end
 

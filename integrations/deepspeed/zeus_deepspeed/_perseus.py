@@ -7,16 +7,16 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from zeus_core._validate import shown
 from zeus_core.adapters import Patches
 from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.events import PipelineObserver
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._selection import warn_unless_measured
+from zeus_core.monitor.selection import warn_unless_measured
 from zeus_core.ports import DeviceEvents, World
-from zeus_core.ports._exchange import Exchange
+from zeus_core.ports.exchange import Exchange
 from zeus_core.pytorch import device_events_for, torch_world
+from zeus_core.validate import shown
 from zeus_deepspeed._checkpoints import CheckpointedState, Stateful
 from zeus_deepspeed._config import PerseusConfig, read_perseus_block
 from zeus_deepspeed._engine_facts import identity_of, is_pipeline, pipeline_rank_of
@@ -25,8 +25,6 @@ from zeus_deepspeed._tap import PipelineTap, check_engine
 
 if TYPE_CHECKING:
     from zeus_core.pipeline.pipeline_record import RecordedPipeline
-
-__all__ = ["Optimizer", "Perseus", "attach"]
 
 _logger = logging.getLogger(__name__)
 

@@ -15,8 +15,6 @@ from zeus_core.events import Activity, PipelineObserver
 from zeus_core.pipeline.taps.step_shapes import StepShapes
 from zeus_deepspeed._engine_facts import release, stages_by_phase
 
-__all__ = ["PipelineTap", "check_engine"]
-
 _MAP = "_INSTRUCTION_MAP"
 _METHODS = ("_exec_schedule", "train_batch", "eval_batch", "save_checkpoint", "load_checkpoint", "destroy")
 

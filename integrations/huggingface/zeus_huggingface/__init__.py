@@ -9,8 +9,8 @@ from zeus_core.adapters import require as _require
 
 _require("transformers")
 
-from zeus_huggingface._energy import ZeusTrainerCallback  # noqa: E402
-from zeus_huggingface._power_limit import HFGlobalPowerLimitOptimizer  # noqa: E402
-from zeus_huggingface._uneven_batches import UnevenBatches  # noqa: E402
+from zeus_huggingface._trainer_energy import ZeusTrainerCallback  # noqa: E402
+from zeus_huggingface._trainer_optimizer import HFGlobalPowerLimitOptimizer  # noqa: E402
+from zeus_huggingface._trainer_uneven_batches import UnevenBatches  # noqa: E402
 
 __all__ = ["HFGlobalPowerLimitOptimizer", "UnevenBatches", "ZeusTrainerCallback"]

@@ -7,9 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from zeus_core._files import write_atomically
-
-__all__ = ["read_energy_state", "write_energy_state"]
+from zeus_core.files import write_atomically
 
 _FILE_NAME = "zeus_energy.json"
 

@@ -12,8 +12,6 @@ from zeus_core.adapters import Patches
 from zeus_core.events import Activity
 from zeus_core.training import TrainingEnergy
 
-__all__ = ["PassHooks"]
-
 
 class PassHooks:
     """Attached to a trainer, reports each text its model generates, and each pass of its `ref_model`, as TRL has them.

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from zeus_core._validate import checked_flag
 from zeus_core.adapters import contained
-from zeus_core.adapters._result import show_result
+from zeus_core.adapters.result import show_result
 from zeus_core.events import (
     EPOCH_BEGIN,
     EPOCH_END,
@@ -27,16 +26,15 @@ from zeus_core.events import (
 )
 from zeus_core.mixed.pytorch.work_end import TrainingWork
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._selection import warn_unless_measured
+from zeus_core.monitor.selection import warn_unless_measured
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._work_facts import facts_of_models
+from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.training import TrainingSummary
+from zeus_core.validate import checked_flag
 
 if TYPE_CHECKING:
     from zeus_core.jobs import RecurringRun
-
-__all__ = ["Reporter", "TrainerListener", "Training", "listeners_of", "listening"]
 
 _CallbackClass = TypeVar("_CallbackClass", bound=type[TrainerCallback])
 

@@ -11,11 +11,9 @@ from typing import Any
 from huggingface_hub import ModelCard
 from transformers import Trainer
 
-from zeus_core._units import kilowatt_hours_from_joules
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training.charges.charged_electricity import electricity_source
-
-__all__ = ["add_energy", "evaluations_without_energy"]
+from zeus_core.units import kilowatt_hours_from_joules
 
 _HEADING = "## Energy of the training"
 

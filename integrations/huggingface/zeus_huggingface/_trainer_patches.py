@@ -16,13 +16,11 @@ from typing import Any
 from transformers import Trainer, TrainerCallback
 
 from zeus_core.adapters import Patches
-from zeus_core.adapters._result import show_result
+from zeus_core.adapters.result import show_result
 from zeus_core.events import Activity
 from zeus_huggingface._listener import Training, listeners_of
-from zeus_huggingface._micro_batch import MicroBatchTraining
 from zeus_huggingface._model_card import evaluations_without_energy
-
-__all__ = ["patch_trainer"]
+from zeus_huggingface._trainer_micro_batch import MicroBatchTraining
 
 _patched_cards: set[type] = set()
 _callbacks: set[int] = set()  # identities of those that exist

@@ -12,13 +12,11 @@ from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, SkipBatch
 from accelerate.utils import DistributedType
 from torch.utils.data import BatchSampler, IterableDataset
 
-from zeus_core._validate import shown
 from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.mixed.pytorch.uneven_sampler import UnevenBatchSampler
 from zeus_core.mixed.pytorch.uneven_training import PendingWeight, UnevenTraining
-
-__all__ = ["UnevenShard", "check_averaging", "check_gradients", "check_loader", "global_batch", "skipped_batches"]
+from zeus_core.validate import shown
 
 _NOT_AVERAGING = (DistributedType.MEGATRON_LM, DistributedType.XLA)
 

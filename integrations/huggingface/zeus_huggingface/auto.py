@@ -12,7 +12,7 @@ from typing import Any
 from transformers import Trainer
 
 from zeus_core.adapters import Patches
-from zeus_huggingface._energy import ZeusTrainerCallback
+from zeus_huggingface._trainer_energy import ZeusTrainerCallback
 
 __all__ = ["disable", "enable"]
 

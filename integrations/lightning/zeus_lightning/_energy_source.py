@@ -7,24 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._validate import checked_flag
 from zeus_core.device import discover_gpus
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._no_monitor import training_monitor
-from zeus_core.monitor._selection import warn_unless_measured
+from zeus_core.monitor.no_monitor import training_monitor
+from zeus_core.monitor.selection import warn_unless_measured
 from zeus_core.optimizer import LevellingOptimizer
-from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
+from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
-from zeus_core.training._run_trace import checked_trace
 from zeus_core.training.charges.charged_electricity import checked_electricity
+from zeus_core.training.run_trace import checked_trace
+from zeus_core.validate import checked_flag
 from zeus_lightning._namespaces import Trainer
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
     from zeus_core.jobs import RecurringRun
-
-__all__ = ["EnergySource"]
 
 _logger = logging.getLogger(__name__)
 

@@ -53,7 +53,7 @@ def replayed(policy, sizes, recurrences=1, seed=0, **arguments):
     return replay([workload(sizes)], Contestant("x", policy), seed, recurrences=recurrences, **arguments)
 
 
-def test_the_first_run_of_a_size_searches_its_limit_and_later_ones_use_the_cheapest():
+def test_a_sizes_first_run_searches_its_limit_and_later_ones_use_it():
     """Rule 3: the first epoch costs the mean over all limits."""
     result = replayed(DefaultBatchSize(), {32: size([3])}, recurrences=2)
     first, second = result.runs
@@ -62,7 +62,7 @@ def test_the_first_run_of_a_size_searches_its_limit_and_later_ones_use_the_cheap
     assert second.charged_cost == pytest.approx(3 * BEST)
 
 
-def test_the_search_of_the_limit_is_not_part_of_what_the_policy_sees():
+def test_the_limit_search_is_no_part_of_the_policys_costs():
     (only,) = replayed(DefaultBatchSize(), {32: size([3])}).runs
     assert only.run.cost == pytest.approx(3 * BEST)
 
@@ -106,7 +106,7 @@ def test_a_run_stops_after_the_last_epoch_that_its_bound_can_pay(bound, epochs):
     assert first.charged_cost == pytest.approx(MEAN + (epochs - 1) * BEST if epochs else 0.0)
 
 
-def test_a_run_that_reaches_the_target_with_its_last_epoch_has_reached_it():
+def test_a_run_that_reaches_the_target_in_its_last_epoch_counts():
     script = Scripted(BatchProposal(16, 3 * BEST, "it is explored"))
     assert replayed(script, {16: size([3]), 32: size([3])}).runs[0].run.outcome == "reached"
 
@@ -125,7 +125,7 @@ def test_a_recurrence_is_given_up_after_twenty_tries():
     assert [one.recurrence for one in result.runs] == [0] * 20 + [1] * 20
 
 
-def test_the_unit_of_regret_is_a_training_at_the_best_size_repeated_until_it_succeeds():
+def test_the_unit_of_regret_is_the_best_size_trained_until_success():
     sizes = {16: size([4, None]), 32: size([10])}
     assert workload(sizes).least_cost == pytest.approx(10 * BEST)
     assert workload({**sizes, 16: size([4, 4, None, None])}).least_cost == pytest.approx(10 * BEST)
@@ -161,7 +161,7 @@ class TestThePublishedPolicy:
             (16, "stopped", 8),
         ]
 
-    def test_a_failed_try_adds_to_the_cost_of_its_recurrence_instead_of_lowering_the_bound(self):
+    def test_a_failed_try_raises_its_recurrences_cost_instead_of_lowering_the_bound(self):
         sizes = {16: size([9]), 32: size([4]), 64: size([6])}
         runs = replayed(PublishedBatchSize(), sizes, recurrences=3).runs
         assert [(one.recurrence, one.run.batch_size) for one in runs[:3]] == [(0, 32), (1, 16), (1, 64)]
@@ -242,7 +242,7 @@ def test_runs_on_another_gpu_model_save_trials():
     assert known < 0.7 * without
 
 
-def test_the_adaptive_policy_costs_less_than_the_published_one_where_costs_are_smooth():
+def test_the_adaptive_policy_beats_the_published_one_where_costs_are_smooth():
     sizes = {2**k: size([max(round(6 + 2**k / 40), 1)], seconds=4 + 1000 / 2**k) for k in range(3, 11)}
     ours, published = (
         replayed(policy, sizes, 50).regrets()[-1] for policy in (AdaptiveBatchSize(), PublishedBatchSize())

@@ -35,7 +35,7 @@ class TestRules:
         (workload,) = read()
         assert workload.max_power_watts == 250.0
 
-    def test_a_default_that_is_too_large_for_the_gpu_is_the_largest_measured(self):
+    def test_a_default_too_large_for_the_gpu_becomes_the_largest_measured(self):
         (workload,) = read(RecordedJob("letters", 0.9, 1024, 40))
         assert workload.default == 256
 

@@ -61,7 +61,7 @@ def test_after_a_search_of_limits_those_who_wait_are_lowered_by_clocks():
     assert {training.original for training in levelled} == {(400, 1410)}
 
 
-def test_after_a_search_of_clocks_those_who_wait_are_lowered_below_the_common_one():
+def test_after_a_clock_search_waiting_ranks_go_below_the_common_clock():
     """One owner of each clock: the search."""
     quick = Work(0.4, 480.0, 1.0, 0.85)
     usual, levelled = both(GlobalClockOptimizer, (quick, WORK, WORK, WORK))
@@ -113,7 +113,7 @@ def test_what_levelling_would_save_is_within_its_interval():
     assert observed[0].optimizer.settings == []
 
 
-def test_a_search_with_another_monitor_or_a_budget_or_something_else_is_refused():
+def test_a_search_with_another_monitor_or_a_budget_is_refused():
     monitor, other = (ZeusMonitor(gpus=[SimulatedGpu(find_preset("A100"))]) for _ in range(2))
     search = GlobalPowerLimitOptimizer(monitor)
     with pytest.raises(UsageError, match="another monitor"):

@@ -98,7 +98,7 @@ def test_quick_boards_no_longer_wait_and_steps_are_as_long_as_before(scatter, cl
 
 
 @pytest.mark.parametrize("clocks", [True, False])
-def test_the_others_follow_a_slow_rank_within_ten_steps_and_return_within_five(clocks):
+def test_others_follow_a_slow_rank_in_ten_steps_and_return_in_five(clocks):
     boards = Boards(scatter=0.003, clocks=clocks)
     boards.run(150)
     level = boards.leveller.settings
@@ -129,7 +129,7 @@ def test_settings_seldom_change_when_nothing_else_does(scatter, steps):
     assert len(late) <= 12
 
 
-def test_a_stray_step_and_a_batch_that_is_longer_for_all_change_nothing():
+def test_a_stray_step_and_a_batch_longer_for_all_change_nothing():
     boards = Boards(scatter=0.002)
     boards.run(400)
     before = boards.leveller.settings
@@ -139,7 +139,7 @@ def test_a_stray_step_and_a_batch_that_is_longer_for_all_change_nothing():
     assert boards.leveller.settings == before
 
 
-def test_work_that_waits_for_memory_is_lowered_further_as_its_time_is_measured():
+def test_work_that_waits_for_memory_goes_lower_by_measured_time():
     boards = Boards(work=MEMORY_BOUND)
     boards.run(200)
     assert boards.mean(boards.times, 200) <= 1.002
@@ -209,7 +209,7 @@ def test_the_mean_of_the_longest_time_is_that_of_many_draws():
     assert mean_longest(means, np.array([0.0, 0.01, 0.0, 0.0, 0.0])) > 1.0005
 
 
-def test_a_call_for_many_ranks_does_not_compute_for_each_setting_unless_it_chooses():
+def test_a_call_for_many_ranks_computes_each_setting_only_when_it_chooses():
     """A choice looks at all ranks and settings, a usual step at all ranks."""
     leveller = Leveller([range(1410, 200, -15)] * 1024)
     generator = random.Random(1)

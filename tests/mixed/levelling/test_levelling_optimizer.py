@@ -125,7 +125,7 @@ def test_a_fault_in_mid_run_restores_all_ranks(caplog):
     assert "the driver failed" in caplog.text
 
 
-def test_a_rank_that_loads_its_data_late_is_not_lowered_though_its_gpu_is_quick():
+def test_a_rank_with_late_data_is_not_lowered_despite_its_quick_gpu():
     """Rank 0 computes 5 % less, and waits 20 % longer for its loader: lower, it would hold the other up."""
 
     def rank_main(world, levels):

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.support.ranks import run_ranks
 from tests.support.simulated_ranks import SimulatedRank
 from tests.support.uneven_training import Regression, loss_of, samples
-from zeus_core._codec import encode
+from zeus_core.codec import encode
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError, WorldError
 from zeus_core.mixed.allocation.device_profile import kept_profile
@@ -71,7 +71,7 @@ def allocate_rank(models, folder, arguments, workers=0, steps=30, gpu_arguments=
     }
 
 
-def test_ranks_agree_on_a_plan_and_another_number_of_ranks_begins_with_it(tmp_path):
+def test_ranks_agree_on_a_plan_with_which_other_rank_counts_start(tmp_path):
     """Each epoch of 13 global batches holds one trial; workers load ahead."""
     models = ["A100-SXM4-80GB", "V100-SXM2-32GB"]
     arguments = {"limit_fractions": [1.0, 0.7]}
@@ -267,7 +267,7 @@ def measured_rank(models, global_batch, is_equal, max_batch=None, steps=15):
     ],
     ids=["2 ranks", "4 ranks"],
 )
-def test_a_training_is_as_fast_and_takes_as_much_as_the_plan_says(models, max_batch, quicker):
+def test_a_training_has_the_speed_and_energy_of_the_plan(models, max_batch, quicker):
     global_batch = 16 * len(models)
     (equal_seconds, equal_joules, _), *_ = run_ranks(len(models), measured_rank, models, global_batch, True)
     (seconds, joules, plan), *_ = run_ranks(len(models), measured_rank, models, global_batch, False, max_batch)

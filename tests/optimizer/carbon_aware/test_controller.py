@@ -16,7 +16,7 @@ from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.optimizer.carbon_aware import OperatingPoint, WorkController
 from zeus_core.optimizer.carbon_aware._forecasts import DailyPattern, Persistence, best_forecast
-from zeus_core.optimizer.carbon_aware._replay import Replayed, best_static, replay
+from zeus_core.optimizer.carbon_aware._signal_replay import Replayed, best_static, replay
 from zeus_core.search import Trial
 
 HOUR, DAY = 3600.0, 86_400.0

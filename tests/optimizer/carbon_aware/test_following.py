@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from zeus_core.electricity import ConstantSignal, RecordedSignal, Signal, WeeklyTariff
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy, Measurement
-from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.optimizer.carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._following import Following, Pause
+from zeus_core.optimizer.trial_store import RunSpent
 from zeus_core.search import GridSearch, Trial
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_plan import Prediction
@@ -172,7 +172,7 @@ def test_the_slowdown_bound_is_kept_with_what_happens_between_steps(
     )
 
 
-def test_a_run_that_is_resumed_goes_on_with_its_deadline_and_its_account() -> None:
+def test_a_resumed_run_continues_with_its_deadline_and_account() -> None:
     training = run(tariff(), max_slowdown=2.5)
     while training.run_steps < 30_000:
         training.step(100_000)
@@ -196,7 +196,7 @@ def test_a_long_pause_ends_the_process_and_says_when_to_go_on() -> None:
     assert pause.until_seconds % DAY == 22 * HOUR
 
 
-def test_with_a_budget_and_no_deadline_it_is_as_quick_as_the_money_allows(caplog: pytest.LogCaptureFixture) -> None:
+def test_with_a_budget_alone_it_is_as_quick_as_money_allows(caplog: pytest.LogCaptureFixture) -> None:
     hours, cost = [], []
     for budget in (1.9, 1.4):
         training = run(tariff(), budget=budget)
@@ -209,7 +209,7 @@ def test_with_a_budget_and_no_deadline_it_is_as_quick_as_the_money_allows(caplog
     assert "cannot be kept" not in caplog.text
 
 
-def test_a_budget_that_is_too_small_is_said_at_once_and_ends_the_training(caplog: pytest.LogCaptureFixture) -> None:
+def test_too_small_a_budget_is_reported_at_once_and_ends_training(caplog: pytest.LogCaptureFixture) -> None:
     training = run(tariff(), hours=60, budget=0.6)
     while training.step(100_000):
         pass
@@ -221,7 +221,7 @@ def test_a_budget_that_is_too_small_is_said_at_once_and_ends_the_training(caplog
     assert training.decision.pause.until_seconds is None
 
 
-def test_a_deadline_that_cannot_be_kept_is_said_at_once_with_the_earliest_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_impossible_deadline_is_reported_at_once_with_the_earliest_end(caplog: pytest.LogCaptureFixture) -> None:
     training = run(tariff(), hours=20)
     training.step(100_000)
     training.step(100_000)
@@ -281,7 +281,7 @@ def test_a_wrong_argument_is_named(arguments: dict[str, object], named: str) -> 
         CarbonAware(380, max_slowdown=2.0)  # type: ignore[arg-type]
 
 
-def test_a_recorded_signal_that_ends_in_mid_run_falls_back_to_its_average() -> None:
+def test_a_recorded_signal_that_ends_in_mid_run_becomes_its_average() -> None:
     hours = range(-14 * 24, 10)
     values = [300 + 100 * math.sin(math.tau * hour / 24) for hour in hours]
     signal = RecordedSignal([MIDNIGHT + HOUR * hour for hour in hours], values, "g/kWh")

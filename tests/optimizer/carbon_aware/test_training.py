@@ -17,10 +17,10 @@ from zeus_core.electricity import Electricity, RecordedSignal, Signal, WeeklyTar
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, Event, Pause, StepBegin, StepEnd, TrainingHooks
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer._global_setting._search_optimizer import search_record
-from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.optimizer.carbon_aware import CarbonAware, OperatingPoint, WorkController
+from zeus_core.optimizer.global_setting.search_optimizer import search_record
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
+from zeus_core.optimizer.trial_store import RunSpent
 from zeus_core.ports import World
 from zeus_core.testing import ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy
@@ -219,7 +219,7 @@ def test_a_pause_belongs_to_no_step_of_the_energy_account() -> None:
     assert energy.summary.cost == pytest.approx(run.amount, rel=0.005)
 
 
-def test_a_journal_lacks_a_minute_at_most_of_a_pause_in_which_the_process_is_killed(tmp_path: Path) -> None:
+def test_a_journal_lacks_at_most_a_minute_of_a_killed_pause(tmp_path: Path) -> None:
     class Killed(BaseException):
         pass
 
@@ -250,7 +250,7 @@ def test_a_journal_lacks_a_minute_at_most_of_a_pause_in_which_the_process_is_kil
     assert truth - begin - 62 * idle_watts <= joules <= truth - begin
 
 
-def test_a_run_that_is_killed_and_resumed_keeps_its_account_and_its_deadline() -> None:
+def test_a_killed_and_resumed_run_keeps_its_account_and_deadline() -> None:
     run = Run(max_slowdown=1.6).train(1000)
     state = json.loads(json.dumps(run.optimizer.state_dict()))
     amount, joules = run.spent.amount, run.spent.energy_joules

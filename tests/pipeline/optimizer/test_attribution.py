@@ -174,7 +174,7 @@ def test_without_a_time_that_is_known_nothing_is():
     assert 310.0 < found[WAITING].watts < 370.0
 
 
-def test_a_kind_that_took_next_to_no_time_does_not_disturb_the_others():
+def test_a_kind_that_took_almost_no_time_does_not_disturb_the_others():
     trace = Trace()
     seconds = {"forward": 0.03, WAITING: 0.02, "recompute": 1e-10, "backward": 0.06}
     trace.train(60, seconds, {**WATTS, "recompute": 300.0})

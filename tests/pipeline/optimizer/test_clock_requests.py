@@ -31,9 +31,9 @@ from zeus_core.pipeline.testing import SimulatedJob
 @pytest.fixture(autouse=True)
 def ranks_are_threads():
     """Signals are guarded against in the main thread only, which says so."""
-    logging.getLogger("zeus_core._process.restore").setLevel(logging.ERROR)
+    logging.getLogger("zeus_core.process.restore_registry").setLevel(logging.ERROR)
     yield
-    logging.getLogger("zeus_core._process.restore").setLevel(logging.NOTSET)
+    logging.getLogger("zeus_core.process.restore_registry").setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_driver_that_takes_milliseconds_costs_next_to_nothing(stages, microbat
 
 
 @pytest.mark.long
-def test_instructions_shorter_than_a_call_of_the_driver_get_plans_that_it_can_follow():
+def test_instructions_shorter_than_a_driver_call_get_plans_it_can_follow():
     make = on_driver(lambda gpu, time_source: LatentDriver(gpu, time_source, 0.15))
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, make)
     replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
@@ -88,7 +88,7 @@ def test_no_call_of_the_driver_is_redundant():
         assert 1410 not in calls  # the original clock, which needs no lock
 
 
-def test_the_clock_after_an_iteration_is_the_next_one_where_there_is_no_time_for_another():
+def test_the_clock_after_an_iteration_is_the_next_without_time_for_another():
     assert clocks_to_follow((1200, 1410, 1200), 1410, 0.01, 0.5) == [1200, None, 1200, None]
     assert clocks_to_follow((1200, 1410, 1200), 1410, 0.01, None) == [1200, None, 1200, None]
     assert clocks_to_follow((1200, 1410, 1200), 1410, 0.01, 0.015) == [1200, None, 1200, 1200]
@@ -107,14 +107,14 @@ def test_a_request_comes_one_latency_before_the_change():
     ]
 
 
-def test_a_request_comes_even_earlier_before_short_computations_but_never_before_the_change_that_precedes_it():
+def test_a_request_before_short_computations_is_earlier_but_after_its_preceding_change():
     requests = requests_of([1200, 1200, 1200, None], [0.03, 0.02, 0.02], 0.05)
     assert requests == [[ClockRequest(None, pytest.approx(0.02))], [], []]
     requests = requests_of([None, 1200, 1200, 900, None], [0.03, 0.02, 0.02, 0.02], 0.05)
     assert requests == [[ClockRequest(1200, 0.0)], [ClockRequest(900, 0.0)], [], [ClockRequest(None, 0.0)]]
 
 
-def test_after_an_exception_in_a_step_the_original_clock_is_in_force_whatever_was_requested_for_later():
+def test_after_an_exception_in_a_step_the_original_clock_is_in_force():
     clocks = []
 
     class Interrupted(Watched):
@@ -144,6 +144,6 @@ def test_after_an_exception_in_a_step_the_original_clock_is_in_force_whatever_wa
     ],
     ids=["late for the higher clock", "in time", "the lower clock lasts", "original clock", "up and down"],
 )
-def test_a_lower_clock_is_left_out_where_the_next_higher_one_would_come_late(clocks, seconds, expected):
+def test_a_lower_clock_is_skipped_where_the_next_higher_would_be_late(clocks, seconds, expected):
     assert clocks_in_reach(clocks, seconds, 0.15) == expected
     assert clocks_in_reach(clocks, seconds, 0.0) == clocks

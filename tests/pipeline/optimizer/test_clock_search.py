@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zeus_core.device import Work
-from zeus_core.device.simulated._presets import PRESETS
+from zeus_core.device.simulated.presets import PRESETS
 from zeus_core.pipeline.profile.clock_search import ClockSearch, MeasuredPoint
 
 
@@ -65,7 +65,7 @@ def test_it_ends_and_asks_for_no_clock_twice(truth, max_clocks):
 @pytest.mark.parametrize(("max_clocks", "share"), [(12, 0.025), (20, 0.012)])
 @settings(max_examples=30)
 @given(truths())
-def test_the_curve_through_the_clocks_it_asked_for_is_near_the_true_one(max_clocks, share, truth):
+def test_the_curve_through_the_clocks_it_requested_is_near_the_truth(max_clocks, share, truth):
     asked = sorted(truth.ask_all(max_clocks))
     measured = [truth.points(clock) for clock in asked]
     whole = sum(point.cost_joules for point in measured[-1].values())
@@ -102,7 +102,7 @@ def test_it_stops_going_down_when_that_does_not_pay(truth):
     assert rises <= 2
 
 
-def test_clocks_that_a_power_limit_keeps_from_being_reached_do_not_end_it():
+def test_clocks_beyond_reach_under_a_power_limit_do_not_end_it():
     preset = PRESETS["A100-PCIE-80GB"]
     truth = Truth(preset, [Work(0.1, 2.0 * preset.default_limit_watts)])
     held_mhz = 1410 * preset.physics.operating_point(truth.works[0], preset.default_limit_watts).clock_fraction
@@ -130,7 +130,7 @@ def test_what_could_not_be_measured_at_some_clock_does_no_harm(truth, lost):
 
 
 @pytest.mark.parametrize(("spare_seconds", "lowest"), [(0.0, 870), (1.0, 420)])
-def test_clocks_far_below_that_of_minimum_energy_are_measured_only_for_work_with_time_to_spare(spare_seconds, lowest):
+def test_clocks_far_below_minimum_energy_are_measured_only_with_time_to_spare(spare_seconds, lowest):
     truth = Truth(PRESETS["A100-SXM4-80GB"], [Work(0.1, 330.0, 1.0, 0.75)])
     search, asked = ClockSearch(truth.clocks_mhz, 12), []
     while (clock := search.ask()) is not None:
@@ -140,7 +140,7 @@ def test_clocks_far_below_that_of_minimum_energy_are_measured_only_for_work_with
     assert min(asked) == lowest
 
 
-def test_a_clock_that_a_power_limit_keeps_from_being_reached_may_take_a_little_more_time_and_energy():
+def test_a_clock_above_a_power_limit_may_take_slightly_more_time():
     # as the measured A40: held at 1455 of 1740 MHz, and 1.5 % slower at 1560 MHz for all that
     search, asked = ClockSearch(range(1740, 840, -15), 12), []
     while (clock := search.ask()) is not None:

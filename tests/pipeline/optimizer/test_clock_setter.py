@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DeviceError, DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.pipeline.optimizer._clock_setter import ClockSetter
-from zeus_core.ports._background import ThreadBackground
-from zeus_core.ports._device_events import HostEvents
-from zeus_core.ports._time_source import MonotonicTime
+from zeus_core.ports.background import ThreadBackground
+from zeus_core.ports.device_events import HostEvents
+from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.testing import FaultyGpu, VirtualBackground, VirtualTime
 
 A100 = find_preset("A100-SXM4-80GB")
@@ -153,7 +153,7 @@ class TestRequests:
         background.run()
         assert gpu.told == [900]
 
-    def test_a_request_overtaken_by_one_for_the_clock_that_is_set_costs_nothing(self, setter, gpu, background):
+    def test_an_overtaken_request_for_the_clock_already_set_costs_nothing(self, setter, gpu, background):
         for clock_mhz in (1200, None):
             setter.request(clock_mhz, PAST)
         background.run()
@@ -292,7 +292,7 @@ class TestPutBack:
         assert setter.restore()
         assert gpu.told == []
 
-    def test_a_driver_that_refuses_for_now_is_asked_again_by_the_next_call(self, setter, gpu, caplog):
+    def test_a_driver_that_refuses_temporarily_is_called_again_by_the_next_call(self, setter, gpu, caplog):
         setter.set_now(900)
         gpu.fail("unlock_sm_clock", DriverFaultError("for long"))
         assert not setter.restore()
@@ -318,7 +318,7 @@ class TestPutBack:
             run_out(background)
             assert [None, *gpu.told][-1] is None
 
-    def test_a_driver_that_hangs_keeps_neither_the_background_nor_training_and_is_restored_later(self, monkeypatch):
+    def test_a_hanging_driver_blocks_neither_background_nor_training_and_is_restored_later(self, monkeypatch):
         monkeypatch.setattr("zeus_core.settings.restoration.CALL_SECONDS", 0.05)
         monkeypatch.setattr("zeus_core.settings.restoration.RESTORE_SECONDS", 0.05)
         gpu, background = RecordedGpu(), ThreadBackground()

@@ -38,13 +38,13 @@ def test_a_baseline_that_was_slower_than_a_plan_is_not_trusted(watch):
     assert not watch.is_too_slow(1.1, baseline_seconds=1.1), "of other plans nothing is known"
 
 
-def test_a_machine_that_has_become_slower_is_not_the_fault_of_the_plan(watch):
+def test_a_machine_that_becomes_slower_is_not_the_plans_fault(watch):
     assert watch.is_too_slow(1.1, 1.0)
     assert watch.judge(baseline_seconds=1.1) is Verdict.MACHINE
     assert watch.time_budget_factor == 1.0
 
 
-def test_a_plan_that_was_never_fast_enough_is_at_fault_and_the_third_ends_it(watch):
+def test_a_plan_never_fast_enough_ends_at_its_third_fault(watch):
     for verdict, factor in ((Verdict.PLAN, 0.8), (Verdict.PLAN, 0.64), (Verdict.EVERY_PLAN, 0.512)):
         assert watch.is_too_slow(1.25, 1.0)
         assert watch.judge(1.0) is verdict
@@ -52,7 +52,7 @@ def test_a_plan_that_was_never_fast_enough_is_at_fault_and_the_third_ends_it(wat
         replan(watch)
 
 
-def test_a_plan_that_was_fast_enough_is_forgiven_four_delays_in_a_row(watch):
+def test_a_plan_once_fast_enough_is_forgiven_four_delays_in_a_row(watch):
     assert not watch.is_too_slow(1.0, 1.0)
     for verdict in (*[Verdict.TRANSIENT] * 4, Verdict.PLAN):
         assert watch.is_too_slow(1.25, 1.0)

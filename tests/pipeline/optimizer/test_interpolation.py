@@ -34,7 +34,7 @@ def test_options_lie_between_measured_ones_which_stay_as_they_are(measured):
 
 
 @pytest.mark.parametrize("model", [A100, "A40"])
-def test_no_more_is_promised_than_two_standard_errors_and_times_are_right_to_a_hundredth(model):
+def test_promises_stay_within_two_standard_errors_and_times_within_a_hundredth(model):
     preset = find_preset(model)
     clocks = tuple(range(preset.highest_clock_mhz, preset.lowest_clock_mhz - 1, -preset.clock_step_mhz))
     measured = {min(clocks, key=lambda one: abs(one - share * clocks[0])) for share in (1, 0.9, 0.8, 0.7, 0.6, 0.45)}
@@ -49,7 +49,7 @@ def test_no_more_is_promised_than_two_standard_errors_and_times_are_right_to_a_h
             assert option.energy_joules <= 1.05 * true.energy_joules, "also at the kink of a power limit"
 
 
-def test_nothing_is_offered_next_to_a_clock_that_the_device_does_not_follow():
+def test_nothing_is_offered_near_a_clock_the_device_does_not_follow():
     held = [MeasuredOption(clock, min(70.5 / clock, 0.081), 20.0) for clock in MEASURED]  # at 870 MHz and below
     clocks = [option.clock_mhz for option in interpolated(held, CLOCKS)]
     assert not [clock for clock in clocks if 585 < clock < 870]
@@ -66,7 +66,7 @@ def test_errors_of_neighbours_are_kept():
 
 
 @pytest.mark.parametrize("stages", [2, 4])
-def test_a_plan_with_them_realises_more_of_the_best_saving_in_no_more_time(stages):
+def test_a_plan_with_them_gets_more_saving_in_no_more_time(stages):
     truth, schedule = true_profile(works(stages)), schedules.one_f_one_b(stages, 4)
     best = Frontier.from_profile(truth, schedule)
     seconds, joules = best.highest_clock_point

@@ -27,7 +27,7 @@ class TestProfile:
         other = pipeline_profile(job, profiles, 1)
         assert other.get(0, "backward").at_highest_clock.energy_joules == pytest.approx(20.0)
 
-    def test_of_ranks_at_one_place_it_is_the_mean_and_they_are_counted(self):
+    def test_of_ranks_at_one_place_it_is_the_mean_and_their_number(self):
         job = a_job([(0,), (0,), (1,)])
         profile = pipeline_profile(job, [measured(0, 400.0, 80.0), measured(0, 200.0, 60.0), measured(1)], 0)
         assert profile.get(0, "forward").at_highest_clock.energy_joules == pytest.approx(15.0)
@@ -65,14 +65,14 @@ class TestProfile:
         alone = [replace(profile, blocking_power_watts=None) for profile in profiles]
         assert pipeline_profile(a_job([(0,), (1,)]), alone, 0).blocking_power_watts == (0.0, 0.0)
 
-    def test_what_was_measured_at_the_clock_found_and_other_work_is_left_out(self):
+    def test_measurements_at_the_found_clock_and_other_work_are_excluded(self):
         more = [row(0, "forward", None, 9.0, 9.0), row(0, "optimizer-step", None, 0.2, 30.0)]
         job = a_job([(0,), (1,)])
         assert pipeline_profile(job, [measured(0, more=more), measured(1)], 0) == pipeline_profile(
             job, [measured(0), measured(1)], 0
         )
 
-    def test_an_instruction_that_took_no_time_that_could_be_seen_is_planned_with_all_the_same(self):
+    def test_an_instruction_without_measurable_time_is_planned_all_the_same(self):
         rows = tuple(replace(row, time_seconds=0.0) for row in measured(1).rows)
         profile = pipeline_profile(a_job([(0,), (1,)]), [measured(0), RankProfile(rows, 80.0)], 0)
         assert profile.get(1, "forward").at_highest_clock.time_seconds > 0
@@ -81,7 +81,7 @@ class TestProfile:
         with pytest.raises(UsageError, match="stage"):
             pipeline_profile(a_job([(0,), (1,)]), [RankProfile((), None), measured(1)], 0)
 
-    def test_tail_joules_are_what_other_work_takes_beyond_waiting_over_all_ranks_of_a_pipeline(self):
+    def test_tail_joules_are_other_works_energy_beyond_waiting_on_all_ranks(self):
         step = [row(0, "optimizer-step", None, 0.2, 30.0)]
         profiles = [measured(0, more=step), measured(0, blocking_power_watts=50.0, more=step), measured(1), measured(0)]
         job = a_job([(0, 0), (0, 0), (1, 0), (0, 1), (1, 1)])
@@ -89,7 +89,7 @@ class TestProfile:
         assert JobProfile(job, (*profiles,)).tail_joules(0) == pytest.approx(30.0 - 16.0 + 30.0 - 10.0)
         assert JobProfile(job, (*profiles,)).tail_joules(1) == 0.0
 
-    def test_points_of_a_clock_are_those_of_all_ranks_where_energy_is_known(self):
+    def test_points_of_a_clock_include_all_ranks_where_energy_is_known(self):
         job = a_job([(0,), (1,)])
         lacking = RankProfile((row(1, "forward", 1200, 0.1, None), row(1, "backward", 1200, 0.2, 40.0)), 60.0)
         assert JobProfile(job, (measured(0), lacking)).points(1200, [0.0]) == {
@@ -98,7 +98,7 @@ class TestProfile:
             (1, 1, "backward"): MeasuredPoint(0.2, 40.0, 28.0),
         }
 
-    def test_the_time_a_rank_waits_at_the_highest_clocks_is_shared_by_its_computations(self):
+    def test_a_ranks_wait_at_the_highest_clocks_is_shared_by_its_computations(self):
         job = a_job([(0,), (1,)])
         profile = JobProfile(job, (measured(0), measured(1)))
         order = job.ranks[0].order

@@ -42,16 +42,16 @@ from zeus_core.pipeline import (
 from zeus_core.pipeline.optimizer import Phase, _planning
 from zeus_core.pipeline.optimizer._planning import plan_all
 from zeus_core.pipeline.testing import SimulatedJob
-from zeus_core.ports._device_events import HostEvents
+from zeus_core.ports.device_events import HostEvents
 from zeus_core.testing import FaultyGpu, VirtualBackground
 
 
 @pytest.fixture(autouse=True)
 def ranks_are_threads(caplog):
     """Signals are guarded against in the main thread only, which says so."""
-    logging.getLogger("zeus_core._process.restore").setLevel(logging.ERROR)
+    logging.getLogger("zeus_core.process.restore_registry").setLevel(logging.ERROR)
     yield
-    logging.getLogger("zeus_core._process.restore").setLevel(logging.NOTSET)
+    logging.getLogger("zeus_core.process.restore_registry").setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_without_rights_it_observes_and_says_what_is_missing(caplog):
 
 
 @pytest.mark.parametrize("step", [3, 12, 40])
-def test_a_driver_that_fails_on_one_rank_stops_all_with_the_original_clocks(step, caplog):
+def test_a_driver_failing_on_one_rank_stops_all_at_the_original_clocks(step, caplog):
     def make(rank):
         faulty = FaultyGpu(rank.gpu)
         if rank.world.rank == 0:  # of the lighter stage, whose clock is changed in every step
@@ -296,7 +296,7 @@ def test_a_plan_that_is_too_slow_is_backed_off(caplog):
 
 
 @pytest.mark.parametrize("factor", [1.1, 1.0])
-def test_a_profile_that_is_slower_than_training_makes_predictions_too_long_which_is_said(caplog, factor):
+def test_a_profile_slower_than_training_predicts_too_long_and_is_reported(caplog, factor):
     def slowed_by(pipeline, step):
         return factor if own_optimizer().phase is Phase.PROFILING else 1.0
 
@@ -312,7 +312,7 @@ def test_a_profile_that_is_slower_than_training_makes_predictions_too_long_which
     assert float(by_the_profile) == pytest.approx(factor * float(taken), rel=1e-3)
 
 
-def test_a_machine_that_has_become_slower_is_not_the_fault_of_the_plan():
+def test_a_machine_that_becomes_slower_is_not_the_plans_fault():
     job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=lambda p, step: 1.1 if step > 50 else 1.0)
     run = Run(job, 110)
     assert run.course == [*FULL_COURSE, Phase.JUDGING, Phase.PLANNING, Phase.REPLAYING]
@@ -582,7 +582,7 @@ def test_hiccups_now_and_then_do_not_switch_it_off():
     assert run.joules(range(280, 300)) == pytest.approx(run.joules(range(50, 60)), rel=0.01)
 
 
-def test_a_machine_that_was_slow_at_first_is_held_against_what_it_took_later():
+def test_a_machine_slow_at_first_is_compared_with_its_later_times():
     def slowed_by(pipeline, step):
         return 1.0 if 60 <= step < 120 else 1.1
 
@@ -663,7 +663,7 @@ def test_short_steps_are_observed_too():
     assert [row.kind for row in run.first.observations[0].rows] == ["forward", "backward"]
 
 
-def test_a_hiccup_while_others_are_waited_for_does_not_make_that_the_rule():
+def test_a_hiccup_while_waiting_for_others_does_not_make_it_the_rule():
     class Announcing(Watched):
         def on_step_begin(self):
             if len(self.phases) in {45, 100}:
@@ -779,7 +779,7 @@ def test_a_pause_in_the_middle_of_a_trial_spoils_no_time():
             assert option.energy_joules == pytest.approx(true[option.clock_mhz].energy_joules, rel=0.01)
 
 
-def test_a_plan_that_was_good_is_not_given_up_for_two_hiccups_in_a_row():
+def test_a_good_plan_is_not_given_up_for_two_successive_hiccups():
     slow = range(20, 60)  # of the replayed steps
 
     def slowed_by(pipeline, step):
@@ -811,7 +811,7 @@ def test_a_straggler_that_was_there_from_the_start_recovers_too(begin):
 
 
 @pytest.mark.parametrize("lasts", [True, False])
-def test_a_counter_that_cannot_be_read_while_profiling_is_tried_again_and_then_named(lasts, caplog):
+def test_a_counter_unreadable_while_profiling_is_read_again_and_then_named(lasts, caplog):
     begins = []
 
     def make(rank):
@@ -853,7 +853,7 @@ def test_a_plan_slower_than_allowed_says_which_plan_and_what_to_do(tmp_path, cap
     assert re.search(r"the plan .*plan.json has not met the allowed iteration time .* slowdown_factor", caplog.text)
 
 
-def test_work_that_takes_next_to_no_time_is_planned_with_all_the_same():
+def test_work_of_almost_no_time_is_planned_all_the_same():
     work = works(2) | {(1, "forward"): Work(0.00006, 330.0, 1.0, 0.8)}
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), work), 100)
     assert run.first.phases[-1] is Phase.REPLAYING
@@ -861,7 +861,7 @@ def test_work_that_takes_next_to_no_time_is_planned_with_all_the_same():
     assert max(energies) < 0.2, "that of the other kinds is 20 J and more"
 
 
-def test_a_plan_that_has_become_too_slow_is_given_up_in_the_end():
+def test_a_plan_that_has_become_too_slow_is_finally_given_up():
     def slowed_by(pipeline, step):
         return 1.05 if own_optimizer().phase is Phase.REPLAYING and step > 60 else 1.0
 
@@ -870,7 +870,7 @@ def test_a_plan_that_has_become_too_slow_is_given_up_in_the_end():
 
 
 @pytest.mark.parametrize("slow", long_but_first([1.0, 60.0]))
-def test_profiling_costs_at_most_two_percent_of_the_first_hour_and_says_so(slow, caplog):
+def test_profiling_reports_its_cost_of_at_most_two_percent_of_an_hour(slow, caplog):
     work = {name: replace(one, seconds=slow * one.seconds) for name, one in works(2).items()}
     settings = PipelineFrequencySettings(warmup_steps=1)
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), work), 45, lambda rank: Watched(rank, settings))

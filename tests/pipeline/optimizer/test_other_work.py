@@ -19,9 +19,9 @@ from zeus_core.pipeline.testing import SimulatedJob
 @pytest.fixture(autouse=True)
 def ranks_are_threads():
     """Signals are guarded against in the main thread only, which says so."""
-    logging.getLogger("zeus_core._process.restore").setLevel(logging.ERROR)
+    logging.getLogger("zeus_core.process.restore_registry").setLevel(logging.ERROR)
     yield
-    logging.getLogger("zeus_core._process.restore").setLevel(logging.NOTSET)
+    logging.getLogger("zeus_core.process.restore_registry").setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize(("factor", "begin"), [(1.375, 50), (1.375, 51), (0.7, 52)])
@@ -111,7 +111,7 @@ def test_other_shapes_are_noticed_even_if_the_work_takes_as_long():
 
 
 @pytest.mark.parametrize("warmup_steps", [1, 5])
-def test_a_kept_profile_is_for_the_same_shapes_also_if_other_work_takes_as_long(warmup_steps):
+def test_a_stored_profile_needs_equal_shapes_although_other_work_is_as_long(warmup_steps):
     settings = PipelineFrequencySettings(warmup_steps=warmup_steps, quiet=True)
 
     def run(shapes, kept):

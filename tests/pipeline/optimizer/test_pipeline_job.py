@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.pipeline_jobs import a_job, introduce
-from zeus_core._codec import decode, encode
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import Instruction, schedules
 from zeus_core.pipeline.optimizer import PipelineRank
@@ -81,7 +81,7 @@ class TestJobOf:
         )
         assert [schedule.microbatches for schedule in job.schedules] == [3, 5]
 
-    def test_the_fingerprint_is_the_same_for_the_same_work_in_any_number_of_microbatches(self):
+    def test_the_fingerprint_of_the_same_work_is_equal_for_any_microbatches(self):
         ours = a_job([(0,), (1,)]).fingerprint
         assert a_job([(0,), (1,)], schedule=schedules.gpipe(2, 8)).fingerprint == ours
         assert json.loads(json.dumps(ours)) == ours

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.planner.instances import smooth_profile
-from zeus_core._codec import decode, encode
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import PipelineProfile, make_plan, schedules, write_plan
 from zeus_core.pipeline.optimizer import PipelineRank
@@ -39,7 +39,7 @@ def watts():
 
 
 @pytest.mark.parametrize("overhead_seconds", [0.0, 0.2])
-def test_work_that_took_longer_than_its_instructions_has_an_overhead_at_any_clocks(overhead_seconds):
+def test_work_longer_than_its_instructions_has_an_overhead_at_any_clocks(overhead_seconds):
     pipeline_planner = planner(overhead_seconds=overhead_seconds)
     assert pipeline_planner.overhead_seconds == pytest.approx(overhead_seconds)
     assert pipeline_planner.work_seconds == pytest.approx(
@@ -51,7 +51,7 @@ def test_work_that_took_longer_than_its_instructions_has_an_overhead_at_any_cloc
     assert whole.energy_joules == pytest.approx(plan.energy_joules + watts() * (overhead_seconds + 0.25) + 40.0)
 
 
-def test_work_that_took_less_than_its_instructions_has_none_and_the_excess_is_told():
+def test_work_shorter_than_its_instructions_has_no_overhead_and_reports_the_excess():
     pipeline_planner = planner(work_seconds=0.1)
     assert pipeline_planner.overhead_seconds == 0.0
     assert pipeline_planner.deployment(0.1).excess_seconds == pytest.approx(
@@ -62,7 +62,7 @@ def test_work_that_took_less_than_its_instructions_has_none_and_the_excess_is_to
 
 @settings(max_examples=4, deadline=None)
 @given(st.floats(0.8, 1.6), st.sampled_from([0.0, 0.0005, 0.003]), st.floats(0.0, 0.3), st.booleans())
-def test_a_plan_keeps_its_limit_or_is_the_quickest_and_is_what_it_predicts(
+def test_a_plan_keeps_its_limit_or_is_quickest_and_matches_its_prediction(
     factor, switch_seconds, overhead_seconds, is_waiting
 ):
     pipeline_planner = planner(None, switch_seconds, overhead_seconds)
@@ -90,7 +90,7 @@ def test_more_time_takes_less_energy():
     assert energies[0] < highest_joules(pipeline_planner)
 
 
-def test_a_pipeline_that_waits_in_any_case_takes_less_energy_for_taking_its_time():
+def test_a_pipeline_that_waits_anyway_uses_less_energy_by_slowing_down():
     pipeline_planner = planner()
     until = 1.5 * pipeline_planner.work_seconds
     waiting = pipeline_planner.deployment(0.0, until)
@@ -100,7 +100,7 @@ def test_a_pipeline_that_waits_in_any_case_takes_less_energy_for_taking_its_time
     assert waiting.work_seconds <= until * (1 + 1e-9)
 
 
-def test_what_a_switch_costs_makes_for_fewer_of_them_and_next_to_nothing_is_nothing():
+def test_a_switch_cost_reduces_switches_and_a_negligible_one_does_not():
     free, dear = planner(), planner(switch_seconds=0.02)
     limit = 1.05 * free.work_seconds
     assert dear.plan(limit).switches < free.plan(limit).switches
@@ -173,7 +173,7 @@ class TestPlanFiles:
             self.read(tmp_path, **arguments)
 
 
-def test_the_power_of_the_node_is_paid_for_and_is_not_in_the_prediction_for_the_gpus():
+def test_the_nodes_power_is_paid_for_but_not_predicted_for_gpus():
     bare = planner()
     with_node = PipelineProfile(PROFILE.instructions, PROFILE.blocking_power_watts, PROFILE.gpus, 300.0)
     paying = replace(bare, profile=with_node)

@@ -15,10 +15,10 @@ ORIGINAL_MHZ = 1710
 
 SETTING = """
     import os, signal, sys, time
-    from zeus_core.ports._time_source import MonotonicTime
+    from zeus_core.ports.time_source import MonotonicTime
     from zeus_core.device import discover_gpus
-    from zeus_core.ports._device_events import HostEvents
-    from zeus_core.ports._background import ThreadBackground
+    from zeus_core.ports.device_events import HostEvents
+    from zeus_core.ports.background import ThreadBackground
     from zeus_core.pipeline.optimizer._clock_setter import ClockSetter
 
     gpu = discover_gpus()[0]
@@ -111,9 +111,7 @@ def test_a_process_that_ends_by_itself_puts_the_clock_back(make_driver, end, cod
 @pytest.mark.parametrize(
     "signal_number", long_but_first([signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT], 2)
 )
-def test_a_process_that_is_told_to_end_while_clocks_change_puts_it_back_and_dies_of_the_signal(
-    make_driver, signal_number
-):
+def test_a_process_asked_to_end_during_a_clock_change_restores_and_dies(make_driver, signal_number):
     driver = make_driver(DeviceSpec())
     driver.set_latency(0.005, "nvmlDeviceSetGpuLockedClocks")  # so that some call is under way
     process = start(driver, SETTING, REQUEST_UNTIL_A_SIGNAL)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.pipeline_jobs import a_job, measured
-from zeus_core._codec import decode, encode
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.profile_store import kept_profile, profile_to_json, save_profile
@@ -55,7 +55,7 @@ def test_a_profile_comes_through_json_as_it_was(profile):
     assert decode(RankProfile, json.loads(json.dumps(encode(profile)))) == profile
 
 
-def test_a_profile_comes_back_from_a_checkpoint_and_from_a_file_in_a_new_folder(tmp_path):
+def test_a_profile_comes_back_from_a_checkpoint_and_from_a_new_folder(tmp_path):
     path = tmp_path / "a" / "b" / "profile.json"
     assert kept_profile(JOB, {}, str(path)) is None
     save_profile(str(path), PROFILE)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from zeus_core._codec import decode, encode
+from zeus_core.codec import decode, encode
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.pipeline import Instruction
 from zeus_core.pipeline.profile.profiler import Profiler
 from zeus_core.pipeline.profile.rank_profile import RankProfile
 from zeus_core.pipeline.profile.step_timeline import Timeline
-from zeus_core.ports._device_events import HostEvents
+from zeus_core.ports.device_events import HostEvents
 from zeus_core.testing import VirtualBackground, VirtualTime
 
 A100 = find_preset("A100-SXM4-80GB")
@@ -74,7 +74,7 @@ def test_times_and_energies_of_each_clock_are_the_true_ones(cv):
     assert step.energy_joules == pytest.approx(rank.truth("optimizer-step", 1410).energy_joules, rel=0.01)
 
 
-def test_an_instruction_that_was_held_up_does_not_spoil_the_energy_of_its_kind():
+def test_a_delayed_instruction_does_not_spoil_the_energy_of_its_kind():
     rank = Rank()
     rank.gpu.lock_sm_clock(1110)
     rank.profiler.begin()
@@ -86,7 +86,7 @@ def test_an_instruction_that_was_held_up_does_not_spoil_the_energy_of_its_kind()
             assert row.energy_joules == pytest.approx(rank.truth(row.kind, 1110).energy_joules, rel=0.01)
 
 
-def test_it_is_enough_after_so_many_of_each_and_twenty_steps_of_the_counter():
+def test_it_suffices_after_so_many_of_each_and_twenty_counter_steps():
     rank = Rank()
     rank.measure(1410, steps=2)
     assert not rank.is_enough(1410, 3), "too short"

@@ -21,9 +21,9 @@ BASELINE = Iteration(2.0, (1.9,), 1000.0, 0.01, 10.0)
 @pytest.fixture(autouse=True)
 def ranks_are_threads():
     """Signals are guarded against in the main thread only, which says so."""
-    logging.getLogger("zeus_core._process.restore").setLevel(logging.ERROR)
+    logging.getLogger("zeus_core.process.restore_registry").setLevel(logging.ERROR)
     yield
-    logging.getLogger("zeus_core._process.restore").setLevel(logging.NOTSET)
+    logging.getLogger("zeus_core.process.restore_registry").setLevel(logging.NOTSET)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_no_plan_is_deployed_on_gpus_that_idle(gpus_that_idle, caplog):
     assert run.first.result()["clock plan"].startswith("none: the predicted saving is within its error")
 
 
-def test_pipelines_that_may_wait_for_each_other_stay_at_the_original_clocks_until_one_does(gpus_that_idle):
+def test_mutually_waiting_pipelines_stay_at_original_clocks_until_one_waits(gpus_that_idle):
     run = Run(SimulatedJob(schedules.one_f_one_b(1, 8), works(1), pipelines=2), 160)
     assert run.course[-1] is Phase.REPLAYING
     assert set(run.first.clocks_mhz or run.first.latest["clocks"]) == {None}
@@ -71,7 +71,7 @@ def test_a_plan_that_costs_energy_is_withdrawn_with_the_reason(tmp_path, caplog)
     assert run.is_restored()
 
 
-def test_a_withdrawn_plan_stays_withdrawn_on_all_ranks_though_a_pipeline_waits_later(tmp_path):
+def test_a_withdrawn_plan_stays_withdrawn_though_a_pipeline_waits_later(tmp_path):
     plan_that_wastes(tmp_path / "plan.json")
     settings = PipelineFrequencySettings(slowdown_factor=9.0, plan_path=str(tmp_path / "plan.json"), quiet=True)
     job = SimulatedJob(
@@ -90,7 +90,7 @@ def measured(joules, uncertainty_joules=10.0):
     return Iteration(2.0, (1.9,), joules, 0.01, uncertainty_joules)
 
 
-def test_a_saving_is_the_mean_of_the_latest_comparisons_with_the_errors_of_both_sides():
+def test_a_saving_is_the_latest_comparisons_mean_with_errors_of_both_sides():
     watch = SavingWatch(None)
     assert watch.saving(BASELINE) is None
     for joules in (2000.0, 880.0, 920.0, 900.0, 890.0, 910.0):
@@ -101,7 +101,7 @@ def test_a_saving_is_the_mean_of_the_latest_comparisons_with_the_errors_of_both_
     assert watch.saving(Iteration(2.0, (1.9,), None)) is None
 
 
-def test_a_plan_is_doubted_when_it_costs_or_when_its_saving_would_have_shown():
+def test_a_plan_is_doubted_when_it_costs_or_lacks_a_visible_saving():
     costs, shows, too_early, hidden = (SavingWatch(Saving(100.0, 20.0)) for _ in range(4))
     costs.add(measured(1050.0))
     assert costs.is_doubtful(BASELINE)

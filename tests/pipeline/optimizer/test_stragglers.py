@@ -49,7 +49,7 @@ def test_the_straggler_itself_hurries(history):
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=20))
-def test_time_is_granted_after_three_slow_iterations_in_a_row_and_taken_back_at_once(is_slow):
+def test_time_is_granted_after_three_slow_iterations_and_withdrawn_at_once(is_slow):
     watch = StragglerWatch()
     for place, slow in enumerate(is_slow):
         allowed = watch.allow([at(1.0), at(1.5 if slow else 1.0)])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction
 from zeus_core.pipeline.profile.step_timeline import Timeline
-from zeus_core.ports._device_events import HostEvents
+from zeus_core.ports.device_events import HostEvents
 from zeus_core.testing import VirtualTime
 
 
@@ -123,7 +123,7 @@ def test_of_what_the_device_has_not_done_yet_nothing_is_told(time_source):
         )
     )
 )
-def test_spans_of_any_reports_are_in_order_within_the_step_and_do_not_overlap(reports):
+def test_spans_of_any_reports_are_in_order_within_the_step_without_overlap(reports):
     time_source = VirtualTime()
     timeline, steps = Timeline(HostEvents(time_source), stage=0), []
     for what, kind in reports:

@@ -21,9 +21,9 @@ LOWEST_FRACTION = 0.4  # of the power of waiting at the highest clock, at clock 
 @pytest.fixture(autouse=True)
 def ranks_are_threads():
     """Signals are guarded against in the main thread only, which says so."""
-    logging.getLogger("zeus_core._process.restore").setLevel(logging.ERROR)
+    logging.getLogger("zeus_core.process.restore_registry").setLevel(logging.ERROR)
     yield
-    logging.getLogger("zeus_core._process.restore").setLevel(logging.NOTSET)
+    logging.getLogger("zeus_core.process.restore_registry").setLevel(logging.NOTSET)
 
 
 class WaitingGpu(SimulatedGpu):

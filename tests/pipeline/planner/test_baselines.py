@@ -41,7 +41,7 @@ def test_the_highest_clocks_are_the_point_of_no_slowdown():
     assert plan.switches == 0
 
 
-def test_one_clock_is_one_clock_and_one_for_each_stage_is_one_for_each():
+def test_one_clock_is_a_single_one_and_per_stage_one_each():
     frontier = Frontier.from_profile(smooth_profile(3), schedules.one_f_one_b(3, 6))
     limit = 1.2 * frontier.highest_clock_point[0]
     one = baselines.global_clock_plan(frontier.problem, limit)
@@ -58,7 +58,7 @@ def test_too_little_time_is_an_error():
         baselines.stage_clocks_plan(problem, 0.1)
 
 
-def test_one_clock_per_stage_predicts_no_step_again_that_an_earlier_one_shows_to_be_worse():
+def test_one_clock_per_stage_repeats_no_step_known_to_be_worse():
     """Nearly all the time is predictions; a descent that predicts each step anew needs 1808 here."""
     problem = _CountingProblem(smooth_profile(8, clocks=40), schedules.one_f_one_b(8, 96))
     baselines.stage_clocks_plan(problem, 1.2 * problem.highest_clock_point[0])

@@ -51,7 +51,7 @@ print(Kernels(called, caller).call(caller, 1))
 """
 
 
-def test_a_function_is_compiled_again_when_only_one_that_it_calls_has_changed(tmp_path):
+def test_a_function_is_recompiled_when_only_one_it_calls_has_changed(tmp_path):
     pytest.importorskip("numba")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     environment.pop("ZEUS_WITHOUT_NUMBA", None)

@@ -154,7 +154,7 @@ def test_points_do_not_depend_on_the_order_they_are_asked_for():
         assert np.allclose(alone.start_seconds, together[time].start_seconds, rtol=0, atol=1e-12)
 
 
-def test_beyond_the_least_energy_more_time_is_used_only_where_it_passes_in_any_case():
+def test_beyond_the_least_energy_only_time_that_passes_anyway_is_used():
     frontier = Frontier.from_profile(smooth_profile(3), schedules.one_f_one_b(3, 4))
     best, later = frontier.least_energy_seconds, frontier.slowest_seconds
     assert best < later
@@ -216,7 +216,7 @@ def test_memory_is_linear_in_the_instructions():
 
 @settings(max_examples=40, **QUIET)
 @given(pipelines(), st.sampled_from([0.3, 0.03, 0.001]))
-def test_a_coarse_frontier_is_below_the_exact_one_by_no_more_than_its_precision(pipeline, precision):
+def test_a_coarse_frontier_is_below_the_exact_by_at_most_its_precision(pipeline, precision):
     exact = Frontier.from_profile(*pipeline)
     coarse = Frontier.from_profile(*pipeline, precision=precision)
     assert coarse.shortest_seconds == exact.shortest_seconds

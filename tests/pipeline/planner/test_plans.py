@@ -35,7 +35,7 @@ def check_replay(profile, plan):
 
 @settings(max_examples=100, **QUIET)
 @given(pipelines(), st.floats(0, 1.2))
-def test_a_plan_keeps_its_time_and_the_bound_and_is_run_as_predicted(pipeline, share):
+def test_a_plan_keeps_its_time_and_bound_and_runs_as_predicted(pipeline, share):
     profile, schedule = pipeline
     frontier = Frontier.from_profile(profile, schedule)
     shortest, best = frontier.shortest_seconds, frontier.least_energy_seconds
@@ -178,7 +178,7 @@ def test_many_plans_at_once_are_those_made_one_by_one():
 
 @pytest.mark.parametrize("dwell_seconds", [0.0, 0.3])
 @pytest.mark.parametrize("slowdown_factor", [1.0, 1.02])
-def test_switches_that_cost_time_are_fewer_and_the_iteration_still_keeps_its_time(slowdown_factor, dwell_seconds):
+def test_costly_switches_are_fewer_and_the_iteration_still_keeps_its_time(slowdown_factor, dwell_seconds):
     profile = smooth_profile(3, clocks=12)
     frontier = Frontier.from_profile(profile, schedules.one_f_one_b(3, 12))
     limit = slowdown_factor * frontier.highest_clock_point[0]
@@ -246,7 +246,7 @@ def test_a_plan_can_be_run_only_on_its_profile():
         plan.execution(smooth_profile(2, seed=1))
 
 
-def test_the_power_of_the_node_is_part_of_the_energy_and_makes_time_dearer():
+def test_the_nodes_power_is_part_of_energy_and_makes_time_dearer():
     """A plan that minimises what the GPUs take, where more time is free, takes more than one for the whole node."""
     schedule = schedules.one_f_one_b(3, 6)
     alone = Frontier.from_profile(smooth_profile(3), schedule)

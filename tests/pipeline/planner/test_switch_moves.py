@@ -31,7 +31,7 @@ def seconds_of(task, chosen):
 
 @settings(max_examples=150, **QUIET)
 @given(pipelines(), st.sampled_from([0.0, 0.02]), st.sampled_from([1.0, 1.05, 1.2, 2.0]), st.data())
-def test_no_part_is_refused_that_would_end_in_time_at_a_slower_clock(pipeline, switch_seconds, factor, data):
+def test_no_part_that_ends_in_time_at_a_slower_clock_is_refused(pipeline, switch_seconds, factor, data):
     problem = Frontier.from_profile(*pipeline).problem
     numbered = NumberedProblem.from_problem(problem)
     limit = factor * seconds_of(numbered.task, one_clock_per_rank(numbered.task))
@@ -55,7 +55,7 @@ def test_no_part_is_refused_that_would_end_in_time_at_a_slower_clock(pipeline, s
         assert may_fit(task, state, begin, stop, own, clock, switches)
 
 
-def test_the_part_that_goes_lower_is_as_long_as_its_rank_has_time():
+def test_the_lower_part_is_as_long_as_its_rank_has_time():
     profile = smooth_profile(4, noise=0.0)
     numbered = NumberedProblem.from_problem(Frontier.from_profile(profile, schedules.one_f_one_b(4, 12)).problem)
     highest = seconds_of(numbered.task, np.zeros(len(numbered.task.kind), np.int64))

@@ -24,7 +24,7 @@ def task_of(kinds, forward=OPTIONS, **price):
     return numbered.priced(10.0, False, SwitchPrice(**price))
 
 
-def test_a_clock_that_one_kind_lacks_is_left_alone_where_time_costs_nothing():
+def test_an_unsupported_clock_is_not_set_where_time_costs_nothing():
     task = task_of(("forward", "backward"), forward=OPTIONS[1:], seconds=0.005)
     for chosen in starts_by_prices(task, np.zeros(len(task.kind))):
         assert np.isfinite(run(task, chosen, RunState.for_task(task))[2])

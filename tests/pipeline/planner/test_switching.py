@@ -37,7 +37,7 @@ def scale_of(plan):
 
 @settings(max_examples=12, **QUIET)
 @given(pipelines(), prices, st.sampled_from([1.0, 1.02, 1.1, 1.5]))
-def test_a_plan_is_above_its_bound_and_takes_no_more_than_any_baseline(pipeline, price, factor):
+def test_a_plan_is_above_its_bound_and_costs_at_most_any_baseline(pipeline, price, factor):
     profile, schedule = pipeline
     frontier = Frontier.from_profile(profile, schedule)
     limit = factor * frontier.highest_clock_point[0]
@@ -86,7 +86,7 @@ def one_stage(*options, blocking_power_watts=80.0):
     )
 
 
-def test_a_plan_that_keeps_the_dwell_is_not_refused_where_switches_are_slow():
+def test_a_plan_that_keeps_the_dwell_is_accepted_with_slow_switches():
     forward, backward = ((1410, 0.1, 30.0), (1400, 0.11, 28.0)), ((1200, 0.1, 30.0), (1100, 0.11, 28.0))
     profile = one_stage(forward, backward)
     frontier = Frontier.from_profile(profile, schedules.gpipe(1, 1))

@@ -137,11 +137,11 @@ def answers(request, tmp_path_factory):
     return request.param, run_ranks(2, follow, tmp_path_factory.mktemp("megatron"), request.param)
 
 
-def test_losses_and_parameters_are_the_same_bit_by_bit_and_nothing_is_left(answers):
+def test_losses_and_parameters_are_bit_identical_and_nothing_remains(answers):
     assert [(answer.is_same, answer.is_left) for answer in answers[1]] == [(True, True)] * 2
 
 
-def test_the_instructions_are_those_of_the_schedule_then_the_all_reduce_and_the_optimizers_step(answers):
+def test_the_instructions_are_the_schedules_then_all_reduce_and_the_optimizers_step(answers):
     chunks, ranks = answers
     steps = [answer.told[1 : answer.told.index("step end")] for answer in ranks]
     for step in steps:
@@ -189,7 +189,7 @@ def test_without_megatron_lm_a_step_is_a_call_of_the_schedule(tmp_path):
         assert (told[0], told[-2].kind, told[-1]) == ("step begin", "all-reduce", "step end")
 
 
-def test_passes_that_megatron_hides_are_refused_by_name_and_training_is_the_same(tmp_path):
+def test_passes_hidden_by_megatron_are_refused_by_name_and_training_is_unchanged(tmp_path):
     scopes = ["full_iteration"], "full_iteration", ["attn"]
     options = [{"overlap_moe_expert_parallel_comm": True}, *({"cuda_graph_scope": scope} for scope in scopes), {}]
     for experts, graph, named_graph, part, usual in run_ranks(2, follow_with, tmp_path, 1, *options):
@@ -200,7 +200,7 @@ def test_passes_that_megatron_hides_are_refused_by_name_and_training_is_the_same
         assert part == usual == (True, True, [])
 
 
-def test_without_pipelines_training_is_the_same_and_the_log_says_why_nothing_is_planned(tmp_path):
+def test_without_pipelines_training_is_unchanged_and_the_log_gives_the_reason(tmp_path):
     (((is_same, is_told, messages),),) = run_ranks(1, follow_with, tmp_path, 1, {})
     assert (is_same, is_told) == (True, False)
     assert ["pipeline_model_parallel_size is 1" in message for message in messages] == [True]
@@ -211,7 +211,7 @@ def test_without_a_gpu_training_is_the_same(tmp_path, monkeypatch):
     assert run_ranks(2, attach_without_a_gpu, tmp_path, 1) == [(True, False)] * 2
 
 
-def test_each_rank_measures_its_own_gpu_and_says_what_its_profile_depends_on(tmp_path, monkeypatch):
+def test_each_rank_measures_its_gpu_and_reports_its_profiles_conditions(tmp_path, monkeypatch):
     monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:2")
     for rank, answer in enumerate(run_ranks(2, attach_to_simulated_gpus, tmp_path, 2)):
         is_same, gpu, identity, phase, end_phase = answer
@@ -238,7 +238,7 @@ def train_with_perseus(folder, chunks, times, steps):
 
 
 @pytest.mark.parametrize("chunks", CHUNKS)
-def test_a_plan_is_found_keeps_what_it_promises_and_changes_nothing_that_is_computed(tmp_path, chunks):
+def test_a_plan_keeps_its_promise_and_changes_nothing_that_is_computed(tmp_path, chunks):
     steps = 50
     run = Run(run_ranks(2, train_with_perseus, tmp_path, chunks, SharedTimes(2 * chunks, MICROBATCHES), steps))
     run.check_against(true_profile(2 * chunks, A100), run.records[0].latest["schedule"])

@@ -17,8 +17,8 @@ from zeus_core.pipeline.optimizer import Phase, PipelineFrequencySettings, Pipel
 from zeus_core.pipeline.schedules import gpipe, one_f_one_b
 from zeus_core.pipeline.taps import pipelining
 from zeus_core.pipeline.taps.pipelining import PipelineScheduleTap, attach, check_schedule
-from zeus_core.ports._device_events import HostEvents
-from zeus_core.ports._world import SoloWorld
+from zeus_core.ports.device_events import HostEvents
+from zeus_core.ports.world import SoloWorld
 from zeus_core.pytorch import torch_world
 
 MICROBATCHES = 8
@@ -284,7 +284,7 @@ def test_passes_that_functions_of_their_own_run_are_told_without_their_waits():
             assert set(answer.waited_while) == {None}, "no pass runs while its input is waited for"
 
 
-def test_a_custom_function_that_calls_the_methods_of_its_stage_is_one_pass(schedule):
+def test_a_custom_function_that_calls_its_stages_methods_is_one_pass(schedule):
     looped, recorder = make_schedule("ScheduleLoopedBFS", [0], 1), Recorder()
     tap = PipelineScheduleTap(looped, recorder)
 
@@ -454,7 +454,7 @@ def test_attaching_the_optimizer_itself_changes_nothing_that_is_computed(schedul
     assert attached.optimizer.phase is Phase.RESTING
 
 
-def test_the_shapes_of_the_passes_are_told_to_an_observer_that_takes_them(schedule):
+def test_the_shapes_of_passes_are_sent_to_an_observer_accepting_them(schedule):
     recorder = Recorder()
     recorder.works = []
     recorder.use_work = recorder.works.append

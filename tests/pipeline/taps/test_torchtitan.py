@@ -141,7 +141,7 @@ def train_with_and_without(is_own, has_gpu):
 
 
 @pytest.mark.parametrize("is_own", [False, OWN])
-def test_training_is_the_same_bit_by_bit_and_each_rank_has_its_gpu(monkeypatch, is_own):
+def test_training_is_bit_identical_and_each_rank_has_its_gpu(monkeypatch, is_own):
     monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:2")
     for rank, answer in enumerate(run_ranks(2, train_with_and_without, is_own, True)):
         identity = answer.pop("identity")
@@ -172,7 +172,7 @@ def train_to_the_plan(is_own, times):
 
 @pytest.mark.long
 @pytest.mark.parametrize("is_own", [False, OWN])
-def test_a_plan_is_found_keeps_what_it_promises_and_changes_nothing_that_is_computed(is_own):
+def test_a_plan_keeps_its_promise_and_changes_nothing_that_is_computed(is_own):
     run = Run(run_ranks(2, train_to_the_plan, is_own, SharedTimes(2, MICROBATCHES)))
     run.check_against(true_profile(2, A100), run.records[0].latest["schedule"])
     assert [record.losses for record in run.records] == run_ranks(2, train_to_the_plan, is_own, None)

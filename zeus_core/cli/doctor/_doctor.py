@@ -11,12 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._text import table, write
+from zeus_core.cli.text import table, write
 
 if TYPE_CHECKING:
     from zeus_core.cli.doctor import Check
-
-__all__ = ["SUMMARY", "add_arguments", "execute", "find_all"]
 
 SUMMARY = "Report what can be measured and set on this machine, and how to enable the rest"
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._text import readable
 from zeus_core.cli.doctor.check import Check
 from zeus_core.cli.doctor.nvidia import Driver
+from zeus_core.cli.text import readable
 from zeus_core.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
-
-__all__ = ["check_gpus", "find_gpus"]
 
 _SIMULATION = "ZEUS_SIMULATED_GPUS"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -54,7 +52,7 @@ def check_gpus(
 def _check_visible(
     gpus: Sequence[Gpu], no_gpus_because: str | None, driver: Driver, environment: Mapping[str, str]
 ) -> Check:
-    from zeus_core.device._silent import SilentGpu
+    from zeus_core.device.silent import SilentGpu
 
     answering = [gpu for gpu in gpus if not isinstance(gpu, SilentGpu)]
     names = ", ".join(dict.fromkeys(gpu.name for gpu in answering))

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._text import readable
 from zeus_core.cli.doctor.check import Check
+from zeus_core.cli.text import readable
 from zeus_core.settings.kinds import POWER_LIMIT
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
-
-__all__ = ["check_limits"]
 
 _NAME = POWER_LIMIT.words
 _STAT = Path("/proc/stat")

@@ -11,8 +11,6 @@ from typing import Any
 from zeus_core.cli.doctor.check import Check
 from zeus_core.errors import DeviceError
 
-__all__ = ["CONTAINER_MARKS", "Driver", "check_driver", "find_driver", "is_in_container"]
-
 CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
@@ -52,8 +50,8 @@ class Driver:
 
 def find_driver() -> Driver:
     """Ask the driver. Never raises, and does not wait for one that hangs."""
-    from zeus_core._process.deadline import OPEN_SECONDS
-    from zeus_core._process.parallel import ParallelCalls
+    from zeus_core.process.deadline import OPEN_SECONDS
+    from zeus_core.process.parallel import ParallelCalls
 
     try:
         return ParallelCalls().call_one_within(OPEN_SECONDS, 0, _find_driver)
@@ -64,7 +62,7 @@ def find_driver() -> Driver:
 
 
 def _find_driver() -> Driver:
-    from zeus_core.device.nvml._session import NvmlSession
+    from zeus_core.device.nvml.nvml_session import NvmlSession
 
     session = NvmlSession()
     uuids = session.read_uuids()

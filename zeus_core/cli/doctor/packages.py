@@ -14,8 +14,6 @@ from zeus_core import __version__
 from zeus_core.cli.doctor.check import Check
 from zeus_core.cli.doctor.nvidia import Driver
 
-__all__ = ["check_extras", "check_live_view", "check_python", "check_torch"]
-
 _BINDING = "nvidia-ml-py"
 _FOR_DEVELOPERS = frozenset({"dev", "docs", "all"})
 _CUDA_INDEX = "https://download.pytorch.org/whl/cu"

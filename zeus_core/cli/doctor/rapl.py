@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 from zeus_core.cli.doctor.check import Check
 
 if TYPE_CHECKING:
-    from zeus_core.device.rapl._powercap import ReadText
-
-__all__ = ["check_rapl"]
+    from zeus_core.device.rapl.powercap import ReadText
 
 
 def check_rapl(root: Path | None = None, read_text: ReadText | None = None) -> Check:
@@ -22,7 +20,7 @@ def check_rapl(root: Path | None = None, read_text: ReadText | None = None) -> C
         read_text: Reads a file; the function of the file system if None.
     """
     from zeus_core.device import discover_cpus
-    from zeus_core.device.rapl._powercap import POWERCAP_ROOT
+    from zeus_core.device.rapl.powercap import POWERCAP_ROOT
 
     readers = () if read_text is None else (read_text,)
     discovery = discover_cpus(root or POWERCAP_ROOT, *readers)

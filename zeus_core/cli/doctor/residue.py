@@ -8,14 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zeus_core.cli._restore import BY_ROOT
-from zeus_core.cli._text import readable
 from zeus_core.cli.doctor.check import Check
+from zeus_core.cli.text import readable
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
     from zeus_core.settings.entry import LedgerEntry
-
-__all__ = ["check_residue"]
 
 _NAME = "restored"
 

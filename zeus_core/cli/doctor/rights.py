@@ -17,15 +17,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._text import readable
 from zeus_core.cli.doctor.check import Check
 from zeus_core.cli.doctor.nvidia import is_in_container
+from zeus_core.cli.text import readable
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
-
-__all__ = ["Rights", "check_clock_rights", "check_limit_rights", "read_rights"]
 
 _CAP_SYS_ADMIN = 21  # <linux/capability.h>
 _ALL_IDS = "4294967295"
@@ -112,7 +110,7 @@ def _check(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
 
 def _check_daemon(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
     """Check what the daemon changes for this process, which may change nothing itself."""
-    from zeus_core.device.remote._client import RemoteControl
+    from zeus_core.device.remote.client import RemoteControl
     from zeus_core.errors import DeviceError
 
     allowed: list[str] = []

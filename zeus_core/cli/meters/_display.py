@@ -11,10 +11,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, TextIO
 
-from zeus_core.cli._text import write
+from zeus_core.cli.text import write
 from zeus_core.ports import TimeSource
-
-__all__ = ["Display", "LineDisplay", "LiveDisplay", "make_display", "ticks"]
 
 _WIDTH = 12  # of a column: "123456.7 J" and two spaces
 

@@ -8,17 +8,15 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._arguments import add_gpus, add_period, seconds
-from zeus_core.cli._text import joules, write
+from zeus_core.cli.arguments import add_gpus, add_period, seconds
 from zeus_core.cli.meters._display import make_display, ticks
 from zeus_core.cli.meters.energy_totals import summarize
+from zeus_core.cli.text import joules, write
 from zeus_core.errors import NoDeviceError
 from zeus_core.measurement import DeviceEnergy, Measurement
 
 if TYPE_CHECKING:
     from zeus_core.cli.meters.metering import MachineMeter
-
-__all__ = ["SUMMARY", "add_arguments", "execute"]
 
 SUMMARY = "Measure the energy of GPUs and CPUs until Ctrl-C"
 

@@ -8,16 +8,14 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._arguments import add_gpus, add_period, check_gpu_indices, count, notes_on_silent
-from zeus_core.cli._text import watts
+from zeus_core.cli.arguments import add_gpus, add_period, check_gpu_indices, count, notes_on_silent
 from zeus_core.cli.meters._display import make_display, ticks
+from zeus_core.cli.text import watts
 from zeus_core.errors import DeviceError
-from zeus_core.ports._time_source import MonotonicTime
+from zeus_core.ports.time_source import MonotonicTime
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
-
-__all__ = ["SUMMARY", "PowerReader", "add_arguments", "execute"]
 
 SUMMARY = "Show the power of the GPUs until Ctrl-C"
 

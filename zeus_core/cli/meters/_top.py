@@ -11,16 +11,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._arguments import add_gpus, add_period, check_gpu_indices, notes_on_silent
-from zeus_core.cli._text import NOT_MEASURED, readable, table, write
+from zeus_core.cli.arguments import add_gpus, add_period, check_gpu_indices, notes_on_silent
 from zeus_core.cli.meters._display import ticks
-from zeus_core.ports._time_source import MonotonicTime
+from zeus_core.cli.text import NOT_MEASURED, readable, table, write
+from zeus_core.ports.time_source import MonotonicTime
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
     from zeus_core.settings.entry import LedgerEntry
-
-__all__ = ["SUMMARY", "add_arguments", "execute"]
 
 SUMMARY = "Show power, limits, clocks and who controls them, until Ctrl-C"
 

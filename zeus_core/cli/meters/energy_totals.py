@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zeus_core._codec import encode
-from zeus_core._units import kilowatt_hours_from_joules
-from zeus_core.cli._text import joules, table, watts
+from zeus_core.cli.text import joules, table, watts
+from zeus_core.codec import encode
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
-
-__all__ = ["devices_to_json", "known_total", "summarize", "total_to_json"]
+from zeus_core.units import kilowatt_hours_from_joules
 
 
 def devices_to_json(measurement: Measurement, names: Mapping[Device, str]) -> list[dict[str, Any]]:

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._arguments import check_gpu_indices, notes_on_silent
+from zeus_core.cli.arguments import check_gpu_indices, notes_on_silent
 from zeus_core.errors import DeviceError
 
 if TYPE_CHECKING:
     from zeus_core.device import CpuDiscovery, Gpu
     from zeus_core.measurement import Device, Measurement
     from zeus_core.monitor import ZeusMonitor
-
-__all__ = ["MachineMeter", "open_meter"]
 
 
 @dataclass(frozen=True)

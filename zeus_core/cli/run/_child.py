@@ -31,8 +31,6 @@ from contextlib import contextmanager
 
 from zeus_core.errors import ZeusError
 
-__all__ = ["CommandError", "blocked_signals", "end_like", "spawn", "wait_for"]
-
 _SI_KERNEL = 0x80  # <asm-generic/siginfo.h>
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # the exit codes of shells
 

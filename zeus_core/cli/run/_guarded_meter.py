@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
     from zeus_core.measurement import Device, Measurement
 
-__all__ = ["GuardedMeter", "within"]
-
 # Both trade the energy of a slow driver's machine for a command that starts and ends on time.
 _PATIENCE_SECONDS = 60.0  # without persistence mode, the driver first initializes every board, about 20 s for eight
 _EDGE_SECONDS = 10.0  # for one reading, at the start and at the end of the command

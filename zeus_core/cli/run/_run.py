@@ -11,17 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._arguments import add_gpus
-from zeus_core.cli._electricity import add_electricity, electricity_from
-from zeus_core.cli._text import write
+from zeus_core.cli._electricity_arguments import add_electricity, electricity_from
+from zeus_core.cli.arguments import add_gpus
 from zeus_core.cli.run._run_record import RunRecord, check_writable, write_record
+from zeus_core.cli.text import write
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.measurement import Measurement
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._guarded_meter import GuardedMeter
-
-__all__ = ["SUMMARY", "add_arguments", "execute", "run_measured"]
 
 SUMMARY = "Run a command and measure the energy of GPUs and CPUs meanwhile"
 

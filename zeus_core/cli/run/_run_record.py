@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._documents import JsonFormat
-from zeus_core._files import follow_own_links, is_special, write_atomically
 from zeus_core.cli.meters.energy_totals import devices_to_json, summarize, total_to_json
 from zeus_core.errors import UsageError
+from zeus_core.files import follow_own_links, is_special, write_atomically
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.measurement import Device, Measurement
-
-__all__ = ["RunRecord", "check_writable", "write_record"]
 
 _FORMAT = JsonFormat("zeus-core run", 1)
 _MAX_COMMAND_CHARACTERS = 100  # of the summary; the file holds the whole command

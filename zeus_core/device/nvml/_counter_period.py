@@ -8,8 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["watch_counter_period_seconds"]
-
 _MAX_WATCH_SECONDS = 0.25  # two updates of the slowest known counter (100 ms); more would delay the first window
 _POLL_SECONDS = 0.001  # a twentieth of the shortest known period; a reading takes 0.05 ms or more
 _ENOUGH_UPDATES = 7  # the error of two edges, 2 ms, over six periods of 20 ms is 2 %

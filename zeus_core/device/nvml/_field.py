@@ -9,8 +9,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-__all__ = ["FieldReader"]
-
 _VALUE_BYTES = 40
 _HEAD = struct.Struct("=II")  # fieldId, scopeId
 _ANSWER = struct.Struct("=28xII")  # behind timestamp, latency and valueType: nvmlReturn, the value as unsigned int

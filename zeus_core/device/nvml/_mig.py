@@ -7,11 +7,9 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from zeus_core.device._retry import retried
-from zeus_core.device.nvml._session import NvmlSession
+from zeus_core.device.nvml.nvml_session import NvmlSession
+from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError
-
-__all__ = ["MigProcess", "read_other_processes"]
 
 
 class MigProcess(NamedTuple):

@@ -6,15 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core._process.deadline import CALL_SECONDS, RESTORE_SECONDS
-from zeus_core._process.parallel import ParallelCalls
-from zeus_core.device.rapl._powercap import read_file
+from zeus_core.device.rapl.powercap import read_file
 from zeus_core.errors import DeviceError, PermissionDeniedError
+from zeus_core.process.deadline import CALL_SECONDS, RESTORE_SECONDS
+from zeus_core.process.parallel import ParallelCalls
 
 if TYPE_CHECKING:
-    from zeus_core.device.remote._client import DaemonConnection
-
-__all__ = ["direct_or_daemon"]
+    from zeus_core.device.remote.client import DaemonConnection
 
 
 class _DirectOrDaemon:
@@ -45,7 +43,7 @@ class _DirectOrDaemon:
     def _ask(self, zone: str) -> int:
         """Return the microjoules of a zone. Raises `DeviceError`."""
         if self._connection is None:
-            from zeus_core.device.remote._client import DaemonConnection
+            from zeus_core.device.remote.client import DaemonConnection
 
             self._connection = DaemonConnection()
         # Longer than anybody waits: a daemon that does not answer occupies the thread, and is not asked meanwhile.

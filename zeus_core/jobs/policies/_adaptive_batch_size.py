@@ -9,12 +9,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from zeus_core._validate import checked_number
 from zeus_core.jobs.policies._gaussian_process import Array, Kernel, posterior
 from zeus_core.jobs.policies._observed_runs import History
 from zeus_core.jobs.policies.batch_size_policy import BatchProblem, BatchProposal, BatchRun, feasible_sizes
-
-__all__ = ["AdaptiveBatchSize"]
+from zeus_core.validate import checked_number
 
 # Epochs are constant below the critical batch size and proportional to it above (McCandlish et al. 2018), and the cost
 # of an epoch falls at most in proportion. So each changes by 0 to 0.7 in the logarithm per doubling: by these kernels,

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Kernel", "Observation", "posterior"]
-
 Array = npt.NDArray[np.float64]
 
 _MAX_PASSES = 20  # over the censored observations; five settle two neighbours, and each pass takes microseconds

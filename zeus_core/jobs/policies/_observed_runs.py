@@ -12,8 +12,6 @@ from itertools import pairwise
 from zeus_core.jobs.policies._gaussian_process import Observation
 from zeus_core.jobs.policies.batch_size_policy import BatchProblem, BatchRun
 
-__all__ = ["History"]
-
 # Epochs to a target scatter by up to 14 % from seed to seed (Zeus, NSDI'23, section 2); taken as if it had been seen in
 # so many pairs of runs.
 _EPOCH_DEVIATION, _PRIOR_COUNT = 0.14, 4

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, Protocol, get_args
 
-from zeus_core._validate import (
+from zeus_core.errors import UsageError
+from zeus_core.validate import (
     checked_list,
     checked_mapping,
     checked_number,
@@ -17,9 +18,6 @@ from zeus_core._validate import (
     checked_whole_number,
     shown,
 )
-from zeus_core.errors import UsageError
-
-__all__ = ["BatchProblem", "BatchProposal", "BatchRun", "BatchSizePolicy", "Outcome", "feasible_sizes"]
 
 Outcome = Literal["reached", "stopped", "infeasible", "failed", "running"]
 

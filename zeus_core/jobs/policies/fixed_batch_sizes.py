@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from zeus_core.jobs.policies.batch_size_policy import BatchProblem, BatchProposal, BatchRun, feasible_sizes
 
-__all__ = ["DefaultBatchSize", "GridBatchSize"]
-
 _STOP_FACTOR = 2.0  # as the published policy
 
 

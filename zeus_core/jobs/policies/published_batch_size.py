@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from zeus_core._validate import checked_number, checked_whole_number
 from zeus_core.jobs.policies.batch_size_policy import BatchProblem, BatchProposal, BatchRun, feasible_sizes
-
-__all__ = ["PublishedBatchSize"]
+from zeus_core.validate import checked_number, checked_whole_number
 
 _PRIOR_DEVIATION, _PRIOR_COUNT = 0.1, 1  # of a cost, relative: seeds scatter by a tenth, as if that had been seen once
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from zeus_core.jobs.replay.policy_comparison import PolicyResult
 from zeus_core.report.figure import new_figure, write_figure
 
-__all__ = ["draw_regrets", "regret_table"]
-
 
 def regret_table(results: Sequence[PolicyResult]) -> str:
     """Return the mean cumulative regret of each policy, over all jobs and for each, as a table.

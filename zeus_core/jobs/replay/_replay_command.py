@@ -9,18 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core._validate import shown
-from zeus_core.cli._arguments import count, number, path
-from zeus_core.cli._text import write
+from zeus_core.cli.arguments import count, number, path
+from zeus_core.cli.text import write
 from zeus_core.errors import UsageError
+from zeus_core.validate import shown
 
 if TYPE_CHECKING:
     from zeus_core.jobs.policies import BatchSizePolicy
     from zeus_core.jobs.replay._workload import SearchFactory
     from zeus_core.jobs.replay.job_replay import Contestant
     from zeus_core.jobs.replay.traces import RecordedJob
-
-__all__ = ["SUMMARY", "add_arguments", "execute"]
 
 SUMMARY = "Replay policies for the batch size of recurring jobs on recorded trainings"
 

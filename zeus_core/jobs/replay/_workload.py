@@ -10,9 +10,7 @@ from functools import cached_property
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.search import Search, Trial
-from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement, ZeusCost
-
-__all__ = ["EpochAtLimit", "RecordedSize", "SearchFactory", "SearchedEpoch", "Workload"]
+from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement, ZeusCost
 
 SearchFactory = Callable[[Sequence[int], OptimumSelector], Search]
 

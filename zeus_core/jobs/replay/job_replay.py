@@ -15,8 +15,6 @@ from zeus_core.jobs.replay._workload import EpochAtLimit, SearchedEpoch, SearchF
 from zeus_core.jobs.replay.traces import Submission
 from zeus_core.search import GridSearch
 
-__all__ = ["Contestant", "Replay", "ReplayedRun", "replay"]
-
 _MAX_TRIES = 20  # of a recurrence, as in the published simulation
 _ROUNDING = 1e-9  # a cost is a sum of floats: an epoch that just fits into its bound fits
 

@@ -9,14 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zeus_core._files import write_atomically
 from zeus_core.errors import UsageError
+from zeus_core.files import write_atomically
 from zeus_core.jobs.replay._workload import SearchFactory, Workload
 from zeus_core.jobs.replay.job_replay import Contestant, Replay, replay
 from zeus_core.jobs.replay.traces import Submission
 from zeus_core.search import GridSearch
-
-__all__ = ["PolicyResult", "compare_policies", "write_runs"]
 
 _COLUMNS = (
     *("job", "gpu_model", "policy", "seed", "group", "recurrence", "batch_size", "power_limit", "outcome", "epochs"),

@@ -9,11 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zeus_core._validate import checked_number, checked_path, checked_whole_number, shown
 from zeus_core.errors import UsageError
 from zeus_core.jobs.replay._workload import EpochAtLimit, RecordedSize, Workload
-
-__all__ = ["RecordedJob", "Submission", "read_submissions", "read_workloads"]
+from zeus_core.validate import checked_number, checked_path, checked_whole_number, shown
 
 _KEYS = ("dataset", "network", "optimizer")
 _TRAIN = (*_KEYS, "batch_size", "target_metric", "target_epoch")

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zeus_core._validate import checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation._allocation_problem import Problem
 from zeus_core.mixed.allocation._goal import Goal
 from zeus_core.mixed.allocation._solver import solve
 from zeus_core.mixed.allocation.allocation_plan import AllocationPlan, checked_devices, checked_reduce_seconds
 from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOptions, checked_global_batch
-from zeus_core.search._objectives import Objective, ZeusCost
-
-__all__ = ["allocate"]
+from zeus_core.search.objectives import Objective, ZeusCost
+from zeus_core.validate import checked_whole_number
 
 
 def allocate(

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     _Numbers = NDArray[np.float64]
     _Units = NDArray[np.int64]
 
-__all__ = ["Problem", "Relaxed"]
-
 _ROUNDING = 1e-12  # sums of a thousand costs are off by less, relatively
 _MAX_LOSS = 1e-8  # of a bound, by a price that is not quite the best; a better one takes longer
 _MAX_TABLE = 2_000_000  # numbers, each of which takes 8 bytes; twice

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     _Numbers = NDArray[np.float64]
     _Units = NDArray[np.int64]
 
-__all__ = ["Combined", "combine"]
-
 _MAX_COMBINED = 96  # devices; the gap of more is small without, and the time would be long
 _MAX_BATCHES = 4096  # of one device, that are looked at one by one
 _MAX_COMBINATIONS = 1_500_000  # looked at for all devices together: some 0.15 s

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeus_core._validate import checked_number, checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation.device_options import MAX_BATCH, MAX_WATTS, DeviceOption
+from zeus_core.validate import checked_number, checked_whole_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     _Numbers = NDArray[np.float64]
-
-__all__ = ["MeasuredBatch", "fitted_option"]
 
 # Single measurements in public sweeps (Zeus, NSDI'23) scatter by 1 to 3 %. A floor must explain more than that.
 _SCATTER = 0.01

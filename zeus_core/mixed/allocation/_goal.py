@@ -6,13 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from zeus_core._validate import checked_object, shown
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
 from zeus_core.mixed.allocation.device_options import DeviceOptions
-from zeus_core.search._objectives import Objective, PowerLimitMeasurement
-
-__all__ = ["Goal"]
+from zeus_core.search.objectives import Objective, PowerLimitMeasurement
+from zeus_core.validate import checked_object, shown
 
 _WANTED = (
     "an Objective whose cost is a weighted sum of energy and time, such as Energy(), Time(), ZeusCost(eta_knob=0.5) or "

@@ -14,12 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from zeus_core._validate import checked_mapping, checked_text, checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation._fit import MeasuredBatch
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK
-
-__all__ = ["Table", "read_table"]
+from zeus_core.validate import checked_mapping, checked_text, checked_whole_number
 
 _NAMES = {
     "batch": ("batch_size", "batch"),

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     _Numbers = NDArray[np.float64]
     _Units = NDArray[np.int64]
 
-__all__ = ["Solution", "solve"]
-
 _FIRST_INTERVALS = 32
 _FIRST_PLANS = 3  # at the most promising of these, so that a bound is enough for most intervals
 _MAX_EXACT = 32  # devices; for more it takes over a second to show that a plan is the best one

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from zeus_core._codec import decode, encode
 from zeus_core._documents import JsonFormat
-from zeus_core._files import is_special
-from zeus_core._validate import (
+from zeus_core.codec import decode, encode
+from zeus_core.errors import UsageError
+from zeus_core.files import is_special
+from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOptions, checked_kind
+from zeus_core.validate import (
     checked_flag,
     checked_instance,
     checked_list,
@@ -20,10 +22,6 @@ from zeus_core._validate import (
     checked_text,
     checked_whole_number,
 )
-from zeus_core.errors import UsageError
-from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOptions, checked_kind
-
-__all__ = ["AllocationPlan", "RankShare", "checked_devices", "checked_reduce_seconds", "read_plan", "write_plan"]
 
 _FORMAT = JsonFormat("zeus-core allocation plan", 1)
 

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from zeus_core._validate import (
+from zeus_core.errors import UsageError
+from zeus_core.settings.kinds import KINDS, POWER_LIMIT, Kind
+from zeus_core.validate import (
     checked_instance,
     checked_list,
     checked_number,
@@ -14,10 +16,6 @@ from zeus_core._validate import (
     checked_text,
     checked_whole_number,
 )
-from zeus_core.errors import UsageError
-from zeus_core.settings.kinds import KINDS, POWER_LIMIT, Kind
-
-__all__ = ["MAX_BATCH", "MAX_WATTS", "DeviceOption", "DeviceOptions", "checked_global_batch", "checked_kind"]
 
 # Sums and products of larger numbers overflow, or lose the digits that plans differ by.
 _MAX_SECONDS = MAX_WATTS = 1e9

@@ -11,9 +11,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from zeus_core._codec import decode, encode
 from zeus_core._documents import JsonFormat, JsonStore
-from zeus_core._validate import (
+from zeus_core.codec import decode, encode
+from zeus_core.errors import UsageError
+from zeus_core.mixed.allocation._fit import MeasuredBatch, fitted_option
+from zeus_core.mixed.allocation._measured_steps_csv import read_table
+from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOption, DeviceOptions, checked_kind
+from zeus_core.validate import (
     checked_instance,
     checked_list,
     checked_number,
@@ -21,12 +25,6 @@ from zeus_core._validate import (
     checked_text,
     checked_whole_number,
 )
-from zeus_core.errors import UsageError
-from zeus_core.mixed.allocation._fit import MeasuredBatch, fitted_option
-from zeus_core.mixed.allocation._measured_steps_csv import read_table
-from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOption, DeviceOptions, checked_kind
-
-__all__ = ["DeviceProfile", "keep_profile", "kept_profile"]
 
 _FORMAT = JsonFormat("zeus-core device profile", 1)
 

@@ -9,8 +9,6 @@ from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation._fit import MeasuredBatch
 from zeus_core.mixed.allocation.device_profile import DeviceProfile
 
-__all__ = ["MeasuredWindow", "profile_of_windows", "split_in_proportion", "trial_splits"]
-
 # Every other rank gets three times the samples of its neighbours, and then the reverse: two sizes far apart for a line,
 # and a third that shows whether it is one. Larger ones would need more memory than people leave free, unless they say
 # how much there is: then five times, so that a GPU twice as quick as the mean of all gets what suits it.

@@ -9,9 +9,7 @@ from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation._goal import Goal
 from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
 from zeus_core.mixed.allocation.device_options import DeviceOption, DeviceOptions, checked_global_batch
-from zeus_core.search._objectives import Objective
-
-__all__ = ["even_plan", "proportional_plan"]
+from zeus_core.search.objectives import Objective
 
 
 def even_plan(

@@ -8,13 +8,11 @@ from typing import NamedTuple
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
-from zeus_core.optimizer._global_setting._limiter import Limiter
-from zeus_core.optimizer._global_setting._phases import Phase
-from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
+from zeus_core.optimizer.global_setting.limiter import Limiter
+from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.kinds import Kind
-
-__all__ = ["CommonLevel", "Hold", "common_level"]
 
 
 class CommonLevel(NamedTuple):

@@ -12,14 +12,12 @@ from zeus_core.mixed.levelling._own_work import OwnWork
 from zeus_core.mixed.levelling._waiting_joules import Observation
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.clock_sampler import ClockSampler
-from zeus_core.ports._exchange import Exchange
+from zeus_core.ports.exchange import Exchange
 from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.kinds import SM_CLOCK, Kind
 
 if TYPE_CHECKING:
     from zeus_core.mixed.levelling._leveller import Leveller
-
-__all__ = ["LevelledTraining"]
 
 # The ranks exchange the times of their steps as often as takes at most this share of the time of training. Over gloo an
 # exchange takes 0.2 to 1 ms, so that steps of 0.5 s are exchanged one by one.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     _Numbers = NDArray[np.float64]
     _Places = NDArray[np.int64]
 
-__all__ = ["Leveller", "mean_longest"]
-
 
 # The longest of several times that scatter is longer than the longest of their means: ranks that are exactly level make
 # steps longer. The promise is 0.002 of a step, for the mean of each run. Settings are chosen such that steps get longer

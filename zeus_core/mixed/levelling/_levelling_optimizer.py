@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal, TypeVar, get_args
 
-from zeus_core._validate import checked_flag, checked_function, checked_instance, checked_number, checked_one_of
 from zeus_core.adapters import contained
-from zeus_core.adapters._contained import log_fault
-from zeus_core.adapters._result import show_result
+from zeus_core.adapters.contained import log_fault
+from zeus_core.adapters.result import show_result
 from zeus_core.errors import UsageError
 from zeus_core.events import (
     EpochBegin,
@@ -29,16 +28,15 @@ from zeus_core.mixed.levelling._hold import CommonLevel, common_level
 from zeus_core.mixed.levelling._levelled_training import LevelledTraining
 from zeus_core.mixed.levelling._own_work import OwnWork
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._no_monitor import checked_monitor
-from zeus_core.optimizer._global_setting._search_optimizer import SearchOptimizer
-from zeus_core.optimizer._global_setting._search_options import kinds_of
+from zeus_core.monitor.no_monitor import checked_monitor
+from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
+from zeus_core.optimizer.global_setting.search_options import kinds_of
 from zeus_core.ports import DeviceEvent, DeviceEvents, World
-from zeus_core.ports._device_events import HostEvents
-from zeus_core.ports._exchange import Exchange
-from zeus_core.ports._world import checked_world
+from zeus_core.ports.device_events import HostEvents
+from zeus_core.ports.exchange import Exchange
+from zeus_core.ports.world import checked_world
 from zeus_core.settings.holders import user_of
-
-__all__ = ["LevellingOptimizer"]
+from zeus_core.validate import checked_flag, checked_function, checked_instance, checked_number, checked_one_of
 
 LevelKnob = Literal["clock", "power limit"]
 LevelMode = Literal["level", "observe"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from zeus_core.ports import DeviceEvent
 
-__all__ = ["OwnWork"]
-
 
 class OwnWork:
     """The parts of a step in which a rank works, between events of its device.

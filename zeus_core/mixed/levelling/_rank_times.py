@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     _Numbers = NDArray[np.float64]
     _Flags = NDArray[np.bool_]
 
-__all__ = ["RankTimes"]
-
 _SHIFT_STEPS = 3  # in a row, all early or all late: one alone is a stray step, such as a slow batch
 _SHIFT_ERRORS = 4.0  # by chance, a step is farther off than that once in 16,000, and three in a row never are
 _MIN_SHIFT_FRACTION = 0.01
@@ -25,7 +23,7 @@ _WEIGHED_STEPS = 64
 
 # A setting bounds the speed: at a clock that is lower by 5 % work takes at most 5 % longer, and less if it waits for
 # memory. A power limit lengthens it by less than half of the fraction that it is lowered by near the highest limit of a
-# board, and by up to twice that near its lowest (`zeus_core/device/simulated/_presets.py`, fitted to public
+# board, and by up to twice that near its lowest (`zeus_core/device/simulated/presets.py`, fitted to public
 # measurements). So the exponent of a rank is taken to be the middle one, within its standard deviation, until it is
 # measured, and always lies between the lowest and the highest.
 _CLOCK_EXPONENTS = 0.1, 0.9, 1.0

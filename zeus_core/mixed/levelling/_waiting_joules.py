@@ -7,11 +7,9 @@ from typing import NamedTuple
 
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.ports._exchange import Exchange
-from zeus_core.search._objectives import Energy
-from zeus_core.search._trial import Trial
-
-__all__ = ["Observation", "PredictedSaving", "predicted_saving"]
+from zeus_core.ports.exchange import Exchange
+from zeus_core.search.objectives import Energy
+from zeus_core.search.trial import Trial
 
 # The power while waiting in a collective, over that of work: 40 to 60 % on measured GPUs, and NCCL spins. The lowest
 # and the highest are those of an idle GPU, and of one that takes as much as at work.
@@ -48,7 +46,7 @@ def predicted_saving(
         joules: The energy of a step.
         clocks_mhz: The clock that it runs at, and then the lower ones.
     """
-    from zeus_core.search._adaptive_search import AdaptiveSearch  # needs numpy
+    from zeus_core.search.adaptive_search import AdaptiveSearch  # needs numpy
 
     waiting = max(step_seconds - own_seconds, 0.0) / own_seconds
     place = _lowest(clocks_mhz, clocks_mhz[0] * own_seconds / slowest_seconds)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from zeus_core._codec import decode, encode
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation import AllocationPlan
 from zeus_core.mixed.allocation.trial_windows import profile_of_windows
@@ -28,9 +28,7 @@ from zeus_core.mixed.pytorch._trial_schedule import SETTLING_STEPS, Trial, Trial
 from zeus_core.mixed.pytorch._tried_limits import TriedLimits
 from zeus_core.mixed.pytorch.uneven_sampler import UnevenBatchSampler
 from zeus_core.ports import World
-from zeus_core.ports._exchange import Exchange
-
-__all__ = ["AllocationRun"]
+from zeus_core.ports.exchange import Exchange
 
 # The first steps of a training are slow: memory is allocated, and kernels are chosen or compiled.
 _WARM_UP_STEPS = 5

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from zeus_core._validate import (
+from zeus_core.mixed.allocation import AllocationPlan, DeviceProfile
+from zeus_core.mixed.allocation.device_options import checked_global_batch
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.search.objectives import Objective
+from zeus_core.validate import (
     checked_list,
     checked_number,
     checked_object,
@@ -13,12 +17,6 @@ from zeus_core._validate import (
     checked_text,
     checked_whole_number,
 )
-from zeus_core.mixed.allocation import AllocationPlan, DeviceProfile
-from zeus_core.mixed.allocation.device_options import checked_global_batch
-from zeus_core.monitor import ZeusMonitor
-from zeus_core.search._objectives import Objective
-
-__all__ = ["BatchAllocation"]
 
 
 class BatchAllocation:

@@ -8,7 +8,13 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from zeus_core._validate import (
+from zeus_core.errors import UsageError
+from zeus_core.mixed.pytorch.uneven_sampler import EpochOrder, UnevenBatchSampler
+from zeus_core.mixed.pytorch.uneven_training import AnyBatches, PendingWeight, TokenCounter, UnevenTraining
+from zeus_core.ports import World
+from zeus_core.pytorch.plain_loop import PlainLoop
+from zeus_core.pytorch.training_loop import scaled
+from zeus_core.validate import (
     checked_flag,
     checked_instance,
     checked_mapping,
@@ -16,14 +22,6 @@ from zeus_core._validate import (
     checked_whole_number,
     shown,
 )
-from zeus_core.errors import UsageError
-from zeus_core.mixed.pytorch.uneven_sampler import EpochOrder, UnevenBatchSampler
-from zeus_core.mixed.pytorch.uneven_training import AnyBatches, PendingWeight, TokenCounter, UnevenTraining
-from zeus_core.ports import World
-from zeus_core.pytorch._plain_loop import PlainLoop
-from zeus_core.pytorch._training_loop import scaled
-
-__all__ = ["UnevenBatches", "UnevenLoader"]
 
 _MAX_SEED = 2**62  # a seed plus an epoch must still be one
 

@@ -13,10 +13,8 @@ from zeus_core.mixed.allocation.trial_windows import MeasuredWindow
 from zeus_core.mixed.pytorch._trial_schedule import Trial
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import DeviceEvent, DeviceEvents
-from zeus_core.ports._device_events import HostEvents
-from zeus_core.pytorch._device_events import device_events_for
-
-__all__ = ["StepWindow", "events_of"]
+from zeus_core.ports.device_events import HostEvents
+from zeus_core.pytorch.torch_events import device_events_for
 
 _WINDOW = "zeus_core.batch_allocation"
 

@@ -18,8 +18,6 @@ from zeus_core.mixed.pytorch._tried_limits import TriedLimits
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import DeviceEvents
 
-__all__ = ["TrialMeasurements"]
-
 # How long every other rank is kept waiting, to learn what its GPU takes meanwhile: 20 times the updates of a counter.
 _BLOCKED_SECONDS = 2.0
 _USED_FRACTION = 0.95  # of the memory; the rest is lost between blocks, and in workspaces of kernels

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["SETTLING_STEPS", "Trial", "TrialSchedule", "trials_of"]
-
 SETTLING_STEPS = 1  # after a change of the split: the ranks have not yet waited for each other as they will
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from zeus_core._process.deadline import CALL_SECONDS
-from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
+from zeus_core.process.deadline import CALL_SECONDS
+from zeus_core.process.parallel import ParallelCalls
 from zeus_core.settings import PowerLimitKnob
-
-__all__ = ["TriedLimits"]
 
 _STEP_WATTS = 5  # of the knob: limits are rounded to it, which moves no optimum that anybody could measure
 

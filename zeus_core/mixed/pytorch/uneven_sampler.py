@@ -9,11 +9,9 @@ from typing import Protocol
 import torch
 from torch.utils.data import Sampler
 
-from zeus_core._validate import checked_list, checked_whole_number, shown
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation.trial_windows import split_in_proportion
-
-__all__ = ["EpochOrder", "UnevenBatchSampler", "checked_batches"]
+from zeus_core.validate import checked_list, checked_whole_number, shown
 
 _SHUFFLED_AT_ONCE = 1024  # indices that are turned into Python numbers in one piece: 100 M in one take 4 GB
 

@@ -10,24 +10,15 @@ import torch
 import torch.distributed
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
-from zeus_core._validate import checked_function
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation import AllocationPlan
 from zeus_core.mixed.pytorch._allocation_run import AllocationRun
 from zeus_core.mixed.pytorch._batch_allocation import BatchAllocation
 from zeus_core.mixed.pytorch.uneven_sampler import IndexOrder, UnevenBatchSampler, checked_batches
 from zeus_core.ports import World
-from zeus_core.ports._exchange import Exchange
-from zeus_core.pytorch._training_loop import TrainingLoop, Weight
-
-__all__ = [
-    "AnyBatches",
-    "PendingWeight",
-    "TokenCounter",
-    "UnevenTraining",
-    "check_total",
-    "checked_given",
-]
+from zeus_core.ports.exchange import Exchange
+from zeus_core.pytorch.training_loop import TrainingLoop, Weight
+from zeus_core.validate import checked_function
 
 AnyBatches = Sequence[int] | AllocationPlan | BatchAllocation
 TokenCounter: TypeAlias = Callable[[Any], "int | torch.Tensor"]

@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 
-from zeus_core._validate import checked_instance
 from zeus_core.adapters import contained
 from zeus_core.errors import UsageError
 from zeus_core.mixed.levelling import LevellingOptimizer
-from zeus_core.pytorch._device_events import device_events_for
-
-__all__ = ["TrainingWork", "WorkReports", "report_work_end"]
+from zeus_core.pytorch.torch_events import device_events_for
+from zeus_core.validate import checked_instance
 
 
 class WorkReports:

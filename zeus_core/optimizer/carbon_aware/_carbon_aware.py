@@ -7,12 +7,10 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from zeus_core._validate import checked_flag, checked_function, checked_number, checked_path, shown
 from zeus_core.electricity import Signal
-from zeus_core.electricity._signal import checked_signal, checked_time
+from zeus_core.electricity.signal import checked_signal, checked_time
 from zeus_core.errors import UsageError
-
-__all__ = ["CarbonAware"]
+from zeus_core.validate import checked_flag, checked_function, checked_number, checked_path, shown
 
 
 class CarbonAware:

@@ -9,15 +9,13 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from zeus_core._units import kilowatt_hours_from_joules
-from zeus_core._validate import checked_list, checked_number, checked_object
 from zeus_core.electricity import Signal
-from zeus_core.electricity._signal import checked_signal, checked_time, mean_value
+from zeus_core.electricity.signal import checked_signal, checked_time, mean_value
+from zeus_core.optimizer.carbon_aware._carbon_schedule import Interval, WorkSchedule, cheapest_schedule
 from zeus_core.optimizer.carbon_aware._forecasts import DailyPattern, Forecast, Persistence, best_forecast
 from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint, checked_points, lower_hull
-from zeus_core.optimizer.carbon_aware._schedule import Interval, WorkSchedule, cheapest_schedule
-
-__all__ = ["WorkController"]
+from zeus_core.units import kilowatt_hours_from_joules
+from zeus_core.validate import checked_list, checked_number, checked_object
 
 _DAY_SECONDS = 86_400.0
 # What goes slower than expected in the last interval cannot be made up for any more: so much slower it may be.

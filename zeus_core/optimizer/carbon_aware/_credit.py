@@ -6,15 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from zeus_core.adapters._result import amount_text, energy_text
+from zeus_core.adapters.result import amount_text, energy_text
 from zeus_core.electricity import Signal
-from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
-from zeus_core.optimizer.carbon_aware._replay import Replayed, best_static, replay
-from zeus_core.search._comparison import percentage
-
-__all__ = ["Credit", "credit_of"]
-
+from zeus_core.optimizer.carbon_aware._signal_replay import Replayed, best_static, replay
+from zeus_core.optimizer.trial_store import RunSpent
+from zeus_core.search.comparison import percentage
 
 # As much later than the training a static setting may end and still count as done by the same time: a search begins at
 # full power, so that the very setting it ends with would be later by these steps, and not be compared.

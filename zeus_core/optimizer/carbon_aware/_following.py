@@ -9,20 +9,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Protocol
 
-from zeus_core.adapters._result import amount_text
+from zeus_core.adapters.result import amount_text
 from zeus_core.electricity import ElectricityAccount, Signal
 from zeus_core.measurement import DeviceEnergy
-from zeus_core.optimizer._trial_store import RunSpent
 from zeus_core.optimizer.carbon_aware._carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._controller import WorkController
 from zeus_core.optimizer.carbon_aware._credit import Credit, credit_of
 from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
+from zeus_core.optimizer.trial_store import RunSpent
 from zeus_core.ports import TimeSource
-from zeus_core.ports._time_source import clock_seconds
+from zeus_core.ports.time_source import clock_seconds
 from zeus_core.search import Trial
 from zeus_core.search.run.run_plan import Prediction
-
-__all__ = ["Decision", "FollowedSearch", "Following", "Pause", "signal_name"]
 
 # A block of steps ends near the next decision, not at it. So near it that decision is made, and not one for the rest.
 _EARLY_FRACTION = 0.02

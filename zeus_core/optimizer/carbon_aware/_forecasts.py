@@ -9,8 +9,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DailyPattern", "Forecast", "Persistence", "best_forecast"]
-
 _Floats = npt.NDArray[np.float64]
 
 # Grids follow the day: an error is counted up to one day ahead, and forecasts are compared over the last week.

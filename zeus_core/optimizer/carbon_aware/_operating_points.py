@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zeus_core._validate import checked_instance, checked_list, checked_number
 from zeus_core.errors import UsageError
 from zeus_core.search import Trial
-
-__all__ = ["OperatingPoint", "checked_points", "lower_hull"]
+from zeus_core.validate import checked_instance, checked_list, checked_number
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """The micro-batch for a given global batch: the same mathematics, fewer joules."""
 
-from zeus_core.optimizer.micro_batch._optimizer import MicroBatchOptimizer
+from zeus_core.optimizer.micro_batch.micro_batch_optimizer import MicroBatchOptimizer
 
 __all__ = ["MicroBatchOptimizer"]

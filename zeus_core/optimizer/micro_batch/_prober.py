@@ -6,11 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from zeus_core._codec import encode
+from zeus_core.codec import encode
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
-
-__all__ = ["Check", "Prober", "is_memory_error"]
 
 Check: TypeAlias = Callable[[tuple[int, int]], str | None]
 """Returns, for people, how the gradients of a step differ between two sizes; None if only by rounding."""

@@ -13,9 +13,9 @@
 300
 """
 
-from zeus_core.optimizer._global_setting._optimizers import GlobalPowerLimitOptimizer
-from zeus_core.optimizer._global_setting._phases import Phase
-from zeus_core.search._objectives import (
+from zeus_core.optimizer.global_setting.optimizers import GlobalPowerLimitOptimizer
+from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.search.objectives import (
     Energy,
     EnergyWithin,
     MaxSlowdownConstraint,

@@ -26,8 +26,6 @@ from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import DeviceEvent
 
-__all__ = ["Judging", "JudgingSaving", "MeasuringBaseline"]
-
 _logger = logging.getLogger(__name__)
 
 # Iterations at the original clocks. Their median is not moved by stalls in two of them; each costs an iteration's

@@ -10,16 +10,14 @@ from functools import partial
 from statistics import median
 from typing import Protocol, runtime_checkable
 
-from zeus_core._process.deadline import held
-from zeus_core._process.restore import restore_registry
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.ports import Background, DeviceEvent, TimeSource
+from zeus_core.process.deadline import held
+from zeus_core.process.restore_registry import restore_registry
 from zeus_core.settings import SmClockKnob
 from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.restoration import used_by
-
-__all__ = ["ClockSetter"]
 
 # Calls of the driver whose median is taken as its latency: a stall in seven of them does not move it.
 _RECENT_CALLS = 15

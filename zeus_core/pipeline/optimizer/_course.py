@@ -32,8 +32,6 @@ from zeus_core.pipeline.profile.profile_store import profile_to_json
 from zeus_core.pipeline.profile.rank_profile import RankProfile
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 
-__all__ = ["Course"]
-
 # The taps report the shapes of tensors once they were the same in as many steps, and a kept profile has to fit them.
 _MIN_WARMUP_STEPS = 3
 

@@ -11,8 +11,6 @@ from zeus_core.pipeline.optimizer._plan_follower import Wait
 from zeus_core.pipeline.profile.iterations import Iteration, Saving
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 
-__all__ = ["Deployment", "Prediction", "total_saving"]
-
 # Work of a plan from a file over the allowed time: profiles of other runs differ a little, by less than 10 %; a plan
 # for another partition or model usually by more.
 _MAX_ALLOWED_FACTOR = 1.1

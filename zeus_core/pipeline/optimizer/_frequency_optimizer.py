@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from zeus_core._validate import checked_function, checked_instance, checked_number, checked_object, shown
 from zeus_core.adapters import contained
-from zeus_core.adapters._contained import log_fault
-from zeus_core.adapters._result import show_result
+from zeus_core.adapters.contained import log_fault
+from zeus_core.adapters.result import show_result
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, StepBegin, TrainEnd
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._no_monitor import checked_monitor
+from zeus_core.monitor.no_monitor import checked_monitor
 from zeus_core.pipeline import COMPUTE_KINDS, TRANSFER_KINDS, PipelineProfile
 from zeus_core.pipeline.optimizer._course import Course
 from zeus_core.pipeline.optimizer._deployment import Prediction
@@ -30,12 +29,11 @@ from zeus_core.pipeline.profile.pipeline_job import PipelineRank
 from zeus_core.pipeline.profile.rank_profile import RankProfile
 from zeus_core.pipeline.profile.step_timeline import Timeline
 from zeus_core.ports import Background, DeviceEvent, DeviceEvents, World
-from zeus_core.ports._background import ThreadBackground
-from zeus_core.ports._device_events import HostEvents, LostEvent
-from zeus_core.ports._exchange import Exchange
-from zeus_core.ports._world import checked_world
-
-__all__ = ["PipelineFrequencyOptimizer"]
+from zeus_core.ports.background import ThreadBackground
+from zeus_core.ports.device_events import HostEvents, LostEvent
+from zeus_core.ports.exchange import Exchange
+from zeus_core.ports.world import checked_world
+from zeus_core.validate import checked_function, checked_instance, checked_number, checked_object, shown
 
 _hook = contained(on_fault=lambda self, error: self._fail(error))
 

@@ -17,8 +17,6 @@ from zeus_core.pipeline.optimizer._clock_setter import ClockSetter
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import DeviceEvent
 
-__all__ = ["ClockRequest", "PlanFollower", "Wait", "clocks_in_reach", "clocks_to_follow", "requests_of", "with_waits"]
-
 # Multiple of the driver's latency between two iterations below which the original clock would hardly be in force there:
 # one latency to restore it, and one to set the next clock.
 _MIN_REST_LATENCIES = 2.0

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from zeus_core.adapters._result import duration_text
+from zeus_core.adapters.result import duration_text
 from zeus_core.pipeline.optimizer._deployment import Prediction
 from zeus_core.pipeline.optimizer.frequency_phases import Phase
 from zeus_core.pipeline.profile.iterations import Iteration, Saving
-from zeus_core.search._comparison import percentage, quotient_uncertainty
-
-__all__ = ["PlanResult"]
+from zeus_core.search.comparison import percentage, quotient_uncertainty
 
 _NO_PLAN = {
     Phase.OBSERVED: "none, as setting clocks is not permitted here; measured at the original clocks",

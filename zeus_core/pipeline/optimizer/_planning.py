@@ -22,8 +22,6 @@ from zeus_core.pipeline.profile.iterations import Iteration, Saving
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 
-__all__ = ["PipelinePlanner", "Planning", "PlanningTask", "no_plan", "plan_all"]
-
 # A change of the clock, or a call of the driver, that takes less counts as nothing: planning with costs takes much
 # longer, and a millisecond is lost in the scatter of instructions, most of which take tens of them.
 _MIN_SWITCH_SECONDS = 0.001

@@ -18,8 +18,6 @@ from zeus_core.pipeline.profile.rank_profile import RankProfile
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import DeviceEvent
 
-__all__ = ["Profiling"]
-
 # The longest time that profiling may cost over the same iterations at the original clocks: 2 % of the first hour.
 _MAX_COST_SECONDS = 0.02 * 3600.0
 

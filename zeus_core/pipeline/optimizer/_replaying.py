@@ -30,8 +30,6 @@ from zeus_core.pipeline.profile.iterations import Iteration, SavingWatch, StepWi
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import DeviceEvent
 
-__all__ = ["Replaying"]
-
 # Steps in which the latest one that the device has finished is looked for. Training rarely runs further ahead of its
 # device; stragglers are not detected where it does.
 _RECENT_STEPS = 4

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from zeus_core._codec import decode, encode
+from zeus_core.codec import decode, encode
 from zeus_core.device import Gpu
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pipeline import Instruction
@@ -21,9 +21,7 @@ from zeus_core.pipeline.optimizer.frequency_settings import PipelineFrequencySet
 from zeus_core.pipeline.profile.pipeline_job import PipelineRank
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import Background, DeviceEvent
-from zeus_core.ports._exchange import Exchange
-
-__all__ = ["RankContext", "Resting", "Stage"]
+from zeus_core.ports.exchange import Exchange
 
 _Value = TypeVar("_Value")
 

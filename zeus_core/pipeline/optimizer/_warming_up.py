@@ -6,10 +6,8 @@ import logging
 from dataclasses import asdict
 from functools import partial
 
-from zeus_core._process.deadline import CALL_SECONDS, outside_of_hooks
-from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
-from zeus_core.device._gpu import read_driver_version
+from zeus_core.device.gpu import read_driver_version
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.pipeline.optimizer._stage import RankContext, Stage
 from zeus_core.pipeline.optimizer.frequency_phases import Introduced, Phase
@@ -18,8 +16,8 @@ from zeus_core.pipeline.profile.pipeline_job import GpuFacts, PipelineJob, RankI
 from zeus_core.pipeline.profile.profile_store import kept_profile
 from zeus_core.pipeline.profile.rank_profile import RankProfile
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
-
-__all__ = ["WarmingUp"]
+from zeus_core.process.deadline import CALL_SECONDS, outside_of_hooks
+from zeus_core.process.parallel import ParallelCalls
 
 _logger = logging.getLogger(__name__)
 

@@ -24,18 +24,6 @@ from enum import Enum
 from statistics import median
 from typing import NamedTuple
 
-__all__ = [
-    "MIN_WAIT_FRACTION",
-    "Announcement",
-    "AnnouncementBoard",
-    "DelayWatch",
-    "PipelineTimes",
-    "StragglerWatch",
-    "Verdict",
-    "WorkWatch",
-    "is_other_work",
-]
-
 # Plans that may be too slow before there is no further one. Each costs `check_steps` slow iterations; a plan is scaled
 # by its measured excess, so that the second one is close, and a third leaves room for noise.
 _MAX_SLOW_PLANS = 3

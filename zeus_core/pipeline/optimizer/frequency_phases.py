@@ -28,29 +28,11 @@ from enum import Enum
 from typing import ClassVar
 
 from zeus_core.events import Event, StepBegin, TrainEnd
-from zeus_core.optimizer._phase_table import PhaseTable
+from zeus_core.optimizer.phase_table import PhaseTable
 from zeus_core.pipeline.optimizer._deployment import Deployment
 from zeus_core.pipeline.profile.iterations import Iteration, SavingWatch
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
-
-__all__ = [
-    "PHASES",
-    "Changed",
-    "Conclusion",
-    "Delayed",
-    "Doubted",
-    "Fault",
-    "Forbidden",
-    "GivenUp",
-    "Introduced",
-    "Outcome",
-    "Phase",
-    "Planned",
-    "Profiled",
-    "Unprofiled",
-    "advance",
-]
 
 
 class Phase(Enum):

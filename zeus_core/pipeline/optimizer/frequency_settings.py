@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from zeus_core._validate import checked_flag, checked_number, checked_path, checked_whole_number
-
-__all__ = ["PipelineFrequencySettings"]
+from zeus_core.validate import checked_flag, checked_number, checked_path, checked_whole_number
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from zeus_core._validate import checked_number, shown
 from zeus_core.errors import UsageError
-
-__all__ = ["MAX_CLOCK_MHZ", "MAX_QUANTITY", "CostedOption", "MeasuredOption", "lower_hull", "pareto_options"]
+from zeus_core.validate import checked_number, shown
 
 MAX_CLOCK_MHZ = 10_000  # above any GPU: such a number is a clock in kHz or Hz
 # Sums and slopes of larger numbers, or slopes over shorter times, overflow: a plan would hold infinities and NaN.

@@ -9,16 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zeus_core._codec import decode, encode
 from zeus_core._documents import JsonFormat
-from zeus_core._validate import (
-    checked_instance,
-    checked_list,
-    checked_number,
-    checked_path,
-    checked_text,
-    checked_whole_number,
-)
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import MAX_CLOCK_MHZ, CostedOption
 from zeus_core.pipeline.planner.dependencies import ROUNDING
@@ -27,8 +19,14 @@ from zeus_core.pipeline.planner.pipeline_problem import Problem, checked_problem
 from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
 from zeus_core.pipeline.planner.waiting_clocks import WaitingClocks, execute_waits, watts_after_work
-
-__all__ = ["Plan", "read_plan", "write_plan"]
+from zeus_core.validate import (
+    checked_instance,
+    checked_list,
+    checked_number,
+    checked_path,
+    checked_text,
+    checked_whole_number,
+)
 
 
 @dataclass(frozen=True)

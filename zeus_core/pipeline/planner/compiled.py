@@ -21,9 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from zeus_core._files import check_only_ours
-
-__all__ = ["Kernels", "affordable", "cache_folder", "has_numba"]
+from zeus_core.files import check_only_ours
 
 _logger = logging.getLogger(__name__)
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from zeus_core.pipeline.planner.compiled import Kernels
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
 
-__all__ = ["ROUNDING", "DependencyGraph", "Indices", "Numbers"]
-
 Indices = NDArray[np.int64]
 Numbers = NDArray[np.float64]
 

@@ -13,8 +13,6 @@ from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import Numbers
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 
-__all__ = ["FREE_SWITCHES", "Execution", "SwitchPrice", "clock_switches", "execute"]
-
 
 class SwitchPrice(NamedTuple):
     """The price of a clock switch.

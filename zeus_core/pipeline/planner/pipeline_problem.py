@@ -9,14 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zeus_core._validate import checked_instance
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import CostedOption, MeasuredOption, lower_hull, pareto_options
 from zeus_core.pipeline.planner.dependencies import DependencyGraph, Indices, Numbers
 from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import BLOCKING_KIND, TRANSFER_KINDS, Schedule
-
-__all__ = ["Problem", "WaitingPower", "checked_problem"]
+from zeus_core.validate import checked_instance
 
 
 class WaitingPower(NamedTuple):

@@ -11,9 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from zeus_core._codec import decode, encode
 from zeus_core._documents import JsonFormat
-from zeus_core._validate import (
+from zeus_core.codec import decode, encode
+from zeus_core.errors import UsageError
+from zeus_core.pipeline.planner.clock_options import MAX_QUANTITY, MeasuredOption
+from zeus_core.pipeline.planner.pipeline_profile_csv import read_options, write_options
+from zeus_core.pipeline.planner.pipeline_schedule import BLOCKING_KIND, FIXED_KINDS, PROFILED_KINDS, check_kind
+from zeus_core.validate import (
     checked_instance,
     checked_list,
     checked_number,
@@ -21,12 +25,6 @@ from zeus_core._validate import (
     checked_whole_number,
     shown,
 )
-from zeus_core.errors import UsageError
-from zeus_core.pipeline.planner.clock_options import MAX_QUANTITY, MeasuredOption
-from zeus_core.pipeline.planner.pipeline_profile_csv import read_options, write_options
-from zeus_core.pipeline.planner.pipeline_schedule import BLOCKING_KIND, FIXED_KINDS, PROFILED_KINDS, check_kind
-
-__all__ = ["InstructionProfile", "PipelineProfile"]
 
 _FORMAT = JsonFormat("zeus-core pipeline profile", 2)
 _MAX_GPUS = 1_000_000  # more than any cluster has

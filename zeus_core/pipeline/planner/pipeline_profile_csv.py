@@ -14,12 +14,10 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from zeus_core._files import write_atomically
 from zeus_core.errors import UsageError
+from zeus_core.files import write_atomically
 from zeus_core.pipeline.planner.clock_options import MeasuredOption
 from zeus_core.pipeline.planner.pipeline_schedule import PROFILED_KINDS, check_kind
-
-__all__ = ["read_options", "write_options"]
 
 _COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
 _STDERRS = ("time_stderr", "energy_stderr")

@@ -8,21 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from zeus_core._validate import checked_instance, checked_list, checked_text, checked_whole_number, shown
 from zeus_core.errors import UsageError
-
-__all__ = [
-    "BLOCKING_KIND",
-    "COMPUTE_KINDS",
-    "FIXED_KINDS",
-    "PROFILED_KINDS",
-    "SCHEDULED_KINDS",
-    "TRANSFER_KINDS",
-    "Instruction",
-    "Schedule",
-    "check_kind",
-    "checked_counts",
-]
+from zeus_core.validate import checked_instance, checked_list, checked_text, checked_whole_number, shown
 
 COMPUTE_KINDS = ("forward", "backward", "backward-input", "backward-weight", "recompute")
 """Work whose clock is chosen: a profile has several options for each kind."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from zeus_core._validate import checked_instance, checked_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.clock_plan import Plan
@@ -19,8 +18,7 @@ from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.planner.simple_plans import simple_plans
 from zeus_core.pipeline.planner.switching.switching import plan_switches
 from zeus_core.pipeline.planner.waiting_clocks import choose_waiting_clocks
-
-__all__ = ["make_plan", "make_plans", "with_waiting_clocks"]
+from zeus_core.validate import checked_instance, checked_number
 
 _NAME = "frontier"
 _MAX_EFFORT = 1000.0  # minutes become days, for gains that ended long before

@@ -13,8 +13,6 @@ from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 
-__all__ = ["one_clock_options", "simple_plans", "stage_clocks_options"]
-
 _MAX_PACES = 300  # for 8 stages of 40 clocks all of them; those of 64 would take some seconds
 _STEPS = 3  # by up to how many clocks one stage is lowered: noise may make a single one look worse
 

@@ -24,8 +24,6 @@ from zeus_core.pipeline.planner.dependencies import ROUNDING
 from zeus_core.pipeline.planner.execution import Execution, SwitchPrice, execute
 from zeus_core.pipeline.planner.pipeline_problem import Problem, WaitingPower
 
-__all__ = ["WaitingClocks", "choose_waiting_clocks", "execute_waits", "waiting_seconds", "watts_after_work"]
-
 WaitingClocks = tuple[tuple[int | None, ...], ...]
 """For each rank the clock of the wait before each instruction, and after the last; None for that of what follows."""
 

@@ -17,8 +17,6 @@ from zeus_core.attribution.regression import PowerRegression
 from zeus_core.attribution.updates import Knot, likely_knots
 from zeus_core.pipeline.profile.step_timeline import Span
 
-__all__ = ["WAITING", "WAITING_SLOPE", "MeanPower", "mean_powers"]
-
 WAITING = "waiting"
 """The kind of work between the spans of a GPU."""
 

@@ -7,8 +7,6 @@ from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NotSupportedError
 from zeus_core.ports import TimeSource
 
-__all__ = ["POLL_SECONDS", "CounterWatch"]
-
 POLL_SECONDS = 0.001
 """The time between two queries of a counter whose update is due: the uncertainty of an update. Shorter ones cost more
 of a core; the counters of NVIDIA GPUs are updated every 20 to 100 ms."""

@@ -19,8 +19,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-__all__ = ["ClockSearch", "MeasuredPoint"]
-
 # First steps down, as a fraction of the highest clock: coarse enough to reach the lowest useful clock in about five, as
 # later clocks go where the curve bends most, and those in between are interpolated.
 _STEP_FRACTION = 0.1

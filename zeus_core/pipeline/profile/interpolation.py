@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 from zeus_core.pipeline import MeasuredOption
 
-__all__ = ["interpolated"]
-
 # How far a measured time, and power, may be from the curve through its neighbours, as a fraction of it. Inside a gap a
 # time is then right to 0.75 %, less than the 2 % of an iteration that are tolerated. Powers bend more, and matter less.
 _MAX_TIME_DEVIATION = 0.03

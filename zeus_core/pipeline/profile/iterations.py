@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._reading import Reading
+from zeus_core.monitor.reading import Reading
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
-from zeus_core.search._comparison import mean_uncertainty
-
-__all__ = ["Iteration", "Saving", "SavingWatch", "StepWindow", "WindowReport"]
+from zeus_core.search.comparison import mean_uncertainty
 
 _MEDIAN_FACTOR = 1.25  # standard error of the median of normal values over that of their mean
 

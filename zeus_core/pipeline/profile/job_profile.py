@@ -15,8 +15,6 @@ from zeus_core.pipeline.profile.interpolation import interpolated
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 from zeus_core.pipeline.profile.rank_profile import InstructionRow, RankProfile
 
-__all__ = ["JobProfile"]
-
 # Duration of an instruction too short to be measured. A profile must not hold 0; a microsecond is far below the
 # resolution of a plan.
 _MIN_SECONDS = 1e-6

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from zeus_core._validate import checked_whole_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import Instruction, Schedule
-
-__all__ = ["GpuFacts", "PipelineJob", "PipelineRank", "RankInformation"]
+from zeus_core.validate import checked_whole_number
 
 
 @dataclass(frozen=True)

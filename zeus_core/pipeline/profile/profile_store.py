@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zeus_core._codec import decode, encode
 from zeus_core._documents import JsonFormat, JsonStore
-from zeus_core._validate import shown
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 from zeus_core.pipeline.profile.rank_profile import RankProfile
-
-__all__ = ["kept_profile", "profile_to_json", "save_profile"]
+from zeus_core.validate import shown
 
 _FORMAT = JsonFormat("zeus-core pipeline profile of a job", 3)
 

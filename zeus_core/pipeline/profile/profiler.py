@@ -17,8 +17,6 @@ from zeus_core.pipeline.profile.rank_profile import InstructionRow, RankProfile
 from zeus_core.pipeline.profile.step_timeline import RecordedStep, Span
 from zeus_core.ports import Background, TimeSource
 
-__all__ = ["MIN_COUNTER_UPDATES", "Profiler"]
-
 # The standard error of a median over that of the mean, for many normal values.
 _MEDIAN_STDERR_FACTOR = math.sqrt(math.pi / 2)
 

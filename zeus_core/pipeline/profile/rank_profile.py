@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from zeus_core.pipeline import COMPUTE_KINDS
 
-__all__ = ["InstructionRow", "RankProfile"]
-
 # Standard error of an energy that is good enough to plan with, as a fraction of the greatest energy at the clock.
 # Trades profiling time (it falls with the square root of the steps) for plans: the search itself resolves 0.4 %.
 _MAX_STDERR_FRACTION = 0.01

@@ -9,8 +9,6 @@ from zeus_core.pipeline import COMPUTE_KINDS, Instruction
 from zeus_core.pipeline.planner.pipeline_schedule import check_kind
 from zeus_core.ports import DeviceEvent, DeviceEvents
 
-__all__ = ["WHOLE_STEP", "RecordedStep", "Span", "Timeline"]
-
 WHOLE_STEP = "step"
 """The label of the span of a whole step."""
 

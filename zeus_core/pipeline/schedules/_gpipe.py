@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule, checked_counts
 
-__all__ = ["gpipe"]
-
 
 def gpipe(stages: int, microbatches: int) -> Schedule:
     """Return the GPipe schedule: one stage per rank.

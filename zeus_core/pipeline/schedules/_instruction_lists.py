@@ -6,11 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from zeus_core._validate import checked_flag, checked_list, checked_mapping, shown
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
-
-__all__ = ["from_deepspeed", "from_instruction_lists", "from_torch"]
+from zeus_core.validate import checked_flag, checked_list, checked_mapping, shown
 
 _DEEPSPEED = {
     "ForwardPass": "forward",

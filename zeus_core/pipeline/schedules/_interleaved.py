@@ -5,8 +5,6 @@ from __future__ import annotations
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule, checked_counts
 
-__all__ = ["interleaved"]
-
 
 def interleaved(ranks: int, microbatches: int, stages_per_rank: int = 2) -> Schedule:
     """Return the interleaved 1F1B schedule, as in Megatron-LM: rank r has the stages r, r + ranks, r + 2 * ranks, ...

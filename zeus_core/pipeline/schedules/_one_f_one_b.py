@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule, checked_counts
 
-__all__ = ["one_f_one_b"]
-
 
 def one_f_one_b(stages: int, microbatches: int) -> Schedule:
     """Return the 1F1B schedule: one stage per rank; the earlier the stage, the more forward passes it is ahead.

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule, checked_counts
 
-__all__ = ["zb_h1", "zbv"]
-
 
 def zb_h1(stages: int, microbatches: int) -> Schedule:
     """Return ZB-H1: 1F1B with delayed weight gradients, holding no more activations than 1F1B; one stage per rank.

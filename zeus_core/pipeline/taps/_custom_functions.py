@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["CustomFunctionTap"]
-
 # The computation types of torch, and the lists of receives that their functions wait for. The function of both passes
 # at once (OVERLAP_F_B) is none of these.
 _PASSES = {

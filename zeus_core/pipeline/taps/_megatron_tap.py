@@ -17,13 +17,11 @@ from typing import Any
 
 import torch
 
-from zeus_core._validate import checked_function
 from zeus_core.adapters import Patches, contained
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.events import Activity, PipelineObserver
 from zeus_core.pipeline.taps.step_shapes import StepShapes
-
-__all__ = ["MegatronRun", "MegatronTap", "megatron_core"]
+from zeus_core.validate import checked_function
 
 _SCHEDULES = ("forward_backward_pipelining_without_interleaving", "forward_backward_pipelining_with_interleaving")
 _NO_PIPELINE = "forward_backward_no_pipelining"

@@ -9,9 +9,7 @@ import torch
 from zeus_core.device import discover_gpus
 from zeus_core.errors import NoDeviceError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._selection import local_rank_of, warn_unless_measured
-
-__all__ = ["rank_monitor", "training_device"]
+from zeus_core.monitor.selection import local_rank_of, warn_unless_measured
 
 
 def training_device() -> torch.device:

@@ -6,18 +6,18 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zeus_core._validate import checked_function, checked_instance
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._no_monitor import checked_monitor
+from zeus_core.monitor.no_monitor import checked_monitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 from zeus_core.pipeline.taps._megatron_tap import MegatronRun, MegatronTap, megatron_core
 from zeus_core.pipeline.taps._rank_monitor import rank_monitor, training_device
 from zeus_core.ports import World
-from zeus_core.ports._exchange import Exchange
-from zeus_core.ports._world import checked_world
-from zeus_core.pytorch._device_events import device_events_for
-from zeus_core.pytorch._work_facts import facts_of_models
-from zeus_core.pytorch._world import torch_world
+from zeus_core.ports.exchange import Exchange
+from zeus_core.ports.world import checked_world
+from zeus_core.pytorch.torch_events import device_events_for
+from zeus_core.pytorch.torch_world import torch_world
+from zeus_core.pytorch.work_facts import facts_of_models
+from zeus_core.validate import checked_function, checked_instance
 
 __all__ = ["AttachedMegatron", "MegatronRun", "MegatronTap", "attach"]
 

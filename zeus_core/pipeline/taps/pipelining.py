@@ -10,20 +10,20 @@ from typing import Any
 
 import torch
 
-from zeus_core._validate import shown
 from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, PipelineObserver
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._no_monitor import checked_monitor
+from zeus_core.monitor.no_monitor import checked_monitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 from zeus_core.pipeline.taps._custom_functions import CustomFunctionTap
 from zeus_core.pipeline.taps.step_shapes import StepShapes
 from zeus_core.ports import World
-from zeus_core.ports._exchange import Exchange
-from zeus_core.ports._world import checked_world
-from zeus_core.pytorch._device_events import device_events_for
-from zeus_core.pytorch._world import torch_world
+from zeus_core.ports.exchange import Exchange
+from zeus_core.ports.world import checked_world
+from zeus_core.pytorch.torch_events import device_events_for
+from zeus_core.pytorch.torch_world import torch_world
+from zeus_core.validate import shown
 
 __all__ = ["AttachedOptimizer", "PipelineScheduleTap", "attach"]
 

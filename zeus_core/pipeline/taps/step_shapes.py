@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["StepShapes"]
-
 # Steps in a row that must have the same shapes: microbatches padded to their longest sequence differ all the time, and
 # none of them is another work.
 _STABLE_STEPS = 3

@@ -11,18 +11,18 @@ from typing import Any
 
 import torch.distributed
 
-from zeus_core._validate import checked_instance, shown
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._no_monitor import checked_monitor
+from zeus_core.monitor.no_monitor import checked_monitor
 from zeus_core.optimizer import PipelineFrequencySettings
 from zeus_core.pipeline.taps._rank_monitor import rank_monitor, training_device
 from zeus_core.pipeline.taps.pipelining import AttachedOptimizer, attach
 from zeus_core.ports import World
-from zeus_core.ports._exchange import Exchange
-from zeus_core.ports._world import checked_world
-from zeus_core.pytorch._work_facts import facts_of_models
-from zeus_core.pytorch._world import torch_world
+from zeus_core.ports.exchange import Exchange
+from zeus_core.ports.world import checked_world
+from zeus_core.pytorch.torch_world import torch_world
+from zeus_core.pytorch.work_facts import facts_of_models
+from zeus_core.validate import checked_instance, shown
 
 __all__ = ["with_planned_clocks"]
 

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zeus_core._validate import checked_instance, checked_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import Instruction, MeasuredOption, PipelineProfile, Plan
-
-__all__ = ["SimulatedInstruction", "SimulatedIteration", "simulate_pipeline"]
+from zeus_core.validate import checked_instance, checked_number
 
 _SENDS = ("send-activation", "send-gradient")
 _RECEIVES = ("receive-activation", "receive-gradient")

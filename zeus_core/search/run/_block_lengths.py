@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from zeus_core.search.run.run_plan import RunProgress
 
-__all__ = ["MIN_BLOCK_STEPS", "BlockLengths"]
-
 # Steps at the original setting: so many times (N cv)^(2/3) in a run of N steps. Each step costs its own saving, and the
 # error of the choice falls with the square root of their number, so that the least loss is at a power of 2/3.
 _ORIGINAL_STEPS = 4.6

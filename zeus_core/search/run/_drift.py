@@ -19,8 +19,6 @@ import numpy as np
 
 from zeus_core.search._curves import Array
 
-__all__ = ["BlockTime", "combined"]
-
 # Standard deviations and correlation lengths, in steps, that a drift may have; changes by a trend, of the logarithm
 # from the first step to the latest one; and the probability of neither. With one slope alone, or none, runs that get
 # faster by 5 % broke their bound by up to 1.1 and 2.2 % instead of 0.8 (benchmarks/search_run.py).

@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_core.search._aims import normal_probability
-from zeus_core.search._belief import Curves
 from zeus_core.search._curves import Array
-
-__all__ = ["RunAccount"]
+from zeus_core.search.belief import Curves
 
 _TINY = 1e-9  # of the time so far: what the rounding of sums leaves
 

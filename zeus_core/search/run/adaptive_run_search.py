@@ -8,26 +8,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zeus_core._validate import checked_number, checked_one_of, checked_whole_number
-from zeus_core.search._adaptive_search import AdaptiveSearch, predicted
 from zeus_core.search._aims import aim_for, best_place
-from zeus_core.search._belief import Curves, Knob
-from zeus_core.search._comparison import Comparison
 from zeus_core.search._curves import Array
 from zeus_core.search._next_trial import most_promising
-from zeus_core.search._objectives import OptimumSelector, longest_factor
 from zeus_core.search._observation import POWER_CV, Observation
 from zeus_core.search._prior import CurvePrior, read_prior
 from zeus_core.search._search import checked_settings, is_usable, selected
-from zeus_core.search._trial import Trial
+from zeus_core.search.adaptive_search import AdaptiveSearch, predicted
+from zeus_core.search.belief import Curves, Knob
+from zeus_core.search.comparison import Comparison
+from zeus_core.search.objectives import OptimumSelector, longest_factor
 from zeus_core.search.run._block_lengths import MIN_BLOCK_STEPS, BlockLengths
 from zeus_core.search.run._run_account import RunAccount
 from zeus_core.search.run._run_estimate import MeasuredBlock, RunEstimate, pooled_cv
 from zeus_core.search.run.run_plan import Prediction, RunProgress, SearchCost, search_cost
 from zeus_core.search.run.run_search import Block
+from zeus_core.search.trial import Trial
 from zeus_core.settings.kinds import SM_CLOCK
-
-__all__ = ["AdaptiveRunSearch"]
+from zeus_core.validate import checked_number, checked_one_of, checked_whole_number
 
 _MAX_TRIAL_OF_REST = 0.6  # of the steps to come: for a trial, with the steps in which the device settles
 _MAX_COST_TRIALS = 5

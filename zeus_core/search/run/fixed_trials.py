@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from zeus_core._validate import checked_function, checked_object, checked_whole_number
 from zeus_core.search._search import Search, checked_settings
-from zeus_core.search._trial import Trial
 from zeus_core.search.run.run_plan import Prediction, SearchCost
 from zeus_core.search.run.run_search import Block
-
-__all__ = ["FixedTrials"]
+from zeus_core.search.trial import Trial
+from zeus_core.validate import checked_function, checked_object, checked_whole_number
 
 
 class FixedTrials:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Prediction", "RunProgress", "SearchCost", "search_cost"]
-
 # Of the time that a bound allows beyond the original, so much may go into settings that turn out too slow. The rest is
 # left for the choice, which is worth more.
 _SEARCH_SHARE = 0.5

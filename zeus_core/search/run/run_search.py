@@ -10,10 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from zeus_core.search._trial import Trial
 from zeus_core.search.run.run_plan import Prediction, SearchCost
-
-__all__ = ["Block", "RunSearch"]
+from zeus_core.search.trial import Trial
 
 
 @dataclass(frozen=True)

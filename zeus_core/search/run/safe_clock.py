@@ -14,13 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from zeus_core._validate import checked_number, checked_object
 from zeus_core.search._search import checked_settings
-from zeus_core.search._trial import Trial
 from zeus_core.search.run.run_plan import Prediction, SearchCost
 from zeus_core.search.run.run_search import Block, RunSearch
-
-__all__ = ["SafeClock"]
+from zeus_core.search.trial import Trial
+from zeus_core.validate import checked_number, checked_object
 
 # If the GPUs do not do the same, steps get longer by up to the difference of their clocks. Times whose standard error
 # is this small a share of it tell that apart: also where a third of the work is bound by the clock.

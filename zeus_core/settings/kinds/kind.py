@@ -10,8 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Kind"]
-
 
 class Kind:
     """A kind of setting: its words, and how it is read, set, restored and searched.
@@ -149,7 +147,7 @@ class Kind:
         except Exception:  # it is no number
             is_accepted = False
         if not is_accepted:
-            from zeus_core._validate import shown  # which restoring does without
+            from zeus_core.validate import shown  # which restoring does without
 
             raise UsageError(
                 f"a {self.words} of {shown(setting)} {self.unit} is outside {settings[-1]} to {settings[0]} "

@@ -13,8 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["POWER_LIMIT", "PowerLimit"]
-
 _EXACT_WATTS = 0.01  # drivers count milliwatts
 
 

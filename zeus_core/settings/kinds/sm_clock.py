@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["SM_CLOCK", "SmClock"]
-
 
 class SmClock(Kind):
     """The clock that the SMs run at, or below where the power limit holds them down.
@@ -75,7 +73,7 @@ class SmClock(Kind):
     def check(self, setting: int, settings: Sequence[int]) -> None:
         """Raise `UsageError` for a clock that is none of the settings."""
         if setting not in settings:
-            from zeus_core._validate import shown  # which restoring does without
+            from zeus_core.validate import shown  # which restoring does without
 
             raise UsageError(
                 f"an SM clock of {shown(setting)} MHz is none of the settings, which run from {settings[0]} down to "

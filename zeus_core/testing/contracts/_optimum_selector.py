@@ -7,9 +7,7 @@ import operator
 
 import pytest
 
-from zeus_core.search._objectives import OptimumSelector, PowerLimitMeasurement
-
-__all__ = ["OptimumSelectorContract"]
+from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement
 
 _MEASURED = (
     PowerLimitMeasurement(power_limit=300, energy=1000, time=10.0, time_stderr=0.01),

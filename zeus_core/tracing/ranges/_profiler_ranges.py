@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
-from zeus_core.tracing._events import Event
+from zeus_core.tracing._trace_events import Event
 from zeus_core.tracing.ranges._range_columns import Key, Stretch
-
-__all__ = ["Range", "Ranges", "ranges_of"]
 
 _GPU, _CPU, _PYTHON = "gpu_user_annotation", "user_annotation", "python_function"
 _MODULE = "nn.Module: "

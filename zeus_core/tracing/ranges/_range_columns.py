@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Columns", "Key", "Stretch"]
-
 Key = tuple[str, ...]
 """A class: the names of what is under way."""
 

@@ -16,10 +16,8 @@ from zeus_core.attribution.columns import LAGS_SECONDS
 from zeus_core.attribution.regression import PowerRegression
 from zeus_core.attribution.timeline import Estimate
 from zeus_core.errors import UsageError
-from zeus_core.tracing._facts import Update
+from zeus_core.tracing.facts import Update
 from zeus_core.tracing.ranges._range_columns import Columns, Key, Stretch
-
-__all__ = ["ClassPower"]
 
 _SHIFTS = np.linspace(-1.0, 1.0, 9)  # times how late updates can be seen
 _MIN_SHIFT_SECONDS = 0.002

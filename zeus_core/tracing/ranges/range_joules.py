@@ -12,15 +12,13 @@ from typing import Any
 from zeus_core._documents import JsonFormat
 from zeus_core.attribution.timeline import Estimate
 from zeus_core.errors import UsageError
-from zeus_core.tracing._events import Event
-from zeus_core.tracing._facts import DeviceFacts, RankFacts
 from zeus_core.tracing._rank_events import Counters, counter_events
-from zeus_core.tracing._trace_file import base_of
+from zeus_core.tracing._trace_events import Event
+from zeus_core.tracing.facts import DeviceFacts, RankFacts
 from zeus_core.tracing.ranges._profiler_ranges import Range, Ranges, ranges_of
 from zeus_core.tracing.ranges._range_columns import Key, Stretch
 from zeus_core.tracing.ranges._range_power import ClassPower
-
-__all__ = ["RANGES", "Added", "Bounds", "RangeRow", "add_energy", "rank_of"]
+from zeus_core.tracing.trace_file import base_of
 
 
 class Bounds:

@@ -7,23 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeus_core._units import kilowatt_hours_from_joules
-from zeus_core._validate import checked_instance
-from zeus_core.adapters._result import amount_text, duration_text, energy_text
-from zeus_core.training._account import Account
+from zeus_core.adapters.result import amount_text, duration_text, energy_text
+from zeus_core.training.account import Account
 from zeus_core.training.charges.charging import Charge
+from zeus_core.units import kilowatt_hours_from_joules
+from zeus_core.validate import checked_instance
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity, Signal
-
-__all__ = [
-    "charge_source",
-    "checked_electricity",
-    "electricity_log_values",
-    "electricity_rows",
-    "electricity_source",
-    "electricity_summary_values",
-]
 
 _GRAMS = "g"
 

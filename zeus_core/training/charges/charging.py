@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeVar
 
-from zeus_core._units import kilowatt_hours_from_joules
-from zeus_core.training._tally import Tally
+from zeus_core.training.activities.tally import Tally
+from zeus_core.units import kilowatt_hours_from_joules
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity, Signal, SignalPart
-
-__all__ = ["Charge", "Charging"]
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ class _Line:
             joules: Its energy.
             off_joules: How far all energy up to its end can be off.
         """
-        from zeus_core.electricity._amount import slice_of  # whoever has a signal has imported it
+        from zeus_core.electricity.electricity_amount import slice_of  # whoever has a signal has imported it
 
         part = self._call(slice_of, end_seconds - seconds, end_seconds, joules, self._pue)
         if part is None:

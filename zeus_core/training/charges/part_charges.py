@@ -8,14 +8,12 @@ from dataclasses import replace
 
 from zeus_core.electricity import Electricity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.ports._time_source import clock_seconds
-from zeus_core.training._account import Account
-from zeus_core.training._host_energy import HostEnergy
-from zeus_core.training._split import ActivitySplit
-from zeus_core.training._tally import Tally
+from zeus_core.ports.time_source import clock_seconds
+from zeus_core.training.account import Account
+from zeus_core.training.activities.activity_split import ActivitySplit
+from zeus_core.training.activities.host_energy import HostEnergy
+from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charging import Charging
-
-__all__ = ["PartCharges", "warn_of_other_units"]
 
 _logger = logging.getLogger(__name__)
 

@@ -14,14 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from zeus_core._codec import decode, encode
 from zeus_core._documents import parse_json
-from zeus_core._files import without_links
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
-from zeus_core.training._account import Account
-from zeus_core.training._tally import Tally
-
-__all__ = ["Entry", "Journal", "earlier_account"]
+from zeus_core.files import without_links
+from zeus_core.training.account import Account
+from zeus_core.training.activities.tally import Tally
 
 _logger = logging.getLogger(__name__)
 

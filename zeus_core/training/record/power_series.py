@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["EnergyPoint", "PowerSeries"]
-
 # A picture is 800 points wide at most, of which half as many are left after halving. 512 GPUs take 3 MB in a run file.
 _MAX_POINTS = 240
 _FIRST_SPACING_SECONDS = 1.0  # ten updates of a counter: the mean power between two points is then within some percent

@@ -7,13 +7,11 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zeus_core._codec import decode, encode
 from zeus_core._documents import JsonFormat
-from zeus_core.training._account import Account
+from zeus_core.codec import decode, encode
 from zeus_core.training._ranks import Ranks
+from zeus_core.training.account import Account
 from zeus_core.training.record.journal import Entry, Journal, earlier_account
-
-__all__ = ["Checkpoint", "take_up_run"]
 
 _FORMAT = JsonFormat("zeus-core energy", 4)
 

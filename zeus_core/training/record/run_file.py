@@ -11,31 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from zeus_core._codec import completed, decode, encode
 from zeus_core._documents import JsonFormat
+from zeus_core.codec import completed, decode, encode
 from zeus_core.errors import UsageError
-from zeus_core.training._account import Account
-from zeus_core.training._tally import Tally
+from zeus_core.training.account import Account
+from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer._global_setting._search_result import SearchRecord
-
-__all__ = [
-    "JOURNAL_FOLDER",
-    "RUN_FILE",
-    "RUN_FORMAT",
-    "DeviceRecord",
-    "ElectricityRecord",
-    "PartRecord",
-    "RankRecord",
-    "RunRecord",
-    "SignalRecord",
-    "read_run",
-    "record_from_fields",
-    "run_path",
-    "write_run",
-]
+    from zeus_core.optimizer.global_setting.search_result import SearchRecord
 
 JOURNAL_FOLDER = "zeus-energy"
 RUN_FILE = "run.json"
@@ -125,7 +109,7 @@ class PartRecord:
         Raises:
             UsageError: They are damaged.
         """
-        from zeus_core.optimizer._global_setting._search_result import SearchRecord, SearchResult
+        from zeus_core.optimizer.global_setting.search_result import SearchRecord, SearchResult
 
         if self.search is None:
             return None

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zeus_core import __version__
 from zeus_core._documents import JsonStore
-from zeus_core._files import folder_lock, is_special
-from zeus_core._process.deadline import CALL_SECONDS
-from zeus_core._process.parallel import ParallelCalls
 from zeus_core.device import Gpu
-from zeus_core.device._gpu import read_driver_version
+from zeus_core.device.gpu import read_driver_version
 from zeus_core.errors import DeviceError, UsageError
+from zeus_core.files import folder_lock, is_special
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.training._account import Account
-from zeus_core.training._tally import Tally
+from zeus_core.process.deadline import CALL_SECONDS
+from zeus_core.process.parallel import ParallelCalls
+from zeus_core.training.account import Account
+from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint
 from zeus_core.training.record.run_file import (
     RUN_FILE,
@@ -38,8 +38,6 @@ from zeus_core.training.record.run_file import (
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-
-__all__ = ["Energies", "Outcome", "RunKeeper", "electricity_record", "part_ranks", "rank_record", "versions"]
 
 _logger = logging.getLogger(__name__)
 

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zeus_core.training._account import Account
 from zeus_core.training._ranks import Ranks
 from zeus_core.training._run_part import RunPart
+from zeus_core.training.account import Account
 from zeus_core.training.record.run_file import RunRecord
 from zeus_core.training.record.run_keeper import Outcome, electricity_record
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-
-__all__ = ["run_so_far"]
 
 
 def run_so_far(

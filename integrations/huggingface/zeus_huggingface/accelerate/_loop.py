@@ -12,19 +12,17 @@ from typing import Any, TypeVar
 import torch
 from accelerate import Accelerator
 
-from zeus_core._validate import checked_flag
 from zeus_core.adapters import Patches, contained
-from zeus_core.adapters._result import show_result
+from zeus_core.adapters.result import show_result
 from zeus_core.events import Activity, TrainingHooks
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor._selection import warn_unless_measured
+from zeus_core.monitor.selection import warn_unless_measured
 from zeus_core.pytorch import torch_world
-from zeus_core.pytorch._work_facts import facts_of_models
-from zeus_core.training._account import TRAINING
-from zeus_huggingface.accelerate._accelerator import checked_accelerator, is_compiling, trained_models
+from zeus_core.pytorch.work_facts import facts_of_models
+from zeus_core.training.account import TRAINING
+from zeus_core.validate import checked_flag
+from zeus_huggingface.accelerate._accelerator_checks import checked_accelerator, is_compiling, trained_models
 from zeus_huggingface.accelerate._pass_rules import PassKind, PassRules
-
-__all__ = ["AcceleratorLoop"]
 
 _RESULT = "_zeus_result"  # the attribute of an accelerator with the lines to show, while its loops end
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["PassKind", "PassRules"]
-
 # After as many steps, each with one pass without gradients before it, such a pass is taken for a part of the next step.
 _STEPS_OF_A_HABIT = 2
 

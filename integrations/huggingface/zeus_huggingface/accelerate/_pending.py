@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from zeus_core.training import TrainingEnergy
 
-__all__ = ["PendingValues", "joined"]
-
 _RATES = {"power_w", "energy_per_token_j", "energy_per_sample_j"}
 
 

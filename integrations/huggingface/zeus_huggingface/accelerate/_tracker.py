@@ -11,11 +11,9 @@ from typing import Any
 
 from accelerate import tracking
 
-from zeus_core._files import without_links
-from zeus_core._validate import checked_path, checked_text
 from zeus_core.adapters import contained
-
-__all__ = ["ZeusTracker"]
+from zeus_core.files import without_links
+from zeus_core.validate import checked_path, checked_text
 
 
 class ZeusTracker(tracking.GeneralTracker):  # type: ignore[misc]

@@ -53,8 +53,6 @@ from zeus_core.pipeline.planner.compiled import Kernels
 from zeus_core.pipeline.planner.dependencies import Indices
 from zeus_core.pipeline.planner.frontier._network import NetworkArrays
 
-__all__ = ["FASTEST", "WalkState", "advance", "begin_walk", "resume_walk"]
-
 FASTEST = -1
 """A target below every iteration time: `advance` then goes to the shortest there is."""
 

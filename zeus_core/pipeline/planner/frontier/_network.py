@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import DependencyGraph, Indices, Numbers
 
-__all__ = ["Network", "NetworkArrays", "make_network"]
-
 _Places = NDArray[np.uint32]  # half the memory of int64; unsigned, so numba omits the case of negative indices
 
 _SOURCE, _SINK = 0, 1

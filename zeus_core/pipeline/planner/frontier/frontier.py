@@ -16,7 +16,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from zeus_core._validate import checked_function, checked_number
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
@@ -25,8 +24,7 @@ from zeus_core.pipeline.planner.frontier._network import Network, make_network
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import Schedule
-
-__all__ = ["Frontier", "FrontierPoint"]
+from zeus_core.validate import checked_function, checked_number
 
 _MAX_SNAPSHOTS = 32  # states to resume from: more make `at` quicker and take more memory
 _PIECES_PER_CALL = 64  # pieces between two chances for a snapshot: fewer cost calls, more make `at` slower

@@ -24,8 +24,6 @@ from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline.planner.frontier.frontier import FrontierPoint
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 
-__all__ = ["Rounding", "next_random"]
-
 # Instructions visited while polishing at effort 1: some 0.1 s when compiled. More visits find cheaper plans, later;
 # `benchmarks/pipeline_frontier.py` prints the gap to the frontier and the time of a plan.
 _VISITS = 6_000_000

@@ -23,8 +23,6 @@ from zeus_core.pipeline.planner.compiled import Kernels, affordable
 from zeus_core.pipeline.planner.dependencies import Indices, Numbers
 from zeus_core.pipeline.planner.switching._switch_task import SwitchTask
 
-__all__ = ["Bound", "find_bound"]
-
 # More rounds find higher bounds, later; on published profiles 1,000 instead gain less than 0.1 % of the energy.
 _ROUNDS = 400
 _FIRST_STEP = 0.1  # the part of the flow that the first round moves

@@ -13,8 +13,6 @@ import numpy as np
 
 from zeus_core.pipeline.planner.dependencies import ROUNDING
 
-__all__ = ["MOVES", "PART_CLOCKS", "largest_part", "lasts", "may_dwell", "may_fit", "move", "part_clock", "saves"]
-
 # More or finer values find cheaper clocks for more tries, whose number is limited.
 _RUN_SHIFTS = (1, 2, 4, -1)  # of a whole run, in clocks; only one that is higher, as time left allows it seldom
 _PART_SHIFTS = (1, 2, 4, 10)  # of a part of a run, in clocks: a long shift can pay for a short part

@@ -38,8 +38,6 @@ from zeus_core.pipeline.planner.switching._switch_moves import (
 from zeus_core.pipeline.planner.switching._switch_starts import set_run
 from zeus_core.pipeline.planner.switching._switch_task import RunState, SwitchTask, last_clock, run_iteration
 
-__all__ = ["search"]
-
 _ONE_OF_SEVERAL_RANKS_IN = 4  # random changes; one in 2 or 8 gave dearer plans
 _PART_TRIES = 3  # of a part that may fit, each two thirds as long as the one before
 _MAX_FAILS = 1000  # random changes in a row without a gain, after which few gain anything

@@ -17,8 +17,6 @@ from zeus_core.pipeline.planner.compiled import Kernels
 from zeus_core.pipeline.planner.dependencies import Indices, Numbers
 from zeus_core.pipeline.planner.switching._switch_task import RunState, SwitchTask, last_clock, run, run_iteration
 
-__all__ = ["one_clock_per_rank", "set_run", "starts_by_prices"]
-
 # All values below trade the quality of plans for the time to find them.
 _BISECTIONS = 6  # of the factor of prices: it is known to 12 %
 _MAX_PRICE_FACTOR = 1000.0  # makes nearly every instruction its fastest

@@ -19,8 +19,6 @@ from zeus_core.pipeline.planner.dependencies import Indices, Numbers
 from zeus_core.pipeline.planner.execution import SwitchPrice
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 
-__all__ = ["NumberedProblem", "RunState", "SwitchTask", "last_clock", "run", "run_iteration"]
-
 
 class SwitchTask(NamedTuple):
     """A problem with a price of switches as arrays.

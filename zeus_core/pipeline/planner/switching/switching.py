@@ -26,8 +26,6 @@ from zeus_core.pipeline.planner.switching._switch_search import search
 from zeus_core.pipeline.planner.switching._switch_starts import one_clock_per_rank, starts_by_prices
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, RunState, SwitchTask, run
 
-__all__ = ["SwitchingPlan", "plan_switches"]
-
 # The cheapest starts that the search begins from, and the instructions it visits from each. On 60 problems of
 # `benchmarks/plan_switching.py` (26 November 2026) 1, 4 and 12 starts save 12.42, 12.49 and 12.51 % in the mean.
 _STARTS = 4

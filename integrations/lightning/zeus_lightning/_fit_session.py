@@ -1,0 +1,218 @@
+"""One `fit`, `validate`, `test` or `predict`: forwards its events to `TrainingEnergy`, and publishes the results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zeus_core.process.restore_registry import restore_registry
+
+from zeus_core.adapters import Patches, contained
+from zeus_core.events import Activity
+from zeus_core.mixed.pytorch.work_end import TrainingWork
+from zeus_core.pytorch.work_facts import facts_of_models
+from zeus_core.training import TrainingEnergy
+from zeus_lightning._namespaces import Logger, Trainer
+
+
+class Session:
+    """A `fit`, `validate`, `test` or `predict` of a trainer, from its setup to its end.
+
+    Args:
+        trainer: The trainer.
+        energy: Receives the events.
+        state: The state of an earlier training, which this one may continue.
+
+    Attributes:
+        energy: As passed.
+        state: The state that the next training may continue.
+    """
+
+    def __init__(self, trainer: Trainer, energy: TrainingEnergy, state: Any) -> None:
+        self.energy = energy
+        self.state = state
+        self._trainer = trainer
+        self._steps: Steps | None = None  # of the current training
+        self._work = TrainingWork(energy.optimizer)
+        self._wraps = Patches(trainer)
+        self._wraps.wrap("save_checkpoint", self._save)  # the trainer reports its beginning to no callback
+        self._shown: dict[str, float] = {}
+        bar = trainer.progress_bar_callback
+        self._bar_wraps = None if bar is None else Patches(bar)
+        if self._bar_wraps is not None:
+            self._bar_wraps.wrap("get_metrics", self._add_to_bar)  # what the module logs is in `callback_metrics` too
+
+    def leave(self) -> None:
+        """End the session, however the trainer ended it."""
+        self.end_training()
+        self._wraps.undo()
+        if self._bar_wraps is not None:
+            self._bar_wraps.undo()
+
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether this is the first of all ranks."""
+        return bool(self._trainer.is_global_zero)
+
+    def begin_training(self) -> None:
+        """Begin training, if it has not begun before: a collective call."""
+        if self._steps is None:
+            restore_registry.catch_signals(wraps_later_handlers=True)  # those that Lightning has installed meanwhile
+            global_step = self._trainer.global_step
+            done, energy_state = _read(self.state) if global_step > 0 else (0, {})
+            self._steps = Steps(self._trainer, done or global_step)
+            self.energy.load_state_dict(energy_state)
+            self._tell_work()
+            self.energy.on_train_begin(self._steps.done, max_steps=self._max_steps())
+            trainer = self._trainer
+            self._work.begin([trainer.model], trainer.optimizers, trainer.strategy.root_device)
+
+    @contained
+    def _tell_work(self) -> None:
+        trainer = self._trainer
+        batch_size = getattr(trainer.train_dataloader, "batch_size", None)
+        self.energy.use_work(
+            {
+                **facts_of_models([trainer.lightning_module]),
+                "batch_size": str(batch_size),
+                "accumulation": str(trainer.accumulate_grad_batches),
+                "precision": str(trainer.precision),
+            }
+        )
+
+    @contained
+    def _max_steps(self) -> int | None:
+        """Return the optimizer steps of the whole training; None if the trainer does not know them yet."""
+        trainer = self._trainer
+        # Before the sanity check there is no loader yet. The estimate would make it, and draw the random numbers that
+        # it is made with earlier than without this callback: another training.
+        is_loaded = trainer.train_dataloader is not None
+        steps = trainer.estimated_stepping_batches if is_loaded else trainer.max_steps
+        return int(steps) if 0 < steps < math.inf else None
+
+    def end_training(self) -> None:
+        """End training, normally or by an error."""
+        self.state = self.current_state()
+        self._steps = None
+        self._work.end()
+        self.energy.on_train_end()
+
+    def current_state(self) -> Any:
+        """Return the state that a training resumed at this moment continues; empty if none has begun."""
+        return self.state if self._steps is None else {"step": self._steps.done, "energy": self.energy.state_dict()}
+
+    def begin_batch(self) -> None:
+        """Begin a batch of training."""
+        if self._training.begin():
+            self.energy.on_step_begin()
+
+    def end_batch(self) -> None:
+        """End a batch of training."""
+        if self._training.end():
+            self.energy.on_step_end()
+
+    def interrupt_step(self) -> None:
+        """Report a step that is under way as interference: its power-limit trial cannot use half a step."""
+        self.end_batch()
+        if self._training.is_under_way:
+            self.energy.on_interference()
+
+    @contained
+    def pause(self, activity: Activity) -> None:
+        """Report that work other than training begins."""
+        if self._steps is not None:
+            self.interrupt_step()
+        self.energy.on_pause(activity, on_all_ranks=True)
+
+    def values_to_log(self) -> dict[str, float]:
+        """Return the values to log, if it is time to: a collective call."""
+        return self.energy.log() if self._training.is_log_due() else {}
+
+    def publish(self, values: Mapping[str, float]) -> None:
+        """Log values that every rank knows; nothing if there are none."""
+        if values and self._trainer.is_global_zero:
+            # No public attribute holds the position on the axis at which the trainer logs its own metrics now.
+            step = self._trainer.fit_loop.epoch_loop._batches_that_stepped
+            for logger in self._trainer.loggers:
+                self._log(logger, dict(values), step)
+
+    def show(self, values: Mapping[str, float]) -> None:
+        """Show values in the progress bar from now on."""
+        shown = {"power_w": values.get("power_w"), "energy_kj": values.get("total_energy_j", 0.0) / 1000}
+        self._shown = {name: value for name, value in shown.items() if value}
+
+    def _add_to_bar(self, get_metrics: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        metrics = get_metrics(*args, **kwargs)
+        return {**self._shown, **metrics} if isinstance(metrics, dict) else metrics
+
+    @contained
+    def _log(self, logger: Logger, values: dict[str, float], step: int) -> None:
+        logger.log_metrics(values, step)
+
+    def _save(self, save_checkpoint: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Save a checkpoint, in training or outside of it."""
+        if self._steps is None:
+            return save_checkpoint(*args, **kwargs)
+        self.pause(Activity.CHECKPOINT)
+        try:
+            return save_checkpoint(*args, **kwargs)
+        finally:
+            self.energy.on_resume()
+
+    @property
+    def _training(self) -> Steps:
+        assert self._steps is not None
+        return self._steps
+
+
+def _read(state: Any) -> tuple[int, Any]:
+    """Return the steps done and the energy in a state; nothing if it is empty or damaged."""
+    try:
+        return int(state["step"]), state["energy"]
+    except (KeyError, TypeError, ValueError):
+        return 0, {}
+
+
+class Steps:
+    """Optimizer steps of a training, derived from the batches and from what the trainer counts.
+
+    The trainer counts the steps of all its optimizers together, and reports only batches to callbacks. A step lasts
+    from its first batch to the one in which an optimizer, or several, have stepped.
+
+    Args:
+        trainer: The trainer.
+        done: Steps already done, in a resumed training.
+    """
+
+    def __init__(self, trainer: Trainer, done: int) -> None:
+        self._trainer = trainer
+        self._optimizer_steps = trainer.global_step
+        self._logged = done
+        self.done = done
+        """Number of steps that have ended."""
+        self.is_under_way = False
+        """Whether a step has begun and not ended."""
+
+    def begin(self) -> bool:
+        """Begin a batch. Return whether a step begins with it."""
+        was_under_way, self.is_under_way = self.is_under_way, True
+        return not was_under_way
+
+    def end(self) -> bool:
+        """Return whether a step has ended since the previous call."""
+        optimizer_steps = self._trainer.global_step  # asks seven objects of Lightning
+        if optimizer_steps == self._optimizer_steps:
+            return False
+        self._optimizer_steps = optimizer_steps
+        self.is_under_way = False
+        self.done += 1
+        return True
+
+    def is_log_due(self) -> bool:
+        """Return whether it is time to log, by the trainer's `log_every_n_steps`; once each time."""
+        every = self._trainer.log_every_n_steps
+        if not every or self.done // every == self._logged // every:
+            return False
+        self._logged = self.done
+        return True

@@ -1,0 +1,144 @@
+"""Arguments that several commands take, and their checks."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeus_core.errors import UsageError
+from zeus_core.validate import shown
+
+if TYPE_CHECKING:
+    from zeus_core.device import Gpu
+
+
+def add_gpus(parser: argparse.ArgumentParser) -> None:
+    """Declare `--gpus`."""
+    parser.add_argument(
+        "--gpus",
+        type=_indices,
+        metavar="0,1",
+        help="GPUs by index, counted after CUDA_VISIBLE_DEVICES; all visible ones by default",
+    )
+
+
+def add_period(
+    parser: argparse.ArgumentParser, usual_seconds: float = 1.0, meaning: str = "time from one line to the next"
+) -> None:
+    """Declare `--period`."""
+    parser.add_argument(
+        "--period", type=_period, default=usual_seconds, metavar="SECONDS", help=f"{meaning} ({usual_seconds:g})"
+    )
+
+
+def seconds(text: str) -> float:
+    """Parse a time above 0."""
+    return number(text, _ABOVE_ZERO, _MAX_SECONDS, "is not a number of seconds above 0, at most 1e9, such as 1 or 0.5")
+
+
+def seconds_or_zero(text: str) -> float:
+    """Parse a time that may be 0."""
+    return number(text, 0.0, _MAX_SECONDS, "is not a number of seconds, 0 to 1e9, such as 0.005")
+
+
+def factor(text: str) -> float:
+    """Parse a factor above 0."""
+    return number(text, _ABOVE_ZERO, 1e9, "is not a factor above 0, at most 1e9, such as 1.1")
+
+
+def count(text: str) -> int:
+    """Parse a whole number above 0."""
+    # Not more digits than the highest number has: Python refuses to convert thousands of them.
+    if not text.isdecimal() or len(text) > len(str(_MAX_COUNT)) or not 0 < int(text) <= _MAX_COUNT:
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)} is not a whole number above 0, at most {_MAX_COUNT}, such as 10"
+        )
+    return int(text)
+
+
+def count_or_zero(text: str) -> int:
+    """Parse a whole number, 0 or more."""
+    return 0 if text == "0" else count(text)
+
+
+def gpu_index(text: str) -> int:
+    """Parse the index of one GPU."""
+    indices = _indices(text)
+    if len(indices) > 1:
+        raise argparse.ArgumentTypeError(f"{shown(text)} names several GPUs; name one, such as 0")
+    return indices[0]
+
+
+def port(text: str) -> int:
+    """Parse a port of TCP; 0 is any free one."""
+    if not (text.isdecimal() and text.isascii()) or len(text) > 5 or int(text) > _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a port, 0 to {_MAX_PORT}, such as 9920")
+    return int(text)
+
+
+def path(text: str) -> Path:
+    """Parse a path."""
+    if not text or "\0" in text:  # such as that of a shell variable that is not set
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a path, such as output")
+    return Path(text)
+
+
+def _period(text: str) -> float:
+    return number(text, 0.001, _MAX_SECONDS, "is not a number of seconds above 0, at least 0.001, such as 1 or 0.5")
+
+
+def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> list[int]:
+    """Check the requested GPU indices; None requests all GPUs that answer.
+
+    Raises:
+        UsageError: There is no GPU with one of these indices.
+    """
+    from zeus_core.device.silent import SilentGpu
+
+    if indices is None:
+        return [index for index, gpu in enumerate(gpus) if not isinstance(gpu, SilentGpu)]
+    for index in indices:
+        if index >= len(gpus):
+            asked, valid = ",".join(map(str, indices)), ", ".join(map(str, range(len(gpus))))
+            raise UsageError(f"--gpus is {asked}, but there is no GPU {index}; valid indices: {valid}")
+    return list(indices)
+
+
+_MAX_PORT = 65535
+_MAX_SECONDS = 1e9  # 31 years, and less than Python can wait
+_MAX_COUNT = 10**9
+
+
+def notes_on_silent(gpus: Sequence[Gpu]) -> list[str]:
+    """Return a sentence for each GPU that does not answer."""
+    from zeus_core.device.silent import SilentGpu
+
+    return [f"GPU {index} is not measured: {gpu.fault}" for index, gpu in enumerate(gpus) if isinstance(gpu, SilentGpu)]
+
+
+_ABOVE_ZERO = math.nextafter(0.0, 1.0)  # the lowest number above 0, as an inclusive bound
+
+
+def number(text: str, minimum: float, maximum: float, complaint: str) -> float:
+    """Parse a number within a range."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not minimum <= value <= maximum:
+        raise argparse.ArgumentTypeError(f"{shown(text)} {complaint}")
+    return value
+
+
+def _indices(text: str) -> list[int]:
+    entries = [entry.strip() for entry in text.split(",")]
+    # No machine has a GPU with an index of ten digits.
+    if not all(entry.isdecimal() and len(entry) < 10 for entry in entries):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a list of GPU indices, such as 0 or 0,1")
+    indices = [int(entry) for entry in entries]
+    if len(set(indices)) < len(indices):
+        raise argparse.ArgumentTypeError(f"{shown(text)} names a GPU twice; name each once")
+    return indices

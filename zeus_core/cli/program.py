@@ -1,0 +1,161 @@
+"""The program: parses arguments, executes a command, returns an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NoReturn, Protocol, TextIO
+
+from zeus_core import __version__
+from zeus_core.cli.text import complain
+from zeus_core.errors import UsageError, ZeusError
+from zeus_core.validate import checked_list, checked_text
+
+_FAILED, _WRONG_USE, _CTRL_C, _BROKEN_PIPE = 1, 2, 130, 141
+
+
+class Command(Protocol):
+    """The interface of the module of a command."""
+
+    SUMMARY: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        ...
+
+    def execute(self, arguments: argparse.Namespace) -> int:
+        """Execute the command, and return the exit code."""
+        ...
+
+
+# The module of each command, in the order of the help. Those of a wing lie in its folder.
+_COMMANDS = {
+    "devices": "zeus_core.cli._devices",
+    "power": "zeus_core.cli.meters._power",
+    "energy": "zeus_core.cli.meters._energy",
+    "run": "zeus_core.cli.run._run",
+    "doctor": "zeus_core.cli.doctor._doctor",
+    "selfcheck": "zeus_core.selfcheck._selfcheck_command",
+    "plan": "zeus_core.pipeline.plan_command",
+    "allocate": "zeus_core.mixed._allocate_command",
+    "carbon": "zeus_core.cli._carbon",
+    "jobs": "zeus_core.jobs._jobs_command",
+    "replay": "zeus_core.jobs.replay._replay_command",
+    "report": "zeus_core.cli._report",
+    "statement": "zeus_core.cli._statement",
+    "leases": "zeus_core.cli._leases",
+    "restore": "zeus_core.cli._restore",
+    "exporter": "zeus_core.cli._exporter",
+    "daemon": "zeus_core.daemon._daemon_command",
+    "trace": "zeus_core.cli._trace",
+    "top": "zeus_core.cli.meters._top",
+}
+
+
+def _command(name: str) -> Command:
+    command: Command = importlib.import_module(_COMMANDS[name])
+    return command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `zeus-core`.
+
+    Args:
+        arguments: The arguments after the program's name; those of this process if None.
+
+    Returns:
+        The exit code: 0; 1 if a device could not do it, or the output could not be written; 2 for wrong arguments.
+        `run` returns that of its command.
+
+    Raises:
+        SystemExit: With the code 2 for arguments that cannot be parsed, 0 after `--help` and `--version`.
+    """
+    return run_program(sys.argv[1:] if arguments is None else arguments, "zeus-core", _COMMANDS)
+
+
+def run_program(arguments: Sequence[str], name: str, commands: Iterable[str]) -> int:
+    """Run a program with some of the commands; see `main`."""
+    try:
+        return _execute(arguments, name, commands)
+    except ZeusError as error:
+        complain(f"zeus-core: {error}")
+        return _WRONG_USE if isinstance(error, UsageError) else _FAILED
+    except KeyboardInterrupt:
+        return _CTRL_C
+    except BrokenPipeError:  # the reader has seen enough, as in `zeus-core power | head`
+        return _BROKEN_PIPE
+    except OSError as error:
+        complain(f"zeus-core: the output could not be written: {error}")
+        return _FAILED
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            _drop_unwritten_output(stream)
+
+
+def _execute(arguments: Sequence[str], name: str, commands: Iterable[str]) -> int:
+    try:
+        texts = checked_list("arguments", arguments, checked_text, 'a list of texts, such as ["power"]')
+        parsed = _parse(texts, name, commands)
+        _show_warnings()
+        return _command(parsed.command_name).execute(parsed)
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what argparse has printed
+
+
+def _drop_unwritten_output(stream: TextIO | None) -> None:
+    """Drop output that cannot be written: Python would try again at its end, and exit with 120."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except (OSError, ValueError):  # or it was closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _parse(arguments: Sequence[str], name: str, commands: Iterable[str]) -> argparse.Namespace:
+    # argparse does not see the command after `--`: its treatment of one differs between versions of Python.
+    own, is_split, command = _split(list(arguments))
+    parsed = _make_parser(name, commands).parse_args(own)
+    parsed.command = command if is_split else None
+    return parsed
+
+
+def _split(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
+    if arguments[:1] != ["run"] or "--" not in arguments:
+        return arguments, False, []
+    position = arguments.index("--")
+    return arguments[:position], True, arguments[position + 1 :]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line: the usage, up to nine lines, would hide it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Name the argument, its value and what to give, and exit."""
+        self.exit(_WRONG_USE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
+def _make_parser(name: str, commands: Iterable[str]) -> argparse.ArgumentParser:
+    parser = _Parser(name, description="Measure the energy of GPUs and CPUs, and plan to save it.")
+    parser.add_argument("--version", action="version", version=f"zeus-core {__version__}")
+    parsers = parser.add_subparsers(dest="command_name", required=True, metavar="COMMAND", title="commands")
+    for command_name in commands:
+        command = _command(command_name)
+        command.add_arguments(parsers.add_parser(command_name, help=command.SUMMARY, description=f"{command.SUMMARY}."))
+    return parser
+
+
+def _show_warnings() -> None:
+    """Print the package's warnings, such as that GPUs are simulated, in the form of this program's messages."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("zeus-core: %(message)s"))
+    logger = logging.getLogger("zeus_core")
+    logger.handlers = [handler]
+    logger.propagate = False
+    # The monitor warns of lost energies; the commands show these themselves, in place of the energy.
+    logging.getLogger("zeus_core.monitor").setLevel(logging.ERROR)

@@ -1,0 +1,252 @@
+"""Conversion between frozen values and JSON types, checked against the annotations of their classes.
+
+| value | JSON |
+|---|---|
+| dataclass | object, one member per field |
+| NamedTuple | array, one element per field |
+| tuple, list | array |
+| mapping with keys that are text, whole numbers or an enum | object |
+| mapping with keys that are a NamedTuple of these | object; "/" joins the fields of a key, only the last may hold one |
+| enum | the value of its member |
+| None, bool, int, float, str | the same |
+
+`decode` is strict: every field must be there and no other, a bool is no number, a number is finite. A class checks more
+in its `__post_init__`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import math
+import re
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from zeus_core.errors import UsageError
+from zeus_core.validate import shown
+
+T = TypeVar("T")
+
+_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_SCALARS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", type(None): "null"}
+
+
+def encode(value: Any) -> Any:
+    """Return a value in JSON types.
+
+    Raises:
+        TypeError: It holds an object of a type that has no JSON form.
+    """
+    kind: type = type(value)
+    return _encoder_of(kind)(value)
+
+
+@cache
+def _encoder_of(kind: type) -> Callable[[Any], Any]:
+    """Return the function that encodes values of a class: found once, as the journal is written at every log."""
+    if kind in _SCALARS:
+        return lambda value: value
+    if issubclass(kind, enum.Enum):
+        return lambda member: encode(member.value)
+    if dataclasses.is_dataclass(kind):
+        names = tuple(_fields_of(kind))
+        return lambda value: {
+            name: member if type(member := getattr(value, name)) in _SCALARS else encode(member) for name in names
+        }
+    if issubclass(kind, Mapping):
+        return lambda mapping: {_encode_key(key): encode(member) for key, member in mapping.items()}
+    if issubclass(kind, tuple | list):
+        return lambda elements: [encode(element) for element in elements]
+    for scalar in (int, float, str):  # a number of numpy that is a float of Python too, and the like
+        if issubclass(kind, scalar):
+            return scalar
+    return _refuse
+
+
+def _refuse(value: Any) -> Any:
+    raise TypeError(f"{value!r} has no JSON form")
+
+
+def _encode_key(key: Any) -> str:
+    key = key.value if isinstance(key, enum.Enum) else key
+    if type(key) in (str, int):
+        return str(key)
+    if isinstance(key, tuple) and hasattr(key, "_fields"):
+        return "/".join(map(_encode_key, key))
+    raise TypeError(f"{key!r} cannot be the name of a member of a JSON object")
+
+
+def decode(kind: type[T], fields: Any, name: str | None = None) -> T:
+    """Return the value of a class that `encode` turned into `fields`.
+
+    Args:
+        kind: The class, or an annotation such as `tuple[Trial, ...]`.
+        fields: JSON types.
+        name: How errors call the value; the name of the class if None.
+
+    Raises:
+        UsageError: The fields are not those of the class; the message names the field, its value and what it must be.
+    """
+    name = name or str(getattr(kind, "__name__", kind))
+    try:
+        return _decode(kind, fields)  # type: ignore[no-any-return]
+    except _MismatchError as mismatch:
+        raise UsageError(f"{name}{''.join(reversed(mismatch.path))}{mismatch}") from mismatch.__cause__
+    except RecursionError:
+        raise UsageError(f"{name} is nested too deeply") from None
+
+
+def completed(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields for `decode` with the defaults of a dataclass for those that earlier versions have not written."""
+    defaults = {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(kind)
+    }
+    defaults = {name: encode(value) for name, value in defaults.items() if value is not dataclasses.MISSING}
+    return {**defaults, **fields}
+
+
+class _MismatchError(Exception):
+    """A value does not fit its annotation; `path` leads to it, innermost part first."""
+
+    def __init__(self, complaint: str) -> None:
+        super().__init__(complaint)
+        self.path: list[str] = []
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    if kind is Any:
+        return value
+    if kind in _SCALARS:
+        return _decode_scalar(kind, value)
+    generic = _GENERICS.get(get_origin(kind))
+    if generic is not None:
+        return generic(get_args(kind), value)
+    if issubclass(kind, enum.Enum):
+        return _decode_literal([member.value for member in kind], value, list(kind))
+    if dataclasses.is_dataclass(kind):
+        return _decode_object(kind, value)
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _built(kind, *_decode_tuple(tuple(_fields_of(kind).values()), value))
+    raise TypeError(f"{kind!r} has no JSON form")
+
+
+def _within(part: str, kind: Any, value: Any, decode_part: Callable[[Any, Any], Any] = _decode) -> Any:
+    try:
+        return decode_part(kind, value)
+    except _MismatchError as mismatch:
+        mismatch.path.append(part)
+        raise
+
+
+def _decode_scalar(kind: Any, value: Any) -> Any:
+    if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
+        return float(value)
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        raise _unfit(value, _SCALARS[kind])
+    return value
+
+
+def _decode_literal(known: Sequence[Any], value: Any, meanings: Sequence[Any] | None = None) -> Any:
+    for candidate, meaning in zip(known, meanings or known, strict=True):
+        if type(value) is type(candidate) and value == candidate:
+            return meaning
+    raise _unfit(value, f"one of {', '.join(map(repr, known))}")
+
+
+def _decode_union(kinds: Sequence[Any], value: Any) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    *others, last = [kind for kind in kinds if kind is not type(None)]
+    for kind in others:
+        with contextlib.suppress(_MismatchError):
+            return _decode(kind, value)
+    return _decode(last, value)
+
+
+def _decode_list(kinds: Sequence[Any], value: Any) -> list[Any]:
+    return list(_decode_tuple((*kinds, ...), value))
+
+
+def _decode_tuple(kinds: Sequence[Any], value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise _unfit(value, "an array")
+    if len(kinds) == 2 and kinds[1] is ...:
+        kinds = [kinds[0]] * len(value)
+    if len(value) != len(kinds):
+        raise _unfit(value, f"an array of {len(kinds)}")
+    return tuple(_within(f"[{at}]", kind, element) for at, (kind, element) in enumerate(zip(kinds, value, strict=True)))
+
+
+def _decode_mapping(kinds: Sequence[Any], value: Any) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise _unfit(value, "an object")
+    key_kind, member_kind = kinds
+    return {
+        _within(" key", key_kind, key, _decode_key): _within(f"[{key!r}]", member_kind, member)
+        for key, member in value.items()
+    }
+
+
+def _decode_key(kind: Any, key: Any) -> Any:
+    if kind is int and isinstance(key, str) and _WHOLE_NUMBER.fullmatch(key):
+        return int(key)
+    if kind is int:
+        raise _unfit(key, "a whole number as text")
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return _decode_literal([str(member.value) for member in kind], key, list(kind))
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        kinds = list(_fields_of(kind).values())
+        parts = key.split("/", len(kinds) - 1) if isinstance(key, str) else []
+        if len(parts) != len(kinds):
+            raise _unfit(key, f"{len(kinds)} parts joined by '/'")
+        return _built(kind, *(_decode_key(part_kind, part) for part_kind, part in zip(kinds, parts, strict=True)))
+    return _decode(kind, key)
+
+
+def _decode_object(kind: Any, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise _unfit(value, "an object")
+    hints = _fields_of(kind)
+    for complaint, names in (("lacks", hints.keys() - value.keys()), ("has unknown", value.keys() - hints.keys())):
+        if names:
+            listed = ", ".join(sorted(map(str, names)))
+            raise _MismatchError(f" {complaint} {listed}; its fields are {', '.join(hints)}")
+    return _built(kind, **{name: _within(f".{name}", hint, value[name]) for name, hint in hints.items()})
+
+
+def _built(kind: Callable[..., Any], /, *args: Any, **fields: Any) -> Any:
+    try:
+        return kind(*args, **fields)
+    except (TypeError, ValueError, ArithmeticError) as error:  # a UsageError is a ValueError too
+        raise _MismatchError(f": {error}") from error
+
+
+_GENERICS: dict[Any, Callable[[Sequence[Any], Any], Any]] = {
+    Literal: _decode_literal,
+    Union: _decode_union,
+    types.UnionType: _decode_union,
+    tuple: _decode_tuple,
+    list: _decode_list,
+    Sequence: lambda kinds, value: _decode_tuple((*kinds, ...), value),
+    dict: _decode_mapping,
+    Mapping: _decode_mapping,
+}
+
+
+@cache
+def _fields_of(kind: type) -> Mapping[str, Any]:
+    """Return the fields that make an object of a class, with their annotations."""
+    hints = get_type_hints(kind)
+    if dataclasses.is_dataclass(kind):
+        return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
+    return {name: hints[name] for name in kind._fields}  # type: ignore[attr-defined]
+
+
+def _unfit(value: Any, wanted: str) -> _MismatchError:
+    return _MismatchError(f" is {shown(value)}; it must be {wanted}")

@@ -1,0 +1,132 @@
+"""The interface of all GPUs."""
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from zeus_core.errors import DeviceError, UsageError
+from zeus_core.validate import checked_list, checked_object, shown
+
+
+class PowerRange(NamedTuple):
+    """The lowest and the highest power limit a board accepts, in watts."""
+
+    lowest_watts: float
+    highest_watts: float
+
+    def checked(self, limit_watts: float, gpu_name: str) -> float:
+        """Return a limit the board accepts. Raises `UsageError` for any other, NaN included."""
+        try:
+            is_accepted = bool(self.lowest_watts <= limit_watts <= self.highest_watts)
+        except Exception:  # it is no number
+            is_accepted = False
+        if not is_accepted:
+            raise UsageError(
+                f"limit_watts is {shown(limit_watts)}; {gpu_name} accepts {self.lowest_watts:g} to "
+                f"{self.highest_watts:g} W"
+            )
+        return float(limit_watts)
+
+
+class Gpu(Protocol):
+    """One physical GPU. It knows nothing of training, windows or policies.
+
+    Implementations raise `UsageError` and `DeviceError` with its subclasses only: `NotSupportedError` if the device
+    lacks a function, `PermissionDeniedError` if this process lacks the right. Several threads may use one GPU at once.
+    Every implementation passes `zeus_core.testing.contracts.GpuContract`.
+    """
+
+    @property
+    def uuid(self) -> str:
+        """The identity of the device, `GPU-...`; indices are for people."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The product name. That of a simulated device says that it is simulated."""
+        ...
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the numbers come from a model rather than from hardware."""
+        ...
+
+    @property
+    def energy_counter_period_seconds(self) -> float:
+        """The longest time between two updates of the energy counter."""
+        ...
+
+    @property
+    def power_average_seconds(self) -> float:
+        """The time over which `read_power_watts` averages; 0 if it reads the power of the moment."""
+        ...
+
+    def read_energy_counter_joules(self) -> float:
+        """Read the energy since the driver was loaded, as of the counter's latest update."""
+        ...
+
+    def read_power_watts(self) -> float:
+        """Read the power drawn at this moment, as closely as the sensor knows."""
+        ...
+
+    def read_power_limit_watts(self) -> float:
+        """Read the power limit requested last."""
+        ...
+
+    def read_enforced_power_limit_watts(self) -> float:
+        """Read the limit in force, which other limiters of the machine may hold below the requested one."""
+        ...
+
+    def read_default_power_limit_watts(self) -> float:
+        """Read the limit the board has after the driver is loaded."""
+        ...
+
+    def read_power_limit_range_watts(self) -> PowerRange:
+        """Read the range that `set_power_limit` accepts."""
+        ...
+
+    def set_power_limit(self, limit_watts: float) -> None:
+        """Request a power limit. Raises `UsageError` outside the range of the board."""
+        ...
+
+    def read_sm_clock_mhz(self) -> int:
+        """Read the present SM clock."""
+        ...
+
+    def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
+        """Read the SM clocks that can be locked, highest first."""
+        ...
+
+    def lock_sm_clock(self, clock_mhz: int) -> None:
+        """Hold the SM clock at or below a supported clock. Raises `UsageError` for any other."""
+        ...
+
+    def unlock_sm_clock(self) -> None:
+        """Let the SM clock move freely again."""
+        ...
+
+
+def read_driver_version(gpu: Gpu) -> str | None:
+    """Read the version of a GPU's driver; None if it is unknown, as for a GPU that is not an `NvmlGpu`."""
+    read = getattr(gpu, "read_driver_version", None)
+    try:
+        return None if read is None else str(read())
+    except DeviceError:
+        return None
+
+
+def checked_gpu(argument: str, gpu: Gpu) -> Gpu:
+    """Return the GPU of an argument.
+
+    Raises:
+        UsageError: It is something else, such as an index.
+    """
+    return checked_object(argument, gpu, "read_power_watts", "a Gpu object, such as discover_gpus()[0]")
+
+
+def checked_gpus(argument: str, gpus: Iterable[Gpu], minimum: int = 0) -> list[Gpu]:
+    """Return the GPUs of an argument.
+
+    Raises:
+        UsageError: They are something else, such as indices, or too few.
+    """
+    return checked_list(argument, gpus, checked_gpu, "a list of Gpu objects, such as discover_gpus()", minimum)

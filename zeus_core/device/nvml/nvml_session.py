@@ -1,0 +1,169 @@
+"""The connection of a process to NVML, the NVIDIA driver's library, through its official binding nvidia-ml-py.
+
+Nothing is loaded before the first call. Every call that fails raises one of the package's errors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from zeus_core._nvml import UNINITIALIZED, device_error
+from zeus_core.device.retry import retried
+from zeus_core.errors import DeviceError, NotSupportedError
+
+_RESTORING_FUNCTIONS = (
+    "nvmlDeviceGetPowerManagementLimitConstraints",
+    "nvmlDeviceSetGpuLockedClocks",
+    "nvmlDeviceResetGpuLockedClocks",
+)
+
+
+class NvmlSession:
+    """An initialised NVML and the handles of its devices.
+
+    Each process that uses it opens NVML anew: neither handles nor NVML survive a fork.
+    """
+
+    def __init__(self) -> None:
+        self._process_id: int | None = None
+        self._handles: dict[str, Any] = {}
+
+    def read_uuids(self) -> list[str | DeviceError]:
+        """Read the UUIDs of the GPUs the driver shows this process, in PCI order.
+
+        Returns:
+            The UUID of each GPU, or the reason why it is unknown also after some tries.
+
+        Raises:
+            DeviceError: There is no driver, or it does not work.
+        """
+        count = retried(lambda: self._call("counting the GPUs", "nvmlDeviceGetCount"))
+        return [self._open_device(index) for index in range(count)]
+
+    def read_mig_parents(self, uuids: Iterable[str]) -> dict[str, str]:
+        """Return the UUID of the GPU of each MIG device, by the UUID of the MIG device.
+
+        Args:
+            uuids: The UUIDs of the GPUs.
+        """
+        parents: dict[str, str] = {}
+        for uuid in uuids:
+            parents.update(dict.fromkeys(self._read_mig_uuids(uuid), uuid))
+        return parents
+
+    def handle(self, uuid: str) -> Any:
+        """Return the handle of a GPU in this process. Raises what the binding raises."""
+        if self._process_id != os.getpid():
+            self._open()
+        handle = self._handles.get(uuid)
+        return self._find_handle(uuid) if handle is None else handle
+
+    def call(self, uuid: str, action: str, function: str | Callable[..., Any], *arguments: object) -> Any:
+        """Call an NVML function on one GPU, and once more if the driver has lost the session.
+
+        Args:
+            uuid: The UUID of the GPU.
+            action: Words for the message of an error, such as "reading the power".
+            function: The function's name in the binding; or a function that raises what the binding raises.
+            *arguments: The arguments after the handle.
+
+        Raises:
+            DeviceError: The call failed; see `device_error`.
+        """
+        import pynvml
+
+        call = getattr(pynvml, function, None) if isinstance(function, str) else function
+        if call is None:
+            raise NotSupportedError(f"{action} needs a newer nvidia-ml-py: pip install -U nvidia-ml-py")
+        for is_last_try in (False, True):
+            try:
+                return call(self.handle(uuid), *arguments)
+            except pynvml.NVMLError as error:
+                if error.value != UNINITIALIZED or is_last_try:
+                    raise device_error(error.value, f"{action} of {uuid}") from error
+                self._process_id = None
+        raise AssertionError("unreachable")
+
+    def read_driver_version(self) -> str:
+        """Call `nvmlSystemGetDriverVersion`.
+
+        Raises:
+            DeviceError: The call failed.
+        """
+        return str(self._call("reading the version of the driver", "nvmlSystemGetDriverVersion"))
+
+    def _call(self, action: str, function: str, *arguments: object) -> Any:
+        """Call an NVML function that concerns no GPU of the session. Raises `DeviceError`."""
+        import pynvml
+
+        if self._process_id != os.getpid():
+            self._open()
+        try:
+            return getattr(pynvml, function)(*arguments)
+        except pynvml.NVMLError as error:
+            raise device_error(error.value, action) from error
+
+    def _find_handle(self, uuid: str) -> Any:
+        """Find a GPU the session does not know yet, or whose handle it has lost."""
+        import pynvml
+
+        try:
+            self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        except pynvml.NVMLError:
+            self.read_uuids()  # an older driver lacks the function
+            if uuid not in self._handles:
+                raise
+        return self._handles[uuid]
+
+    def _open_device(self, index: int) -> str | DeviceError:
+        """Return the UUID of a GPU and keep its handle, or why it does not answer, which must not hide the others."""
+        import pynvml
+
+        def open_once() -> str:
+            if self._process_id != os.getpid():
+                self._open()
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+            except pynvml.NVMLError as error:
+                if error.value == UNINITIALIZED:
+                    self._process_id = None
+                raise device_error(error.value, "reading its UUID") from error
+            self._handles[uuid] = handle
+            return uuid
+
+        try:
+            return retried(open_once, DeviceError)  # of any kind: a GPU must not lose its index for one wrong answer
+        except DeviceError as error:
+            return error
+
+    def _read_mig_uuids(self, uuid: str) -> list[str]:
+        """Read the UUIDs of a GPU's MIG devices; none if it is not partitioned."""
+        action, uuids = "looking for MIG devices", list[str]()
+        with suppress(DeviceError):  # past the last one, or a GPU that cannot be partitioned
+            for index in range(retried(partial(self.call, uuid, action, "nvmlDeviceGetMaxMigDeviceCount"))):
+                find = partial(self.call, uuid, action, "nvmlDeviceGetMigDeviceHandleByIndex", index)
+                uuids.append(str(retried(partial(self._call, action, "nvmlDeviceGetUUID", retried(find)))))
+        return uuids
+
+    def _open(self) -> None:
+        import pynvml
+
+        def initialize() -> None:
+            try:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError as error:
+                raise device_error(error.value, "opening NVML") from error
+
+        retried(initialize)
+        # The binding looks up a function under a lock when it is first called. A signal handler that interrupts such a
+        # look-up, and restores by functions that were not looked up yet, would wait for that lock for ever.
+        for function in _RESTORING_FUNCTIONS:
+            with suppress(Exception):  # an older driver lacks it, or another binding has no such look-up
+                pynvml._nvmlGetFunctionPointer(function)
+        self._handles = {}
+        self._process_id = os.getpid()

@@ -1,0 +1,199 @@
+"""A signal: the carbon intensity or the price of electricity over time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
+
+from zeus_core.errors import UsageError
+from zeus_core.units import per_kilowatt_hour_from_per_megawatt_hour
+from zeus_core.validate import checked_flag, checked_number, checked_object, checked_one_of, checked_text, shown
+
+Basis = Literal["average", "marginal"]
+"""The power plants that an intensity counts: all those of a grid, by their share of the electricity (reports use this:
+GHG Protocol, scope 2, location-based); or the plants that would supply one kilowatt-hour more."""
+
+_INTENSITY_UNITS = ("g/kWh", "kg/MWh")  # the same number
+_PRICE_UNIT = re.compile(r"[A-Z]{3}/(kWh|MWh)")
+_UNITS = "g/kWh (or kg/MWh) for a carbon intensity, or a currency per kWh or MWh for a price, such as EUR/kWh"
+
+
+@dataclass(frozen=True)
+class SignalFacts:
+    """The meaning and the source of a signal: a report names all of it.
+
+    Attributes:
+        unit: "g/kWh" for a carbon intensity (grams of CO2 equivalent), or a price such as "EUR/kWh".
+        source: Where the values come from, in words.
+        basis: The power plants it counts; None for a price.
+        average: The value where nothing recent enough is known, in `unit`.
+        is_known_ahead: Whether the values of the future are known, as those of a contract or of a day-ahead market.
+    """
+
+    unit: str
+    source: str
+    basis: Basis | None
+    average: float
+    is_known_ahead: bool = False
+
+    @property
+    def is_price(self) -> bool:
+        """Whether it is a price, and no carbon intensity."""
+        return self.basis is None
+
+    @property
+    def amount_unit(self) -> str:
+        """The unit of what is emitted or paid: "g", or the currency."""
+        return self.unit.partition("/")[0]
+
+    @classmethod
+    def checked(
+        cls, unit: str, source: str, basis: Basis, average: float = 0.0, is_known_ahead: bool = False
+    ) -> SignalFacts:
+        """Make the facts from arguments of a user, whose `unit` may also be per MWh.
+
+        Raises:
+            UsageError: An argument is wrong.
+        """
+        scale = scale_of(unit)
+        checked_flag("is_known_ahead", is_known_ahead)
+        checked_one_of("basis", basis, ("average", "marginal"))
+        is_price = unit not in _INTENSITY_UNITS
+        facts = cls(
+            _kilowatt_hours(unit), checked_text("source", source), None if is_price else basis, 0.0, is_known_ahead
+        )
+        return replace(facts, average=checked_value("average", average, facts) * scale)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalPart:
+    """A time in which a signal stays the same.
+
+    Attributes:
+        begin_seconds: Its begin, in seconds since 1970 (Unix time).
+        end_seconds: Its end.
+        value: The value, in the unit of the signal.
+        age_seconds: How old the value is at the begin of the part: the time since that for which it was reported. None
+            where nothing recent enough is known, and the value is the average.
+    """
+
+    begin_seconds: float
+    end_seconds: float
+    value: float
+    age_seconds: float | None = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Its duration."""
+        return self.end_seconds - self.begin_seconds
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the value is the average, as nothing recent enough is known."""
+        return self.age_seconds is None
+
+
+@runtime_checkable
+class Signal(Protocol):
+    """Tells the carbon intensity or the price of electricity at any time, at once: nothing waits for a network here."""
+
+    @property
+    def facts(self) -> SignalFacts:
+        """Its unit, source and basis."""
+        ...
+
+    def parts(self, begin_seconds: float, end_seconds: float) -> Sequence[SignalPart]:
+        """Return the parts of a period, in order and without gaps. A period of no time has one part.
+
+        Args:
+            begin_seconds: The begin of the period, in seconds since 1970 (Unix time).
+            end_seconds: The end; not before the begin.
+
+        Raises:
+            UsageError: The end is before the begin, or one of them is no number.
+        """
+        ...
+
+
+def checked_value(argument: str, value: float, facts: SignalFacts) -> float:
+    """Return a value of a signal. A price may be below 0, as on wholesale markets; an intensity may not.
+
+    Raises:
+        UsageError: It is no such number.
+    """
+    if facts.is_price:
+        return checked_number(argument, value, -1e9, 1e9, "a price, such as 0.31")
+    return checked_number(argument, value, 0.0, 1e6, "grams of CO2 equivalent per kWh, at least 0")
+
+
+def checked_signal(argument: str, signal: Signal) -> Signal:
+    """Return a signal.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    wanted = "a signal, such as ConstantSignal(380, 'g/kWh')"
+    checked_object(argument, signal, "parts", wanted)
+    if not isinstance(getattr(signal, "facts", None), SignalFacts):
+        raise UsageError(f"{argument} is {shown(signal)}; it must be {wanted}")
+    return signal
+
+
+def scale_of(unit: str) -> float:
+    """Return the factor from the unit of a source to that of a signal, which is always per kWh.
+
+    Raises:
+        UsageError: The unit is not known.
+    """
+    if checked_text("unit", unit, _UNITS) in _INTENSITY_UNITS:
+        return 1.0
+    if not _PRICE_UNIT.fullmatch(unit):
+        raise UsageError(f"unit is {shown(unit)}; it must be {_UNITS}")
+    return per_kilowatt_hour_from_per_megawatt_hour(1.0) if unit.endswith("MWh") else 1.0
+
+
+def checked_time(argument: str, seconds: float) -> float:
+    """Return a time in seconds since 1970, between the years 1900 and 9000: dates in all zones can be calculated there.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    wanted = "seconds since 1970, between the years 1900 and 9000"
+    return checked_number(argument, seconds, -2.2e9, 2.2e11, wanted)
+
+
+def checked_period(begin_seconds: float, end_seconds: float) -> tuple[float, float]:
+    """Return the two ends of a period.
+
+    Raises:
+        UsageError: The end is before the begin, or one of them is no such time.
+    """
+    begin, end = checked_time("begin_seconds", begin_seconds), checked_time("end_seconds", end_seconds)
+    if end < begin:
+        raise UsageError(f"end_seconds is {shown(end_seconds)}, which is before begin_seconds, {shown(begin_seconds)}")
+    return begin, end
+
+
+def joined(parts: Iterable[SignalPart]) -> list[SignalPart]:
+    """Join neighbours of the same value, of which both or none are stale."""
+    result: list[SignalPart] = []
+    for part in parts:
+        if result and (result[-1].value, result[-1].is_stale) == (part.value, part.is_stale):
+            result[-1] = replace(result[-1], end_seconds=part.end_seconds)
+        else:
+            result.append(part)
+    return result
+
+
+def mean_value(parts: Sequence[SignalPart]) -> float:
+    """Return the mean over time of some parts, at least one."""
+    seconds = sum(part.seconds for part in parts)
+    if seconds <= 0:
+        return parts[0].value
+    return sum(part.value * part.seconds for part in parts) / seconds
+
+
+def _kilowatt_hours(unit: str) -> str:
+    return "g/kWh" if unit in _INTENSITY_UNITS else f"{unit[:3]}/kWh"

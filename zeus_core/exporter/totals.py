@@ -1,0 +1,99 @@
+"""Totals of the energy of devices, which never fall, even if the driver fails or starts anew."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from zeus_core.device import Gpu
+from zeus_core.errors import DeviceError
+from zeus_core.measurement import Device
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.process.deadline import CALL_SECONDS
+from zeus_core.process.parallel import ParallelCalls
+
+_Value = TypeVar("_Value")
+
+
+@dataclass
+class DeviceState:
+    """A device as it is exported.
+
+    Attributes:
+        device: The device.
+        name: Its product name.
+        energy_joules: Its energy since the exporter began, without that of `unmeasured_seconds`.
+        unmeasured_seconds: The time whose energy was lost.
+        power_watts: Its power now; None if that cannot be read, and for CPUs.
+        limit_watts: The power limit in force; None as for the power.
+        sm_clock_mhz: The SM clock now; None as for the power.
+    """
+
+    device: Device
+    name: str
+    energy_joules: float = 0.0
+    unmeasured_seconds: float = 0.0
+    power_watts: float | None = None
+    limit_watts: float | None = None
+    sm_clock_mhz: float | None = None
+
+
+@dataclass
+class DeviceTotals:
+    """Adds up the energy of all devices of a monitor, from reading to reading. Threads may share it.
+
+    A fault of the driver, or a counter that restarts, loses the energy between two readings at most.
+
+    Attributes:
+        monitor: Measures the devices. It keeps a window open, so that GPUs without a counter are sampled.
+    """
+
+    monitor: ZeusMonitor
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        """Begin to count."""
+        self._calls = ParallelCalls()
+        self._states = [DeviceState(device, self._name_of(device)) for device in self.monitor.devices]
+        self.monitor.begin_window("exporter", sync_execution=False)
+        self._latest = self.monitor.read(sync_execution=False)
+
+    def refresh(self) -> list[DeviceState]:
+        """Read all devices now, and return their states. A fault of a device is part of its state."""
+        with self._lock:
+            reading = self.monitor.read(sync_execution=False)
+            measurement = self.monitor.between(self._latest, reading)
+            self._latest = reading
+            for state in self._states:
+                joules = measurement.devices[state.device].energy_joules
+                if joules is None:
+                    state.unmeasured_seconds += measurement.time
+                else:
+                    state.energy_joules += max(joules, 0.0)
+                if state.device.kind == "gpu":
+                    self._read_present(state, self.monitor.gpus[state.device.index])
+            return list(self._states)
+
+    def close(self) -> None:
+        """Stop counting."""
+        self.monitor.cancel("exporter")
+
+    def _read_present(self, state: DeviceState, gpu: Gpu) -> None:
+        number = self.monitor.gpu_indices.index(state.device.index)
+        state.power_watts = self._read(number, gpu.read_power_watts)
+        state.limit_watts = self._read(number, gpu.read_enforced_power_limit_watts)
+        state.sm_clock_mhz = self._read(number, gpu.read_sm_clock_mhz)
+
+    def _read(self, number: int, call: Callable[[], _Value]) -> _Value | None:
+        try:
+            return self._calls.call_one_within(CALL_SECONDS, number, partial(call))
+        except DeviceError:
+            return None
+
+    def _name_of(self, device: Device) -> str:
+        if device.kind == "gpu":
+            return self.monitor.gpus[device.index].name
+        return self.monitor.cpus[device.index].name

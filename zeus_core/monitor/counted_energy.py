@@ -1,0 +1,180 @@
+"""The energy of one device between two readings of its counter, and the interval that holds the truth. Pure.
+
+The energy up to an update of a counter is known exactly; when the update happened is not. With E(t) the true energy, C
+the counter at an edge, updated to it after a moment a, and P the most the GPU can draw,
+
+    C <= E(edge) <= C + P (edge - a)
+
+and once the next update to D has been seen by a moment b, also D - P (b - edge) <= E(edge) <= D. The energy of a window
+is the difference of two such edges, and neither below zero nor above P times its length. No power reading is part of
+this: a sensor shows the power of up to 0.1 s ago, which at the edge of a window is that of another part of the program.
+The readings only choose the likeliest energy among the possible ones.
+
+One case is surer. A GPU that drew the same power p all the time updated its counter by p T each time, n times, and the
+lags of the edges differ by d - n T. Then E = C1 - C0 + p (d - n T). C1 - C0 being n times p T shows that the power was
+the same.
+"""
+
+from __future__ import annotations
+
+import math
+
+from zeus_core.measurement import DeviceEnergy
+from zeus_core.monitor.reading import CounterUpdate, CpuEdge, GpuEdge
+
+# Times its power limit, what a board may draw for milliseconds. Over a whole period of the counter it keeps the limit.
+TRANSIENTS = 1.1
+
+# Each of the first three trades surer energies under steady loads for wrong ones under loads that only look steady.
+# tests/monitor/test_truth.py holds them: over its loads the truth lies in the interval of at least 95 % of the windows.
+_SAME_POWER = 0.03  # relative difference between two readings of a constant power
+_WHOLE_UPDATES = 0.02  # how far a difference of counters may be from a whole number of updates
+_STEADY_UNCERTAINTY = 0.45  # of one update
+_QUICK_CALL = 0.1  # periods; a call that takes longer moves its edge by more than a steady energy's uncertainty allows
+_MAX_RELATIVE_UNCERTAINTY = 0.5  # of an energy that a failed counter left unknown in part; beyond, it counts as lost
+_RAPL_PERIOD_SECONDS = 0.001  # RAPL counters are updated about every millisecond (Intel SDM, volume 3B, 15.10)
+
+
+def counted_energy(
+    begin: GpuEdge,
+    end: GpuEdge,
+    seconds: float,
+    period_seconds: float,
+    peak_watts: float,
+    has_instant_power: bool = True,
+) -> DeviceEnergy:
+    """Compute the energy of a GPU that has a counter, between two edges.
+
+    Args:
+        begin: The first edge.
+        end: The second edge.
+        seconds: The time between them.
+        period_seconds: The time between two updates of the counter.
+        peak_watts: The most the GPU can draw: its highest limit, and transients above it.
+        has_instant_power: Whether the edges' power is that of the moment, and not an average over a longer time.
+    """
+    first, last = begin.update, end.update
+    if first is None or last is None:
+        return DeviceEnergy.lost(begin.fault or end.fault or "the energy counter could not be read")
+    min_joules, max_joules = _possible(begin, end, first, last, seconds, period_seconds, peak_watts)
+    fault = end.fault or begin.fault if last.breaks is first.breaks else last.breaks.because
+    slack_seconds = _QUICK_CALL * period_seconds
+    is_quick = first.until - begin.at <= slack_seconds and last.until - end.at <= slack_seconds
+    may_be_steady = has_instant_power and is_quick and not fault
+    likely_joules, uncertainty_joules = _likely(begin, end, seconds, period_seconds, may_be_steady)
+    if likely_joules is None:
+        return DeviceEnergy.lost(fault or "the energy counter was not updated, and the power could not be read")
+    if likely_joules < min_joules:
+        likely_joules = min_joules
+    elif likely_joules > max_joules:
+        likely_joules = max_joules
+    lower_joules, higher_joules = likely_joules - min_joules, max_joules - likely_joules
+    reach_joules = lower_joules if lower_joules > higher_joules else higher_joules
+    if reach_joules < uncertainty_joules:
+        uncertainty_joules = reach_joules
+    if fault is not None and uncertainty_joules > _MAX_RELATIVE_UNCERTAINTY * likely_joules:
+        return DeviceEnergy.lost(fault)
+    return DeviceEnergy(
+        likely_joules, uncertainty_joules, "counted" if last is not first and fault is None else "estimated"
+    )
+
+
+def package_energy(begin: CpuEdge, end: CpuEdge, elapsed_seconds: float) -> DeviceEnergy:
+    """Compute the energy of a CPU package between two edges."""
+    return _rapl_energy(begin.package_joules, end.package_joules, begin.fault or end.fault, elapsed_seconds)
+
+
+def dram_energy(begin: CpuEdge, end: CpuEdge, elapsed_seconds: float) -> DeviceEnergy:
+    """Compute the energy of the DRAM of a CPU package between two edges."""
+    return _rapl_energy(begin.dram_joules, end.dram_joules, begin.fault or end.fault, elapsed_seconds)
+
+
+def _rapl_energy(begin: float | None, end: float | None, fault: str | None, elapsed_seconds: float) -> DeviceEnergy:
+    if begin is None or end is None:
+        return DeviceEnergy.lost(fault or "the counter could not be read")
+    energy_joules = end - begin
+    # At each edge, up to one period at the mean power.
+    edges_joules = 2 * energy_joules * _RAPL_PERIOD_SECONDS / max(elapsed_seconds, _RAPL_PERIOD_SECONDS)
+    return DeviceEnergy(energy_joules, edges_joules)
+
+
+def _possible(
+    begin: GpuEdge,
+    end: GpuEdge,
+    first: CounterUpdate,
+    last: CounterUpdate,
+    seconds: float,
+    period_seconds: float,
+    peak_watts: float,
+) -> tuple[float, float]:
+    """Compute the least and the most energy between two edges."""
+    begin_min, begin_max = _bounds(begin, first, peak_watts, period_seconds)
+    end_min, end_max = _bounds(end, last, peak_watts, period_seconds)
+    min_joules, max_joules = end_min - begin_max, end_max - begin_min
+    if last.breaks is not first.breaks:
+        min_joules -= last.breaks.excess_joules - first.breaks.excess_joules
+        max_joules += last.breaks.missing_joules - first.breaks.missing_joules
+    if max_joules > peak_watts * seconds:
+        max_joules = peak_watts * seconds
+    if min_joules < 0:
+        min_joules = 0.0
+    return (min_joules if min_joules < max_joules else max_joules), max_joules
+
+
+def _bounds(edge: GpuEdge, update: CounterUpdate, peak_watts: float, period_seconds: float) -> tuple[float, float]:
+    """Compute the least and the most energy up to an edge; see the beginning of this module."""
+    at, after, joules = edge.at, update.after, update.joules
+    if edge.fault is None and at - period_seconds / TRANSIENTS > after:
+        after = at - period_seconds / TRANSIENTS
+    # The call that showed the update may have ended after the edge.
+    min_joules = joules if update.until <= at else joules - peak_watts * (update.until - at)
+    max_joules = joules + peak_watts * (at - after)
+    next_joules = update.next_joules
+    if next_joules is not None:
+        if next_joules < max_joules:
+            max_joules = next_joules
+        next_joules -= peak_watts * (update.next_until - at)
+        if next_joules > min_joules:
+            min_joules = next_joules
+    return min_joules, max_joules
+
+
+def _likely(
+    begin: GpuEdge, end: GpuEdge, seconds: float, period_seconds: float, may_be_steady: bool
+) -> tuple[float | None, float]:
+    """Compute the likeliest energy, None if nothing tells it, and its uncertainty, infinite if only the counter tells.
+
+    The likeliest energy is what the counter shows, and the power readings since its updates.
+    """
+    first, last, begin_watts, end_watts = begin.update, end.update, begin.power_watts, end.power_watts
+    assert first is not None
+    assert last is not None
+    if begin_watts is None:
+        begin_watts = end_watts
+    if end_watts is None:
+        end_watts = begin_watts
+    difference_joules = last.joules - first.joules
+    if begin_watts is None or end_watts is None:
+        return (difference_joules or None), math.inf
+    watts = (begin_watts + end_watts) / 2
+    change_watts = end_watts - begin_watts
+    if may_be_steady and difference_joules > 0 and -_SAME_POWER * watts <= change_watts <= _SAME_POWER * watts:
+        update_joules = watts * period_seconds
+        updates = difference_joules / update_joules if update_joules > 0 else 0.5
+        whole_updates = round(updates)
+        lag_seconds = seconds - whole_updates * period_seconds
+        if abs(updates - whole_updates) <= _WHOLE_UPDATES and whole_updates > 0 and abs(lag_seconds) < period_seconds:
+            return difference_joules + watts * lag_seconds, _STEADY_UNCERTAINTY * update_joules
+    if seconds < period_seconds and last.after <= begin.at:
+        return watts * seconds, math.inf  # it is not known when the counter was updated within the window, if it was
+    held_joules = end.held_joules - begin.held_joules
+    unseen_seconds = _unseen_seconds(end, last, period_seconds) - _unseen_seconds(begin, first, period_seconds)
+    return difference_joules + held_joules + watts * unseen_seconds, math.inf
+
+
+def _unseen_seconds(edge: GpuEdge, update: CounterUpdate, period_seconds: float) -> float:
+    """Return the likely time between an update and the reading that showed it."""
+    after, until = update.after, update.until
+    if edge.at - period_seconds > after:
+        after = edge.at - period_seconds
+    return (until - after) / 2 if until > after else 0.0

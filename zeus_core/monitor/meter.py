@@ -1,0 +1,163 @@
+"""Meters: the energy of one GPU by its counter, or by sampling its power."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from zeus_core.device import Gpu
+from zeus_core.device.retry import retried
+from zeus_core.errors import DeviceError, NotSupportedError, UsageError
+from zeus_core.measurement import DeviceEnergy
+from zeus_core.monitor._counter_trail import CounterTrail
+from zeus_core.monitor._integral import integrated_energy, next_sums
+from zeus_core.monitor.counted_energy import TRANSIENTS, counted_energy
+from zeus_core.monitor.reading import GpuEdge
+from zeus_core.ports import TimeSource
+from zeus_core.process.lock import ProcessLock
+
+UNKNOWN_PEAK_WATTS = TRANSIENTS * 1000.0
+"""No less than boards that do not tell draw; more only widens the stated intervals."""
+
+
+class Meter(Protocol):
+    """Reads one GPU at the edges of windows."""
+
+    @property
+    def needs_sampling(self) -> bool:
+        """Whether `read` must also be called now and then between the edges."""
+        ...
+
+    def read(self) -> GpuEdge:
+        """Read the GPU. Never raises."""
+        ...
+
+    def miss(self, at: float, reason: str) -> GpuEdge:
+        """Return the reading of a moment at which the GPU was not read, for this reason."""
+        ...
+
+    def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
+        """Compute the energy between two readings, `seconds` apart."""
+        ...
+
+
+class CountingMeter:
+    """Takes the difference of the energy counter: two driver calls at each edge.
+
+    Args:
+        gpu: The GPU.
+        time_source: Tells when a reading was taken.
+        needs_sampling: Whether to read in between too, which tells more closely when the counter is updated.
+    """
+
+    def __init__(self, gpu: Gpu, time_source: TimeSource, needs_sampling: bool) -> None:
+        self.needs_sampling = needs_sampling
+        self._read_counter_joules = gpu.read_energy_counter_joules
+        self._read_power_watts = gpu.read_power_watts
+        self._now = time_source.now
+        self._period_seconds = gpu.energy_counter_period_seconds
+        self._peak_watts = peak_watts(gpu)
+        self._has_instant_power = gpu.power_average_seconds <= gpu.energy_counter_period_seconds
+        self._trail = CounterTrail(self._period_seconds, self._peak_watts, time_source.now)
+        self._follow = self._trail.follow
+
+    def read(self) -> GpuEdge:
+        """Read the counter and the power."""
+        at = self._now()
+        try:
+            counter_joules = self._read_counter_joules()
+        except DeviceError as error:
+            return self._trail.fail(at, str(error), self._try_power_watts())
+        try:
+            power_watts = self._read_power_watts()
+        except DeviceError:
+            return self._follow(at, counter_joules, None)
+        return self._follow(at, counter_joules, power_watts)
+
+    def miss(self, at: float, reason: str) -> GpuEdge:
+        """Return the reading of a moment at which the GPU was not read: the counter may make up for it."""
+        return self._trail.fail(at, reason, None)
+
+    def _try_power_watts(self) -> float | None:
+        try:
+            return self._read_power_watts()
+        except DeviceError:
+            return None
+
+    def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
+        """Compute the energy between two readings; see `counted_energy`."""
+        return counted_energy(begin, end, seconds, self._period_seconds, self._peak_watts, self._has_instant_power)
+
+
+class PowerMeter:
+    """Integrates the power over all readings, those at the edges and those in between; see `integrated_energy`.
+
+    Args:
+        gpu: The GPU.
+        time_source: Tells when a reading was taken.
+    """
+
+    needs_sampling = True
+
+    def __init__(self, gpu: Gpu, time_source: TimeSource) -> None:
+        self._gpu = gpu
+        self._time_source = time_source
+        self._peak_watts = peak_watts(gpu)
+        self._last: GpuEdge | None = None
+        self._lock = ProcessLock()
+
+    def read(self) -> GpuEdge:
+        """Take a sample."""
+        with self._lock:  # samples of several threads must come in the order of time
+            at = self._time_source.now()
+            try:
+                power_watts = self._gpu.read_power_watts()
+            except NotSupportedError:
+                return GpuEdge(at, None, None)
+            except DeviceError as error:
+                return GpuEdge(at, None, None, str(error))
+            sums = next_sums(self._last, at, power_watts, self._peak_watts)
+            edge = self._last = GpuEdge(at, None, power_watts, sums=sums)
+            return edge
+
+    def miss(self, at: float, reason: str) -> GpuEdge:
+        """Return the reading of a moment at which the GPU was not read."""
+        return GpuEdge(at, None, None, reason)
+
+    def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
+        """Compute the energy between two samples; see `integrated_energy`."""
+        return integrated_energy(begin, end, seconds, self._peak_watts, self._gpu.power_average_seconds)
+
+
+def make_meter(gpu: Gpu, time_source: TimeSource, precise: bool) -> Meter:
+    """Make the meter that suits a GPU.
+
+    Raises:
+        UsageError: `precise`, and the GPU has no counter or no power to sample.
+    """
+    has_counter = _has(gpu.read_energy_counter_joules)
+    if precise and not (has_counter and _has(gpu.read_power_watts) and gpu.power_average_seconds == 0):
+        raise UsageError(
+            f"precise=True needs an energy counter and a power reading of the moment, and {gpu.name} lacks one; "
+            "leave it out"
+        )
+    return CountingMeter(gpu, time_source, precise) if has_counter else PowerMeter(gpu, time_source)
+
+
+def _has(read: Callable[[], float]) -> bool:
+    """Tell whether a GPU has a reading at all. One that fails for another reason is there, and may work again."""
+    try:
+        read()
+    except NotSupportedError:
+        return False
+    except DeviceError:
+        return True
+    return True
+
+
+def peak_watts(gpu: Gpu) -> float:
+    """Return the most a GPU can draw: its highest limit, and transients above it."""
+    try:
+        return TRANSIENTS * retried(gpu.read_power_limit_range_watts).highest_watts
+    except DeviceError:
+        return UNKNOWN_PEAK_WATTS

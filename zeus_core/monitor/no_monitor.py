@@ -1,0 +1,71 @@
+"""The monitor of a training, which must also run where there is nothing to measure."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+from zeus_core.device import CpuDiscovery
+from zeus_core.errors import DeviceError, NoDeviceError, UsageError
+from zeus_core.monitor.selection import local_rank_of
+from zeus_core.monitor.windows import ZeusMonitor
+from zeus_core.validate import checked_flag, checked_instance
+
+_logger = logging.getLogger(__name__)
+
+
+class NoMonitor(ZeusMonitor):
+    """A monitor that measures nothing, as there is no device. Those who get it have been warned.
+
+    Args:
+        reason: Why there is none, with the remedy.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(gpu_indices=[], cpus=CpuDiscovery((), reason))
+        self.reason = reason
+
+
+def training_monitor(
+    monitor: ZeusMonitor | None, strict: bool = False, make: Callable[[], ZeusMonitor] = ZeusMonitor
+) -> ZeusMonitor:
+    """Return the monitor of a training; where no GPU can be measured, a `NoMonitor`, after one warning.
+
+    This is the one place that decides how training goes on without a device.
+
+    Args:
+        monitor: The user's; one is made if None.
+        strict: Raise the error instead.
+        make: Makes the monitor.
+
+    Raises:
+        UsageError: `monitor` is something else, or measures no GPU on purpose.
+        DeviceError: No GPU can be measured, and `strict` is true.
+    """
+    checked_flag("strict", strict)
+    if monitor is None:
+        try:
+            monitor = make()
+        except DeviceError as error:
+            if strict:
+                raise
+            is_repeated = isinstance(error, NoDeviceError) and local_rank_of(os.environ)[0] > 0
+            level = logging.INFO if is_repeated else logging.WARNING  # the first rank of the machine says it for all
+            _logger.log(level, "no energy is measured, and training goes on without it: %s", error)
+            return NoMonitor(str(error))
+    if strict and isinstance(monitor, NoMonitor):
+        raise NoDeviceError(monitor.reason)
+    return checked_monitor(monitor)
+
+
+def checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
+    """Return a monitor that measures at least one GPU, or a `NoMonitor`.
+
+    Raises:
+        UsageError: It is something else, or measures no GPU on purpose.
+    """
+    checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor(gpu_indices=[0])")
+    if not monitor.gpus and not isinstance(monitor, NoMonitor):
+        raise UsageError("monitor measures no GPU; name the GPUs to measure, such as ZeusMonitor(gpu_indices=[0])")
+    return monitor

@@ -1,0 +1,119 @@
+"""Readings: what devices say at one moment, such as the edge of a window."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from zeus_core.device import Cpu
+from zeus_core.errors import DeviceError
+
+
+class Breaks(NamedTuple):
+    """The failures of a counter up to an update, which left energy to be estimated.
+
+    Attributes:
+        number: How many there were.
+        because: The latest reason.
+        excess_joules: How much lower the true energy can be for all of them.
+        missing_joules: How much higher it can be.
+    """
+
+    number: int = 0
+    because: str | None = None
+    excess_joules: float = 0.0
+    missing_joules: float = 0.0
+
+
+class CounterUpdate:
+    """One update of an energy counter, which tells the energy up to the moment it happened.
+
+    Attributes:
+        joules: The energy up to the update. It goes on where a counter was reset: what was used meanwhile is estimated.
+        counter_joules: The counter's value.
+        after: The update happened after this moment.
+        until: And by this one, the end of the first call that showed it.
+        breaks: The failures of the counter before.
+        next_joules: The energy up to the next update; None until it is seen, and if the counter fails before.
+        next_until: When the next update had happened.
+    """
+
+    next_joules: float | None = None
+    next_until = 0.0
+
+    def __init__(self, joules: float, counter_joules: float, after: float, until: float, breaks: Breaks) -> None:
+        self.joules = joules
+        self.counter_joules = counter_joules
+        self.after = after
+        self.until = until
+        self.breaks = breaks
+
+
+class PowerSums(NamedTuple):
+    """Sums over the samples of a GPU's power up to a moment, from which an energy and its uncertainty follow.
+
+    Attributes:
+        energy_joules: The integral, by trapezoids.
+        change_watts: All changes from one sample to the next, as magnitudes.
+        delay_joules: Each change times the time between its two samples.
+        squares: The square of the most that each change can be seen too late, in square joules.
+        unseen_joules: The energy that the GPU may have drawn more, or less, between two samples.
+    """
+
+    energy_joules: float = 0.0
+    change_watts: float = 0.0
+    delay_joules: float = 0.0
+    squares: float = 0.0
+    unseen_joules: float = 0.0
+
+
+class GpuEdge(NamedTuple):
+    """Readings of one GPU at one moment.
+
+    Attributes:
+        at: The moment, in seconds of the monitor's time source.
+        counter_joules: The energy counter; None if the GPU has none, or it could not be read.
+        power_watts: The power at that moment; None if it could not be read.
+        fault: Why the energy up to this moment cannot be told from the counter, or from the power where there is none.
+        update: The counter's latest update; None if no counter was read yet.
+        seen_at: When the counter was last seen at that update.
+        held_joules: The power readings since that update, each times the time until the next.
+        sums: The sums over the samples; None if power is not sampled.
+    """
+
+    at: float
+    counter_joules: float | None
+    power_watts: float | None
+    fault: str | None = None
+    update: CounterUpdate | None = None
+    seen_at: float = 0.0
+    held_joules: float = 0.0
+    sums: PowerSums | None = None
+
+
+class CpuEdge(NamedTuple):
+    """Readings of one CPU package at one moment; `fault` says why there are none."""
+
+    package_joules: float | None
+    dram_joules: float | None
+    fault: str | None = None
+
+
+class Reading(NamedTuple):
+    """Readings of all devices of a monitor at one moment. Pass two of them to `ZeusMonitor.between`."""
+
+    at: float
+    gpus: list[GpuEdge]
+    cpus: list[CpuEdge]
+
+    @property
+    def has_fault(self) -> bool:
+        """Whether a GPU could not be read."""
+        return any(edge.fault is not None for edge in self.gpus)
+
+
+def read_cpu(cpu: Cpu) -> CpuEdge:
+    """Read the counters of a CPU package. A fault is part of the answer."""
+    try:
+        return CpuEdge(*cpu.read_energy_counters_joules())
+    except DeviceError as error:
+        return CpuEdge(None, None, str(error))

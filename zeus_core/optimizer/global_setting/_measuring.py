@@ -1,0 +1,333 @@
+"""The measurement of blocks of steps: on one rank, in as many windows as pauses of training make of it; and on all."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
+
+from zeus_core._step_gaps import StepGaps
+from zeus_core.adapters import contained
+from zeus_core.errors import DeviceHeldError
+from zeus_core.monitor import Measurement, ZeusMonitor
+from zeus_core.monitor.clock_sampler import ClockSampler
+from zeus_core.monitor.reading import Reading
+from zeus_core.optimizer.global_setting._trials import (
+    Piece,
+    TrialPart,
+    finite,
+    left_out_pieces,
+    trial_from_parts,
+    usual_seconds,
+)
+from zeus_core.optimizer.global_setting.limiter import Limiter, ReplacedError
+from zeus_core.optimizer.global_setting.phases import Phase, Window
+from zeus_core.ports.exchange import Exchange
+from zeus_core.search import Trial
+from zeus_core.search.comparison import standard_deviation
+
+_numbers = itertools.count(1)
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Span:
+    """An unbroken part of a piece."""
+
+    piece: int
+    step_seconds: list[float]
+    begin: Reading
+    end: Reading
+
+
+class TrialRecorder:
+    """Collects the segments of one block after another, and times all steps of a run.
+
+    A segment is an unbroken run of training steps. A window of the monitor, which other windows may overlap, is open as
+    long as the segment is.
+
+    Args:
+        monitor: Measures the GPUs.
+        samples_clocks: Whether the SM clocks are sampled too.
+    """
+
+    def __init__(self, monitor: ZeusMonitor, samples_clocks: bool = False) -> None:
+        self._monitor = monitor
+        gpus = list(monitor.gpus.values()) if samples_clocks else []
+        self._clocks = ClockSampler(gpus, monitor.time_source) if gpus else None
+        self._window = f"__zeus_core_power_limit_trial_{next(_numbers)}"
+        self._now = monitor.time_source.now
+        self._piece_steps = 1
+        self._steps = 0  # of the block
+        self._spans: list[_Span] = []
+        self._segment: list[_Span] = []
+        self._begin: Reading | None = None  # of the span under way
+        self._step_ends: list[float] = []  # of the span under way, with its beginning
+        self._is_catching_up = False
+        self._is_spoiled = False
+        self.skips_next_step = False
+        """Whether a segment that is opened now leaves out its first step: other ranks may be behind, and delay it."""
+        self.run_seconds: float = 0.0
+        """The time of all steps of the run, without pauses of training."""
+        self._step_began: float | None = None
+        self._gaps = StepGaps()
+
+    def begin_run(self, seconds: float) -> None:
+        """Time the steps of another run, which has lasted so long before."""
+        self.run_seconds, self._step_began = seconds, None
+        self._gaps = StepGaps()
+
+    @contained(default=lambda: False)
+    def is_after_unusual_gap(self, *, begins_step: bool) -> bool:
+        """Return whether the time since the latest step is too long to belong to a step, before what follows begins."""
+        end_gap = self._gaps.begin_step if begins_step else self._gaps.report
+        return end_gap(self._now()) is not None
+
+    def begin_step(self) -> None:
+        """Note that a step begins. After a step without a pause it began at the end of that one."""
+        if self._step_began is None:
+            self._step_began = self._now()
+
+    def end_step(self) -> float:
+        """Note that the step has ended; return when."""
+        now = self._now()
+        if self._step_began is not None:
+            self.run_seconds += now - self._step_began
+        self._step_began = now
+        self._gaps.end_step(now)
+        return now
+
+    def pause(self) -> None:
+        """Note that no step is under way, and that what follows is none."""
+        self._step_began = None
+        self._gaps.stop()
+
+    def begin_trial(self, piece_steps: int) -> None:
+        """Begin another block, in pieces of so many steps."""
+        self.drop_trial()
+        self._piece_steps = piece_steps
+
+    def open_segment(self) -> None:
+        """Open the window of a segment."""
+        self._is_catching_up = self.skips_next_step
+        if not self._is_catching_up:
+            self._begin_window()
+
+    def end_measured_step(self) -> None:
+        """Note that a step of the open segment has ended."""
+        now = self.end_step()
+        self._steps += 1
+        if self._is_catching_up:
+            self._is_catching_up = False
+            self._begin_window()
+            return
+        self._step_ends.append(now)
+        if self._steps % self._piece_steps == 0:
+            self._cut()
+
+    def close_segment(self) -> None:
+        """Close the window, and keep what it holds."""
+        if len(self._step_ends) > 1:
+            self._cut()
+        self._spans += self._segment
+        self._forget_segment()
+
+    def drop_segment(self) -> None:
+        """Close the window, if it is open, and forget what it holds."""
+        self._steps -= sum(len(span.step_seconds) for span in self._segment) + max(len(self._step_ends) - 1, 0)
+        self._forget_segment()
+
+    def spoil_trial(self) -> None:
+        """Note that the block holds work that is not training."""
+        self._is_spoiled = True
+
+    def drop_trial(self) -> None:
+        """Forget the block so far."""
+        self._forget_segment()
+        self._spans, self._steps, self._is_spoiled = [], 0, False
+        if self._clocks is not None:
+            self._clocks.take_means_mhz()
+
+    def pieces(self) -> dict[int, Piece]:
+        """Close the window, and return this rank's pieces of the block, by number."""
+        self.close_segment()
+        usual, longest = usual_seconds([seconds for span in self._spans for seconds in span.step_seconds])
+        pieces = {}
+        for number, spans in itertools.groupby(self._spans, key=lambda span: span.piece):
+            measurement = self._measured(parts := list(spans))
+            step_seconds = [seconds for span in parts for seconds in span.step_seconds]
+            excesses = [seconds - usual for seconds in step_seconds if seconds > longest]
+            joules = None if measurement is None else finite(measurement.total_energy)
+            uncertainty = 0.0 if measurement is None else measurement.total_uncertainty_joules or 0.0
+            steps, seconds = len(step_seconds), math.fsum(step_seconds)
+            pieces[number] = Piece(steps, seconds, joules, uncertainty, len(excesses), math.fsum(excesses))
+        return pieces
+
+    def finish_trial(self, left_out: Sequence[int] = ()) -> TrialPart:
+        """Return this rank's part in the block since the last one, without some pieces."""
+        self.close_segment()
+        spans = [span for span in self._spans if span.piece not in left_out]
+        step_seconds = [seconds for span in spans for seconds in span.step_seconds]
+        part = TrialPart(
+            len(step_seconds),
+            self._measured(spans),
+            standard_deviation(step_seconds) if len(step_seconds) > 1 else 0.0,
+            self._is_spoiled,
+            self.run_seconds,
+            () if self._clocks is None else self._clocks.take_means_mhz(),
+        )
+        self.drop_trial()
+        return part
+
+    def _measured(self, spans: Sequence[_Span]) -> Measurement | None:
+        """Return the measurement of some spans. Those that follow each other without a gap are measured as one."""
+        runs: list[list[Reading]] = []
+        for span in spans:
+            if runs and runs[-1][1] is span.begin:
+                runs[-1][1] = span.end
+            else:
+                runs.append([span.begin, span.end])
+        measurements = [self._monitor.between(begin, end) for begin, end in runs]
+        return sum(measurements[1:], start=measurements[0]) if measurements else None
+
+    def _begin_window(self) -> None:
+        self._monitor.begin_window(self._window, restart=True)  # GPUs without a counter are sampled while it is open
+        if self._clocks is not None:
+            self._clocks.start()
+        self._begin = self._monitor.read(sync_execution=False)
+        self._step_ends = [self._begin.at]
+
+    def _cut(self) -> None:
+        """End a span, and begin the next one."""
+        assert self._begin is not None, "a window was opened before"
+        end = self._monitor.read()
+        step_seconds = [after - before for before, after in itertools.pairwise(self._step_ends)]
+        piece = (self._steps - 1) // self._piece_steps
+        self._segment.append(_Span(piece, step_seconds, self._begin, end))
+        self._begin, self._step_ends = end, self._step_ends[-1:]
+
+    def _forget_segment(self) -> None:
+        if self._clocks is not None:
+            self._clocks.stop()
+        self._monitor.cancel(self._window)
+        self._segment, self._begin, self._step_ends = [], None, []
+
+
+@dataclass
+class RunSteps:
+    """The steps of a training so far.
+
+    Attributes:
+        steps: How many.
+        seconds: The time of those until the end of the latest block, without pauses of training and `excess_seconds`.
+        outlier_steps: Those that took far too long, and are in no trial.
+        excess_seconds: How much longer these took than others.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    outlier_steps: int = 0
+    excess_seconds: float = 0.0
+
+
+class _OwnPart(NamedTuple):
+    """The part of a rank in a block, and the words for the setting that somebody else has set; None for none."""
+
+    part: TrialPart
+    held: str | None = None
+
+
+class CommonBlock:
+    """Measures one block after another, each on all ranks.
+
+    Args:
+        limiter: Applies the settings on this rank.
+        exchange: The exchanges with the other ranks.
+        recorder: Measures this rank's part.
+        run: Counts the steps of the training.
+    """
+
+    def __init__(self, limiter: Limiter, exchange: Exchange, recorder: TrialRecorder, run: RunSteps) -> None:
+        self._limiter = limiter
+        self._exchange = exchange
+        self._recorder = recorder
+        self._run = run
+        self.steps: int = 0
+        """The steps since it began."""
+        self.is_spoiled: bool = False
+        """Whether a rank's part in the latest one holds work that is not training."""
+        self._setting = 0
+        self._is_settling = False
+        self._began_seconds = 0.0
+
+    def begin(self, setting: int, piece_steps: int, is_settling: bool) -> None:
+        """Begin a block.
+
+        Args:
+            setting: The setting in force.
+            piece_steps: The steps of its pieces.
+            is_settling: Whether the GPUs may settle in its first pieces.
+        """
+        self._setting, self._is_settling = setting, is_settling
+        self.steps, self._began_seconds = 0, self._recorder.run_seconds
+        self._exchange.attempt(lambda: self._recorder.begin_trial(piece_steps))
+
+    def follow(self, window: Window) -> None:
+        """Follow the state of the window."""
+        match window:
+            case Window.OPEN:
+                self._exchange.attempt(self._recorder.open_segment)
+            case Window.SUSPENDED:
+                self._exchange.attempt(self._recorder.close_segment)
+            case Window.SPOILED:
+                self._exchange.attempt(self._recorder.drop_segment)
+
+    def seconds(self, phase: Enum) -> float:
+        """Return how long it has lasted, on the slowest rank. All ranks call this at the end of the same steps."""
+        own_seconds = self._recorder.run_seconds - self._began_seconds
+        return max(self._exchange.gather(lambda: own_seconds, phase))
+
+    def finish(self) -> Trial | None:
+        """End the block, and return what all ranks have measured; None if it cannot be used. All ranks call this.
+
+        Raises:
+            ReplacedError: Somebody else has set the setting of a GPU.
+        """
+        exchange, run = self._exchange, self._run
+        pieces = exchange.gather_of(dict[int, Piece], self._recorder.pieces, Phase.CONCLUDE)
+        left_out = left_out_pieces(pieces, self._is_settling)
+        own_parts = exchange.gather_of(_OwnPart, lambda: self._own_part(left_out), Phase.CONCLUDE)
+        if any(own.held for own in own_parts):
+            raise ReplacedError(exchange.complaint([own.held for own in own_parts]))
+        parts = [own.part for own in own_parts]
+        run.outlier_steps += max(sum(piece.outliers for piece in of_rank.values()) for of_rank in pieces)
+        run.excess_seconds += max(sum(piece.excess_seconds for piece in of_rank.values()) for of_rank in pieces)
+        self.is_spoiled = any(part.is_spoiled for part in parts)
+        trial = trial_from_parts(self._setting, parts)
+        if trial is not None:
+            unit = self._limiter.kind.unit
+            _logger.info(
+                "%d %s: %.4g s, %.4g J per step", trial.setting, unit, trial.seconds_per_step, trial.joules_per_step
+            )
+        # An outlier would have taken as long at the original setting, and is not what a bound is about.
+        run.seconds = max(part.run_seconds for part in parts) - run.excess_seconds
+        return trial
+
+    def _own_part(self, left_out: Sequence[int]) -> _OwnPart:
+        part = self._recorder.finish_trial(left_out)
+        try:
+            is_undisturbed = self._limiter.is_undisturbed()
+        except DeviceHeldError as error:
+            return _OwnPart(part, str(error))
+        if not is_undisturbed:
+            _logger.warning(
+                "the %s in force has changed during a trial, which is repeated",
+                self._limiter.kind.words,
+            )
+            part = replace(part, is_spoiled=True)
+        return _OwnPart(part)

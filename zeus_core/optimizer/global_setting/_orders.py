@@ -1,0 +1,178 @@
+"""The search of rank 0, and what it has all ranks do next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from zeus_core.optimizer.global_setting.search_options import SETTLE_UPDATES, SearchArguments
+from zeus_core.search import Trial
+from zeus_core.search.run.fixed_trials import FixedTrials
+from zeus_core.search.run.run_plan import Prediction
+from zeus_core.search.run.run_search import RunSearch
+
+if TYPE_CHECKING:
+    from zeus_core.search.adaptive_search import AdaptiveSearch
+
+# In updates of the energy counter. Fewer tell little of the power; more lengthen the trials of quick steps.
+_MIN_BLOCK_UPDATES = 5
+_MIN_PIECE_UPDATES = 3
+_PIECES = 8  # of a block: one that is left out costs so little, and they are enough to tell whether the GPU has settled
+_UNKNOWN_SETTLE_STEPS = 2  # where nobody knows how long a step is
+
+
+@dataclass(frozen=True)
+class Order:
+    """The next block of steps of all ranks.
+
+    Attributes:
+        setting: The setting that the search, or an observer, asks for.
+        steps: How many steps are measured at it; 0 for none any more.
+        is_choice: Whether the search is over, and this is its choice.
+        settle_steps: The steps before them, if the setting is changed.
+        least_steps: The fewest steps of a block, as long as a number of updates of the energy counter.
+        least_piece_steps: The same of a piece of it.
+        is_fixed: Whether the search is over for good once its choice is confirmed.
+        is_limited: Whether the search may end the block early.
+        reason: The reason for this setting, for people.
+        best: The best setting so far; None if nobody knows.
+        announcement: The cost of the search, said once in advance.
+        stepped_aside: The reason that training stays at the original setting; None if it need not.
+        prediction: The expected effect of what the selector would choose, where no setting may be changed.
+        expected: The expected effect of the choice; None if the search does not predict it.
+    """
+
+    setting: int
+    steps: int
+    is_choice: bool
+    settle_steps: int = 0
+    least_steps: int = 1
+    least_piece_steps: int = 1
+    is_fixed: bool = True
+    is_limited: bool = False
+    reason: str = ""
+    best: int | None = None
+    announcement: str | None = None
+    stepped_aside: str | None = None
+    prediction: Prediction | None = None
+    expected: Prediction | None = None
+
+    @property
+    def piece_steps(self) -> int:
+        """The steps of a piece of the block."""
+        return max(math.ceil(self.steps / _PIECES), self.least_piece_steps)
+
+
+class Orders:
+    """Asks a search what to do next, and says it so that all ranks can do it. That of rank 0 alone is asked.
+
+    Args:
+        arguments: Make the search, once it is needed.
+        settings: The settings, the original one first.
+    """
+
+    def __init__(self, arguments: SearchArguments, settings: tuple[int, ...]) -> None:
+        self._arguments = arguments
+        self._settings = settings
+        self.is_directed: bool = False
+        """Whether an observer directs training: the search is over."""
+        self._predictor: AdaptiveSearch | None = None
+        self._has_announced = False
+        self._latest: dict[int, Trial] = {}  # the latest block at each setting
+        self._chosen: int | None = None
+        self._cut_short: int | None = None  # the setting of a block that ended early: the next one there does not
+        self._seconds_per_step: float | None = None
+
+    @cached_property
+    def _search(self) -> RunSearch:
+        return self._arguments.search(self._settings)
+
+    def observe(self, trials: Sequence[Trial]) -> None:
+        """Measure at the original setting alone from now on, and predict the rest. These trials were made before."""
+        self._search, self.is_directed = self._arguments.search(self._settings[:1]), False
+        if self._arguments.kind.has_curves:
+            self._predictor = self._arguments.predictor(self._settings, self._arguments.selector)
+        for trial in trials:
+            self.tell(trial, 0, 0.0)
+
+    def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
+        """Report a block to the search; see `RunSearch.tell`."""
+        self._seconds_per_step = trial.seconds_per_step
+        self._latest[trial.setting] = trial
+        if self._predictor is not None:
+            self._predictor.tell(trial)
+            if trial.setting != self._settings[0]:
+                return
+        if not self.is_directed:
+            self._search.tell(trial, run_steps, run_seconds)
+
+    def may_continue(self, steps: int, seconds: float) -> bool:
+        """Return whether the block may go on; see `RunSearch.may_continue`."""
+        may_continue = self._search.may_continue(steps, seconds)
+        self._cut_short = None if may_continue else self._search.ask().setting
+        return may_continue
+
+    def next(self, run_steps: int, run_seconds: float) -> Order:
+        """Return what to do next, so many steps into the run."""
+        if self._seconds_per_step is None and run_steps > 0:
+            self._seconds_per_step = run_seconds / run_steps
+        search, options = self._search, self._arguments.options
+        block, least_steps = search.ask(), self._steps_of(_MIN_BLOCK_UPDATES) or 1
+        steps, is_fixed = max(block.steps, least_steps), False
+        if isinstance(search, FixedTrials) and not options.is_followed:
+            steps, is_fixed = 0 if search.is_confirmed else block.steps, True
+        cut_short, self._cut_short = self._cut_short, None
+        settle_steps = options.warmup_steps
+        if settle_steps is None:
+            settle_steps = self._steps_of(SETTLE_UPDATES) or _UNKNOWN_SETTLE_STEPS
+        return Order(
+            setting=block.setting,
+            steps=steps,
+            is_choice=search.is_done,
+            settle_steps=settle_steps,
+            least_steps=least_steps,
+            least_piece_steps=self._steps_of(_MIN_PIECE_UPDATES) or 1,
+            is_fixed=is_fixed,
+            is_limited=not is_fixed and block.setting != cut_short,
+            reason=self._reason(block.setting, search.is_done, cut_short),
+            best=search.choice,
+            announcement=self._announcement(),
+            stepped_aside=search.stepped_aside,
+            prediction=None if self._predictor is None else self._predictor.prediction(),
+            expected=search.prediction() if search.is_done else None,
+        )
+
+    def _reason(self, setting: int, is_choice: bool, cut_short: int | None) -> str:
+        """Return the reason for a setting. `cut_short` is that of a block that was too slow to go on; None for none."""
+        before, original = self._chosen, self._latest.get(self._settings[0])
+        if not is_choice:
+            is_known = setting == self._settings[0] and original is not None
+            return "the search measures it once more" if is_known else "the search tries it"
+        self._chosen = setting
+        latest = None if before is None else self._latest.get(before)
+        if before in (None, setting, self._settings[0]) or original is None or latest is None:
+            return "the search has chosen it"
+        time = latest.seconds_per_step / original.seconds_per_step - 1
+        energy = latest.joules_per_step / original.joules_per_step - 1
+        text = f"the choice moves: at {before} {self._arguments.kind.unit} a step took {time:+.1%} time and "
+        return f"{text}{energy:+.1%} energy{', longer than expected' if cut_short == before else ''}"
+
+    def prediction(self, setting: int) -> Prediction | None:
+        """Predict what a setting would do; None if nobody knows."""
+        return self._search.prediction(setting)
+
+    def _steps_of(self, updates: int) -> int | None:
+        """Return the steps that last so many updates of a counter; None if nobody knows how long a step is."""
+        if not self._seconds_per_step:
+            return None
+        return math.ceil(updates * self._arguments.period_seconds / self._seconds_per_step)
+
+    def _announcement(self) -> str | None:
+        cost = None if self._has_announced else self._search.cost
+        if cost is None:
+            return None
+        self._has_announced = True
+        return str(cost)

@@ -1,0 +1,345 @@
+"""One search for a setting during training: what each phase does on every rank, as rank 0 orders it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from zeus_core.errors import DeviceError
+from zeus_core.optimizer.global_setting._measuring import CommonBlock, RunSteps, TrialRecorder
+from zeus_core.optimizer.global_setting._orders import Order, Orders
+from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
+from zeus_core.optimizer.global_setting.limiter import Answer, Limiter
+from zeus_core.optimizer.global_setting.phases import MEASURED, Outcome, Phase
+from zeus_core.optimizer.global_setting.search_options import SearchArguments
+from zeus_core.optimizer.trial_store import Conditions, MeasuredBlock, TrialStore
+from zeus_core.ports.exchange import Exchange
+from zeus_core.search import Trial
+from zeus_core.search.run.run_plan import Prediction
+from zeus_core.settings.kinds import Kind
+
+# Readings are lost while a driver restarts or another process interferes, which passes. More tries lengthen a search
+# that cannot succeed; fewer end one that could.
+_MAX_TRIES = 3
+_MIN_STEPS = 2  # measured before a block may end early: one step has no scatter
+
+# Steps of a block after which the search is asked whether it may go on: seldom enough for exchanges of many ranks.
+_CHECKED_STEPS = frozenset(round(1.25**power) for power in range(3, 90))
+
+_logger = logging.getLogger(__name__)
+
+
+class SettingSearch:
+    """The search of one training, from PREPARE on. It is the same on all ranks, and follows the orders of rank 0.
+
+    A block of steps is ordered by `begin`, or by `conclude` of the one before; it begins with `begin_block`.
+
+    Args:
+        settings: The settings that may be chosen on all ranks, the original one first.
+        conditions: The conditions of the blocks, for the store.
+        known: Blocks that were measured before.
+        limiter: Applies the settings on this rank.
+        exchange: The exchanges with the other ranks.
+        recorder: Measures this rank's part in the blocks.
+        store: Keeps the blocks. That of rank 0 is used.
+        arguments: Make the search. Those of rank 0 are used.
+        run: Counts the steps of the training.
+    """
+
+    def __init__(
+        self,
+        settings: tuple[int, ...],
+        conditions: Conditions,
+        known: Sequence[MeasuredBlock],
+        limiter: Limiter,
+        exchange: Exchange,
+        recorder: TrialRecorder,
+        store: TrialStore,
+        arguments: SearchArguments,
+        run: RunSteps,
+    ) -> None:
+        self.kind: Kind = limiter.kind
+        """The kind of setting."""
+        self.unit: str = limiter.kind.unit
+        """The unit of the settings."""
+        self.settings: tuple[int, ...] = settings
+        """The settings that may be chosen: the original one first, then all lower ones."""
+        self.original: int = settings[0]
+        """The highest original setting."""
+        self.conditions: Conditions = conditions
+        """The conditions of the blocks."""
+        self.max_steps: int | None = arguments.max_steps
+        """The steps of the training; None if nobody knows."""
+        self.run: RunSteps = run
+        """The steps of the training so far."""
+        self.limiter: Limiter = limiter
+        """Applies the settings on this rank."""
+        self.measured: MeasuredBlocks = MeasuredBlocks(known, settings[0])
+        """All that was measured."""
+        self.block: CommonBlock = CommonBlock(limiter, exchange, recorder, run)
+        """The block under way."""
+        self.order: Order = Order(settings[0], 1, is_choice=False)
+        """The order for the block under way, or for the next one."""
+        self.chosen: int | None = None
+        """The setting that training continues at; None until it is set."""
+        self.not_changed_because: str | None = "as it is only observed" if limiter.observes else None
+        """The reason that settings are not changed; None if they are."""
+        self.is_held: bool = False
+        """Whether another object or process controls a GPU, so that the setting in force is not known."""
+        self.searched_steps: Counter[int] = Counter()
+        """The steps of the search at each setting, with those that settle."""
+        self.chosen_steps: int = 0
+        """The steps at the choice."""
+        self._exchange = exchange
+        self._store = store
+        self._options = arguments.options
+        self._orders = Orders(arguments, settings)
+        self._before = self.order
+        self._taken: dict[int, int] = {}  # by the setting that was asked for: the one that all boards take for it
+        self._setting: int | None = None  # of the latest block, unless it is to be set again
+        self._tries = 0
+
+    @property
+    def run_steps(self) -> int:
+        """The steps of the training so far."""
+        return self.run.steps
+
+    @property
+    def run_seconds(self) -> float:
+        """The time of the steps until the end of the latest block, without pauses of training and outliers."""
+        return self.run.seconds
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the search has chosen."""
+        return self.order.is_choice
+
+    @property
+    def choice(self) -> int:
+        """The setting of the block that is ordered, as the boards take it; once the search has chosen, its choice."""
+        return self._taken.get(self.order.setting, self.order.setting)
+
+    @property
+    def present(self) -> int:
+        """The setting of the block under way, or of the latest one; the original one before the first."""
+        return self.original if self._setting is None else self._setting
+
+    @property
+    def block_trials(self) -> list[Trial]:
+        """All blocks that were measured."""
+        return [block.trial for block in self.measured.blocks]
+
+    @property
+    def best(self) -> int | None:
+        """The best setting so far, as the boards take it; None if nobody knows."""
+        best = self.order.best
+        return best if best is None else self._taken.get(best, best)
+
+    def predicted(self, setting: int) -> Prediction | None:
+        """Predict what a setting would do; None if nobody knows. On rank 0 alone."""
+        return self._orders.prediction(setting)
+
+    @property
+    def reason(self) -> str:
+        """The reason for the setting in force."""
+        return self.not_changed_because or self.order.reason
+
+    def steps_of(self, phase: Phase) -> int:
+        """Return the steps that a phase to come lasts; 0 for a phase that something else ends."""
+        match phase:
+            case Phase.WAIT:
+                return self._options.wait_steps
+            case Phase.WARM_UP | Phase.SETTLE:
+                return 0 if self._setting == self.choice else self.order.settle_steps
+            case _:
+                return self.order.steps if phase in MEASURED else 0
+
+    def begin(self) -> Outcome | None:
+        """Order the first block; see `conclude`."""
+
+        def tell() -> None:
+            if self.limiter.observes:
+                self._orders.observe(())
+            for block in self.measured.blocks:
+                self._orders.tell(block.trial, block.run_steps, block.run_seconds)
+
+        return self._ask(Phase.PREPARE, tell)
+
+    def begin_block(self, phase: Phase) -> None:
+        """Begin a block of steps: apply its setting on all ranks, or observe at the original one if a rank may not.
+
+        It is applied also if it is in force: signals are caught, and the ranks meet.
+        """
+        asked = self.order.setting
+        answers = self._exchange.gather_of(Answer, partial(self.limiter.set, asked), phase)
+        if any(answer.denial for answer in answers):
+            self._observe(answers)
+        else:
+            taken = answers[0].taken
+            if asked != self.original and taken is not None and all(answer.taken == taken for answer in answers):
+                self._note_taken(asked, min(taken, self.original))
+        before, self._setting = self._setting, self.choice
+        is_settling = before != self._setting and self._options.warmup_steps is None
+        self.block.begin(self._setting, self.order.piece_steps, is_settling)
+        if phase is not Phase.WARM_UP and self._setting != self.chosen:
+            text = "the %s moves to %d %s"
+            if self.chosen is None:
+                text = "a %s of %d %s is chosen for the rest of this training"
+            self.chosen = self._setting
+            _logger.info(text, self.kind.words, self.chosen, self.kind.unit)
+
+    def count_step(self, is_original: bool) -> None:
+        """Count a step that has ended, before the search changes anything (`is_original`) or at the setting in force.
+
+        Call it before the phase changes.
+
+        Raises:
+            DeviceHeldError: Another object of this process has taken a GPU over since.
+        """
+        if self.limiter.setting is None:
+            self.limiter.is_undisturbed()
+        self.run.steps += 1
+        self.block.steps += 1
+        if is_original:
+            return
+        if self.order.is_choice and self.chosen is not None:
+            self.chosen_steps += 1
+        else:
+            self.searched_steps[self.choice] += 1
+
+    def is_to_end_early(self, phase: Phase, steps_left: int) -> bool:
+        """Return whether the block under way ends here. All ranks call this at the end of the same steps."""
+        order, steps = self.order, self.block.steps
+        if not order.is_limited or steps not in _CHECKED_STEPS or order.steps - steps_left < _MIN_STEPS:
+            return False
+        seconds = self.block.seconds(phase)
+        return not self._exchange.decide(lambda: self._orders.may_continue(steps, seconds), phase)
+
+    def conclude(self) -> Outcome | None:
+        """End the block, and order the next one.
+
+        Returns:
+            The outcome; None if an observer is to direct what follows.
+
+        Raises:
+            ReplacedError: Somebody else has set the setting of a GPU.
+        """
+        order, trial = self.order, self.block.finish()
+        if trial is not None:
+            return self._conclude_with(trial)
+        if order.steps == 0:  # the choice was confirmed before
+            return Outcome.HELD
+        if not self.block.is_spoiled:  # interference is no fault of the devices
+            self._tries += 1
+        if order.is_choice and self._options.is_followed:  # decisions do not wait for an energy
+            return self._ask(Phase.CONCLUDE)
+        if self._tries < _MAX_TRIES:
+            self._setting = None  # it is set again
+            return Outcome.CHOSEN if order.is_choice else Outcome.ASKED
+        if not order.is_choice:
+            raise DeviceError(f"the energy at {self.choice} {self.kind.unit} was lost {self._tries} times in a row")
+        self.order = replace(order, steps=0)  # the choice holds even if its saving stays unknown
+        return Outcome.HELD
+
+    def _conclude_with(self, trial: Trial) -> Outcome | None:
+        order, block = self.order, MeasuredBlock(trial, self.run.steps, self.run.seconds)
+        if order.is_choice:
+            self.measured.add_confirmation(block, order.is_fixed)
+        else:
+            self.measured.add_trial(block)
+        if not (order.is_choice and order.is_fixed):
+            self._exchange.attempt(self.save)
+        asked = replace(trial, setting=order.setting)
+        return self._ask(Phase.CONCLUDE, lambda: self._orders.tell(asked, block.run_steps, block.run_seconds))
+
+    def _ask(self, phase: Phase, tell: Callable[[], object] = lambda: None) -> Outcome | None:
+        """Have rank 0 report to its search, and order the next block. Returns as `conclude` does."""
+
+        def decide() -> Order:
+            tell()
+            return self._orders.next(self.run.steps, self.run.seconds)
+
+        self._before, self._tries = self.order, 0
+        self.order = order = self._exchange.decide_of(Order, decide, phase)
+        if order.announcement is not None:
+            _logger.info("the search for a %s takes %s", self.kind.words, order.announcement)
+        return None if self._options.is_followed else self._outcome()
+
+    def go_on(self, setting: int | None, steps: int, reason: str) -> Outcome:
+        """Go on as an observer directs, at its setting for so many steps; as the search asked for if None.
+
+        All ranks call this with the same arguments.
+        """
+        if setting is not None:
+            self._orders.is_directed = True
+            self.order = replace(
+                self.order,
+                setting=setting,
+                best=setting,
+                steps=max(steps, self.order.least_steps),
+                is_choice=True,
+                is_limited=False,
+                reason=reason,
+                stepped_aside=None,
+            )
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
+        before, order = self._before, self.order
+        if order.stepped_aside is not None and before.stepped_aside is None:
+            _logger.info("training stays at the original %s: %s", self._original_text, order.stepped_aside)
+        if not order.is_choice:
+            return Outcome.ASKED
+        is_moved_a_little = before.is_choice and not order.is_fixed and self.measured.confirmation is not None
+        is_in_force = self.chosen == self.choice == self._setting
+        return Outcome.HELD if is_in_force or is_moved_a_little else Outcome.CHOSEN
+
+    def rest(self) -> None:
+        """Restore the original setting, until the search goes on."""
+        self._setting = None
+        self._exchange.attempt(lambda: self.limiter.set(self.original))
+
+    def forget(self) -> None:
+        """Forget all blocks, also those that are kept."""
+        self.measured.forget()
+        self.save()
+
+    def save(self) -> None:
+        """Have the blocks kept, on rank 0."""
+        if self._exchange.rank == 0:
+            self._store.save(self.conditions, self.block_trials)
+
+    @property
+    def _original_text(self) -> str:
+        return self.kind.state_text(self.original, is_original=True)
+
+    def _observe(self, answers: Sequence[Answer]) -> None:
+        """Change nothing from now on, as a rank may not. Nothing is measured at a setting that nobody here knows."""
+        denial = self._exchange.complaint([answer.denial for answer in answers])
+        self.is_held = any(answer.is_held for answer in answers)
+        self._exchange.attempt(lambda: self.limiter.stay(denial, self.is_held))
+        self.settings = self.settings[:1]
+        self.order = replace(self.order, setting=self.original)
+        if self.is_held:
+            self.not_changed_because = f"as {denial}"
+            self.order = replace(self.order, steps=0, is_limited=False)
+            _logger.warning("%ss are not changed, and none is searched for: %s", self.kind.words, denial)
+            return
+        self.not_changed_because = "as setting it is not permitted here"
+        if self._exchange.rank == 0:
+            self._orders.observe(list(self.measured.trials.values()))
+        _logger.warning(
+            "%ss are not changed: %s. Training continues at the original %s, where it is measured",
+            self.kind.words,
+            denial,
+            self._original_text,
+        )
+
+    def _note_taken(self, setting: int, taken: int) -> None:
+        """Note the setting that all boards take for one that the search asks for: that of trials, results and logs."""
+        if self._taken.get(setting) != taken:
+            self._taken[setting] = taken
+            _logger.info("for a %s of %d %s the boards take %d", self.kind.words, setting, self.kind.unit, taken)

@@ -1,0 +1,343 @@
+"""The search for one setting of the GPUs of a job, during training: what every knob has in common."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from zeus_core.adapters import contained
+from zeus_core.adapters.result import show_result
+from zeus_core.errors import UsageError
+from zeus_core.events import (
+    INTERFERENCE,
+    STEP_END,
+    TRAIN_END,
+    EpochBegin,
+    EpochEnd,
+    Event,
+    Forget,
+    Interference,
+    Pause,
+    StepBegin,
+    StepEnd,
+    TrainBegin,
+    TrainEnd,
+)
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor.no_monitor import checked_monitor
+from zeus_core.optimizer.global_setting._measuring import TrialRecorder
+from zeus_core.optimizer.global_setting._search_course import SearchCourse
+from zeus_core.optimizer.global_setting._search_facts import SearchFacts
+from zeus_core.optimizer.global_setting.phases import (
+    Phase,
+    Window,
+)
+from zeus_core.optimizer.global_setting.search_options import (
+    KnobName,
+    MakeSearch,
+    Mode,
+    SearchOptions,
+    checked_knob,
+    kinds_of,
+)
+from zeus_core.optimizer.global_setting.setting_history import SettingHistory
+from zeus_core.optimizer.trial_store import JsonTrialStore, NoTrialStore, TrialStore
+from zeus_core.ports import World
+from zeus_core.ports.world import checked_world
+from zeus_core.search.objectives import OptimumSelector
+from zeus_core.settings.holders import user_of
+from zeus_core.settings.kinds import SM_CLOCK
+from zeus_core.validate import checked_flag, checked_path
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer.carbon_aware import CarbonAware
+    from zeus_core.optimizer.carbon_aware.follower import Follower
+    from zeus_core.optimizer.global_setting.search_result import SearchRecord
+
+_Self = TypeVar("_Self", bound="SearchOptimizer")
+
+
+class SearchOptimizer(SearchFacts):
+    """Searches for one setting during training. See `GlobalPowerLimitOptimizer` for the arguments."""
+
+    _usual_knob: ClassVar[KnobName] = "power limit"
+
+    def __init__(
+        self,
+        monitor: ZeusMonitor,
+        optimum_selector: OptimumSelector | None = None,
+        wait_steps: int = 1,
+        warmup_steps: int | None = None,
+        profile_steps: int | None = None,
+        pl_step: int | None = None,
+        profile_path: str | Path | None = None,
+        *,
+        knob: KnobName | None = None,
+        original_clock_mhz: int | None = None,
+        search: MakeSearch | None = None,
+        max_steps: int | None = None,
+        mode: Mode = "search",
+        carbon_aware: CarbonAware | None = None,
+        world: World | None = None,
+        quiet: bool = False,
+    ) -> None:
+        name: KnobName = checked_knob(self._usual_knob if knob is None else knob)
+        options = SearchOptions(
+            kinds_of(name, pl_step, original_clock_mhz, search is not None),
+            optimum_selector,
+            wait_steps,
+            warmup_steps,
+            profile_steps,
+            search,
+            max_steps,
+            mode,
+            carbon_aware,
+        )
+        self.monitor: ZeusMonitor = checked_monitor(monitor)
+        """The monitor that measures."""
+        self._gpus = list(monitor.gpus.values())
+        store: TrialStore = (
+            NoTrialStore()
+            if profile_path is None
+            else JsonTrialStore(Path(checked_path("profile_path", profile_path, "profile.json")))
+        )
+        self.trial_store: TrialStore = store
+        """Keeps the trials."""
+        self._recorder = TrialRecorder(monitor, samples_clocks=SM_CLOCK in options.kinds)
+        self._history = SettingHistory(monitor.time_source)
+        self.quiet: bool = checked_flag("quiet", quiet)
+        """Whether the end of training shows no result."""
+        self._is_result_due = False
+        self._under_way: set[type[Event]] = set()  # what has begun: TrainBegin, EpochBegin, StepBegin
+        self._expects_interference = False
+        this = weakref.ref(self)  # as a reference cycle would delay restoring the limits when this is dropped
+
+        def report_pause() -> None:
+            optimizer = this()
+            if optimizer is not None:
+                optimizer.while_paused()
+
+        self.while_paused: Callable[[], object] = lambda: None
+        """Called each minute of a pause; a `TrainingEnergy` with this optimizer keeps its journal then."""
+        user = user_of(self, lambda: (optimizer := this()) is None or optimizer._is_at_rest)
+        course = SearchCourse(options, self._gpus, checked_world(world), self._recorder, store, self._history, user)
+        self._exchange = course.exchange
+        self._follower: Follower | None = None
+        """Follows a signal, beside the search."""
+        if carbon_aware is not None:
+            from zeus_core.optimizer.carbon_aware.follower import Follower  # needs numpy
+
+            self._follower = Follower(carbon_aware, monitor, self._exchange, report_pause)
+        super().__init__(course)
+
+    def use_world(self, world: World) -> None:
+        """Search together with these ranks from the next training on. Call it before training begins.
+
+        Raises:
+            UsageError: A search is under way.
+        """
+        if self.phase not in {Phase.REST, Phase.OFF}:
+            raise UsageError("use_world was called during a search; call it before training begins, or after its end")
+        self._exchange.use_world(checked_world(world))
+
+    def use_work(self, work: Mapping[str, int | str]) -> None:
+        """State the work of a step: only trials of the same work are taken from the profile.
+
+        The number of ranks always counts. Call it before training begins.
+
+        Args:
+            work: Facts by name, such as {"parameters": 124439808, "samples_per_step": 32}.
+
+        Raises:
+            UsageError: It is no mapping of names to whole numbers or text.
+        """
+        self._course.preparation.use_work(work)
+
+    @property
+    def phase(self) -> Phase:
+        """The current phase of the search."""
+        return self._course.state.phase
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the search so far for the checkpoint of a training, in JSON types; empty before its first trial."""
+        return self._course.preparation.state(None if self._follower is None else self._follower.spent)
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue the search of a checkpoint in the next training, if it was made under the same conditions."""
+        self._course.preparation.load_state(state)
+        if self._follower is not None:
+            self._follower.load_state(state)
+
+    def receive(self, event: Event) -> None:
+        """Receive an event of training.
+
+        `Interference` that spoils a measurement has the steps since the last pause (of several processes: those of the
+        whole trial) measured again; and from then on every step is measured by itself, so that the next one spoils
+        nothing. The step after a `Pause` on all ranks, in which the faster ones wait for the slower ones, is not
+        measured. `TrainEnd` restores the original limits, and shows the result. `Forget` drops all trials, also those
+        in the profile.
+        """
+        kind = type(event)
+        if isinstance(event, StepBegin):
+            self._begin_step(event)
+        elif kind is StepEnd:
+            if StepBegin not in self._under_way:
+                return
+            self._under_way.remove(StepBegin)
+            self._is_result_due = True
+        elif not self._takes(event):
+            return
+        self._course.receive(event)
+        if self._follower is not None:
+            self._direct(self._follower, event)
+        if kind is StepEnd:
+            self._recorder.skips_next_step = False
+            if self._expects_interference:
+                self._course.receive(Pause())
+
+    def _begin_step(self, event: StepBegin) -> None:
+        self._leave_step()
+        seconds = event.gap_seconds
+        if self._recorder.is_after_unusual_gap(begins_step=True) if seconds is None else seconds > 0:
+            self.receive(INTERFERENCE)
+        if self._follower is not None:
+            self.pause()
+        self._under_way.add(StepBegin)
+
+    def _takes(self, event: Event) -> bool:
+        """Note an event that is none of a step. Returns whether the search follows it."""
+        match event:
+            case TrainBegin() | EpochBegin():
+                self._under_way.add(type(event))
+            case EpochEnd():
+                self._leave_step()
+                self._under_way.discard(EpochBegin)
+            case Pause():
+                self._leave_step()
+                self._recorder.skips_next_step = event.on_all_ranks and self._exchange.size > 1
+            case Interference():
+                is_measuring = self._course.state.window is Window.OPEN
+                self._expects_interference = self._expects_interference or is_measuring
+                if self._exchange.size == 1:
+                    return True
+                self._recorder.pause()
+                if is_measuring:  # no rank may count other steps than the others do
+                    self._recorder.spoil_trial()
+                return False
+            case TrainEnd():
+                self._end_training()
+                return False
+            case Forget():
+                self._end_training()
+                self._course.preparation.forget()
+                return False
+            case _:
+                return False
+        return True
+
+    def _leave_step(self) -> None:
+        if StepBegin in self._under_way:
+            self.receive(STEP_END)
+        elif self._recorder.is_after_unusual_gap(begins_step=False):
+            self.receive(INTERFERENCE)
+
+    def on_evaluate(self, metric: float) -> None:
+        """Report an evaluation of the model, as loops written for the `zeus` package do."""
+        self.on_interference()
+
+    def _end_training(self) -> None:
+        self._under_way.clear()
+        if self.phase is not Phase.REST:
+            self._course.ended_state = self._course.state
+        self._course.receive(TRAIN_END)
+        if self._follower is not None:
+            self._follower.end()
+        self._course.restore()  # again, if it failed before
+        if self._is_result_due:
+            self._is_result_due = False
+            self._show_result()
+
+    @contained(default=dict[str, str])
+    def result(self) -> dict[str, str]:
+        """Return the result of the latest training for people, as labelled lines; empty before its first step.
+
+        They say which limit was chosen, what it saves, what the search cost, or how far an unfinished one has come.
+        """
+        if not self._gpus:
+            return {}  # a warning has said so
+        result, because = self._search_result(), self._course.ended_because
+        if result is None and because is not None:
+            from zeus_core.optimizer.global_setting.search_result import restored_text, restoring_rows
+
+            unrestored = self._course.unrestored
+            text = f"{because}{restored_text(unrestored, 'the original setting')}"
+            return {self._course.preparation.name: text, **restoring_rows(unrestored)}
+        if result is None:
+            return {}
+        if because is not None:
+            return result.rows()
+        credit = None if self._follower is None else self._follower.credit
+        return {**result.rows(), **self._course.rival_rows, **({} if credit is None else credit.rows())}
+
+    def close(self) -> None:
+        """Restore the original limits. Training that continues, or begins again, resumes the search."""
+        self.on_train_end()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _is_at_rest(self) -> bool:
+        """Whether nothing is under way that needs a setting: loops may report steps alone, and no end of training."""
+        return not self._under_way
+
+    @contained(on_fault=lambda self, error: self._course.fail(error))
+    def _direct(self, follower: Follower, cause: Event) -> None:
+        search = self._course.waiting
+        if search is not None:
+            decision = follower.decide(search)
+            self._course.go_on(cause, decision.setting, decision.steps, decision.reason)
+
+    @property
+    def is_pause_due(self) -> bool:
+        """Whether training pauses before its next step, on all ranks, as `carbon_aware` allows it."""
+        return self._follower is not None and self._follower.due is not None
+
+    @property
+    def is_end_due(self) -> bool:
+        """Whether the process ends before the next step, to go on later: now a checkpoint is to be saved."""
+        due = None if self._follower is None else self._follower.due
+        return due is not None and due.ends_process
+
+    @contained(on_fault=lambda self, error: self._course.fail(error))
+    def pause(self) -> None:
+        """Pause training if that is due: wait with all ranks, or end the process. `StepBegin` does it otherwise.
+
+        Raises:
+            SystemExit: The process ends, to go on later, with exit code 75.
+        """
+        if self._follower is not None and self._follower.due is not None:
+            self._course.receive(Pause())
+            self._follower.pause()
+
+    @contained
+    def _show_result(self) -> None:
+        if not self.quiet and self._exchange.rank == 0:
+            show_result(self.result())
+
+
+def search_record(optimizer: object) -> SearchRecord | None:
+    """Return the latest search of an optimizer; None of optimizers of other kinds."""
+    if not isinstance(optimizer, SearchOptimizer):
+        return None
+    from zeus_core.optimizer.global_setting.search_result import SearchRecord  # at the end of training alone
+
+    return SearchRecord(optimizer._search_result(), optimizer._history.changes)

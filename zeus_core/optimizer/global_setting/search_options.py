@@ -1,0 +1,217 @@
+"""The arguments of an optimizer of a setting, checked, and the search that they make."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast, get_args
+
+from zeus_core.errors import UsageError
+from zeus_core.search import GridSearch, Search, Trial
+from zeus_core.search.comparison import Comparison
+from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement, checked_selector, longest_factor
+from zeus_core.search.run.fixed_trials import FixedTrials
+from zeus_core.search.run.run_search import RunSearch
+from zeus_core.settings.kinds import KINDS, POWER_LIMIT, SM_CLOCK, Kind
+from zeus_core.validate import checked_function, checked_instance, checked_one_of, checked_whole_number
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer.carbon_aware import CarbonAware
+    from zeus_core.search.adaptive_search import AdaptiveSearch
+    from zeus_core.search.belief import Knob as CurveKnob
+
+DEFAULT_STEPS = 40
+"""The measured steps of a trial, for searches that do not say how long they are; the published default."""
+
+SETTLE_UPDATES = 3
+"""The time in which a GPU settles, in updates of its energy counter: a power limit changes the clock within tens of
+milliseconds; the pieces of a block show what took longer."""
+
+MakeSearch = Callable[[Sequence[int], OptimumSelector], Search]
+"""Makes a search from the settings, the original one first, and the selector."""
+
+Mode = Literal["search", "observe"]
+"""Whether settings are changed."""
+
+KnobName = Literal["power limit", "clock", "auto"]
+"""The `option` of the kind of setting that is searched; limits and clocks, for "auto". Other kinds have theirs."""
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The arguments of an optimizer, checked.
+
+    Attributes:
+        kinds: The kinds of settings to search.
+        selector: The rule for the best one; the default one, for the GPUs of the job, if None.
+        wait_steps: The steps before the search.
+        warmup_steps: The steps in which a GPU settles; as many as it takes if None.
+        profile_steps: The measured steps of a trial; as many as it needs if None.
+        make: Makes the search; the default one if None.
+        max_steps: The steps of the whole training; None if nobody knows.
+        mode: Whether settings are changed.
+        aware: The signal that training follows once the search is over; None for none.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    kinds: tuple[Kind, ...]
+    selector: OptimumSelector | None
+    wait_steps: int
+    warmup_steps: int | None
+    profile_steps: int | None
+    make: MakeSearch | None
+    max_steps: int | None
+    mode: Mode
+    aware: CarbonAware | None = None
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        for argument, minimum in (("wait_steps", 0), ("warmup_steps", 0), ("profile_steps", 1), ("max_steps", 1)):
+            value = getattr(self, argument)
+            if value is not None or argument == "wait_steps":
+                object.__setattr__(self, argument, checked_whole_number(argument, value, minimum))
+        checked_one_of("mode", self.mode, get_args(Mode))
+        if self.aware is not None:
+            from zeus_core.optimizer.carbon_aware import CarbonAware  # needs numpy
+
+            checked_instance("carbon_aware", self.aware, CarbonAware, "CarbonAware(signal, deadline=...)")
+            if len(self.kinds) > 1:
+                raise UsageError('carbon_aware follows one knob, and knob is "auto"; pass "power limit" or "clock"')
+        if self.selector is not None:
+            checked_selector(self.selector, "optimum_selector")
+        if self.make is not None:
+            wanted = "a function of settings and a selector that makes a Search, such as GridSearch"
+            checked_function("search", self.make, wanted)
+
+    @property
+    def observes(self) -> bool:
+        """Whether no setting is changed."""
+        return self.mode == "observe"
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether an observer directs training once the search is over."""
+        return self.aware is not None
+
+
+def checked_knob(knob: KnobName) -> KnobName:
+    """Return the argument `knob`. Raises `UsageError` if there is no such kind of setting."""
+    return cast("KnobName", checked_one_of("knob", knob, [*_by_option(), "auto"]))
+
+
+def kinds_of(
+    knob: KnobName, pl_step: int | None, original_clock_mhz: int | None, has_own_search: bool
+) -> tuple[Kind, ...]:
+    """Return the kinds of settings that an optimizer searches.
+
+    Raises:
+        UsageError: A number cannot be.
+    """
+    if pl_step is not None:
+        pl_step = checked_whole_number("pl_step", pl_step, 1)
+    if original_clock_mhz is not None:
+        original_clock_mhz = checked_whole_number("original_clock_mhz", original_clock_mhz, 1)
+    wanted = (POWER_LIMIT, SM_CLOCK) if knob == "auto" else (_by_option()[knob],)
+    return tuple(
+        type(kind)(pl_step or (kind.coarse_step if has_own_search else kind.fine_step), original_clock_mhz)
+        for kind in wanted
+    )
+
+
+def _by_option() -> dict[str, Kind]:
+    return {kind.option: kind for kind in KINDS.values()}
+
+
+@dataclass(frozen=True)
+class SearchArguments:
+    """The arguments of an optimizer that its search depends on.
+
+    Attributes:
+        options: As the user has passed them.
+        kind: The kind of setting.
+        selector: The rule for the best one.
+        max_steps: The steps of the run; None if nobody knows.
+        period_seconds: The time between two updates of the energy counters.
+    """
+
+    options: SearchOptions
+    kind: Kind
+    selector: OptimumSelector
+    max_steps: int | None
+    period_seconds: float
+
+    def search(self, settings: tuple[int, ...]) -> RunSearch:
+        """Make the search among some settings, the original one first."""
+        steps = DEFAULT_STEPS if self.options.profile_steps is None else self.options.profile_steps
+        if self.options.make is None and self.options.profile_steps is None and self.kind.has_curves:
+            from zeus_core.search.run.adaptive_run_search import AdaptiveRunSearch  # needs numpy
+
+            adaptive = AdaptiveRunSearch(
+                settings,
+                self.selector,
+                knob=cast("CurveKnob", self.kind.option),
+                max_steps=self.max_steps,
+                settle_seconds=SETTLE_UPDATES * self.period_seconds,
+            )
+            if self.kind == SM_CLOCK and longest_factor(self.selector) is not None:
+                from zeus_core.search.run.safe_clock import SafeClock
+
+                bound, tolerance = self.selector.bound_factor, self.selector.time_tolerance
+                return SafeClock(adaptive, settings, bound or 1.0, tolerance or 0.0)
+            return adaptive
+        make = self.options.make or (self.predictor if self.kind.has_curves else GridSearch)
+        return FixedTrials(
+            make(settings, self.selector),
+            settings,
+            lambda trials: self._choice(trials, settings, steps),
+            steps,
+            self._keeps_bound,
+            self._breaks_bound,
+        )
+
+    def predictor(self, settings: tuple[int, ...], selector: OptimumSelector) -> AdaptiveSearch:
+        """Make a search that predicts what was not measured."""
+        from zeus_core.search.adaptive_search import AdaptiveSearch  # needs numpy
+
+        return AdaptiveSearch(settings, selector, knob=cast("CurveKnob", self.kind.option))
+
+    def _choice(self, trials: Sequence[Trial], settings: Sequence[int], steps: int) -> int:
+        """Return the setting that the selector chooses among the trials within the settings, for so many steps.
+
+        Raises:
+            UsageError: It returned something that is no possible setting.
+            Exception: It raised it.
+        """
+        shown = sorted(
+            (trial for trial in trials if settings[-1] <= trial.setting <= settings[0]),
+            key=lambda trial: -trial.setting,
+        )
+        choice: object = self.selector.select([PowerLimitMeasurement.from_trial(trial, steps) for trial in shown])
+        try:
+            setting = operator.index(choice)  # type: ignore[arg-type]
+        except TypeError:
+            raise UsageError(
+                f"{type(self.selector).__name__}.select returned {choice!r}; it must return a {self.kind.words} in "
+                f"whole {self.kind.unit}, such as measurements[0].power_limit"
+            ) from None
+        self.kind.check(setting, settings)
+        return setting
+
+    def _keeps_bound(self, trial: Trial, original: Trial) -> bool:
+        """Return whether a setting may be chosen by a trial at it, beside one at the original setting."""
+        objective = self.selector.objective
+        if objective is None:
+            return True
+        at, before = PowerLimitMeasurement.from_trial(trial, 1), PowerLimitMeasurement.from_trial(original, 1)
+        return not math.isinf(objective.cost(at, before))
+
+    def _breaks_bound(self, trial: Trial, original: Trial) -> bool:
+        """Return whether a trial certainly breaks a bound of time, or costs more for it, beside one at the original."""
+        from zeus_core.search.verdict import verdict_on  # for trials of a fixed length alone
+
+        is_bound = longest_factor(self.selector) is not None
+        return is_bound and verdict_on(self.selector, Comparison(original, trial)).holds is False

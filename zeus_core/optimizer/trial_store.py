@@ -1,0 +1,301 @@
+"""The store port: trials kept across runs, so that no setting is measured twice under the same conditions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from zeus_core._documents import JsonFormat, JsonStore
+from zeus_core.codec import decode, encode
+from zeus_core.errors import UsageError
+from zeus_core.files import folder_lock, is_special
+from zeus_core.search import Trial
+from zeus_core.validate import shown
+
+_FORMAT = JsonFormat("zeus-core trials", 2)
+_CONTENTS = "profile"
+_OUT_OF_MEMORY = "out_of_memory"
+_STATE_FORMAT = JsonFormat("zeus-core search", 1)
+
+# Profiles in one file; those that were saved longest ago go first. One takes some kilobytes, and the file is replaced
+# as a whole after every trial.
+_MAX_PROFILES = 100
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class MeasuredBlock:
+    """A block of steps that was measured, and where in its run it ended.
+
+    Attributes:
+        trial: The measured steps.
+        run_steps: All steps of the run until then; 0 for a block of an earlier run.
+        run_seconds: The time they took, without pauses of training.
+    """
+
+    trial: Trial
+    run_steps: int = 0
+    run_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions of trials. Those of other conditions say nothing about these.
+
+    Attributes:
+        gpus: The name of each GPU of the job.
+        drivers: The versions of their drivers, as far as they are known.
+        original_limits_watts: The original power limit of each GPU; None for one that reports none.
+        knob: The name of the setting that is tried, such as "power limit".
+        work: Facts that tell the work of a step from other work, such as the size of the model, by name.
+    """
+
+    gpus: tuple[str, ...]
+    drivers: tuple[str, ...] = ()
+    original_limits_watts: tuple[float | None, ...] = ()
+    knob: str = "power limit"
+    work: Mapping[str, int | str] = field(default_factory=dict)
+
+    def differences(self, other: Mapping[str, Any]) -> list[str]:
+        """Return what other conditions, in JSON types, have in place of these, in words."""
+        own: dict[str, Any] = encode(self)
+        pairs = {name: (own[name], other.get(name)) for name in own if name != "work"}
+        own_work, work = own["work"], other.get("work")
+        work = work if isinstance(work, Mapping) else {}
+        pairs |= {f"work: {name}": (own_work.get(name), work.get(name)) for name in {**own_work, **work}}
+        return [
+            f"{name.replace('_', ' ')} {shown(theirs)} instead of {shown(ours)}"
+            for name, (ours, theirs) in pairs.items()
+            if ours != theirs
+        ]
+
+
+@dataclass(frozen=True)
+class RunSpent:
+    """Energy of a training so far, over all its processes, and its emissions or cost.
+
+    Attributes:
+        begun_seconds: Its begin, in seconds since 1970; None before that.
+        energy_joules: The energy of its steps and pauses.
+        amount: Its emissions (g) or cost.
+        uncertainty: How far the amount can be off.
+    """
+
+    begun_seconds: float | None = None
+    energy_joules: float = 0.0
+    amount: float = 0.0
+    uncertainty: float = 0.0
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """A search in the checkpoint of a training.
+
+    Attributes:
+        conditions: The conditions of its blocks.
+        blocks: The blocks that were reported to it.
+        run_steps: The steps of the run until the checkpoint.
+        run_seconds: The time they took, without pauses of training.
+    """
+
+    conditions: Conditions
+    blocks: tuple[MeasuredBlock, ...]
+    run_steps: int
+    run_seconds: float
+
+
+class TrialStore(Protocol):
+    """Keeps trials under the conditions they were measured under. No method raises."""
+
+    def load(self, conditions: Conditions) -> list[Trial]:
+        """Return the trials kept for these conditions; none if there are none, or they cannot be read."""
+        ...
+
+    def load_out_of_memory(self, conditions: Conditions) -> list[int]:
+        """Return the settings that were out of memory under these conditions."""
+        ...
+
+    def save(self, conditions: Conditions, trials: Sequence[Trial], out_of_memory: Sequence[int] = ()) -> None:
+        """Replace all that is kept for these conditions by these trials, and settings that were out of memory."""
+        ...
+
+
+class NoTrialStore:
+    """Keeps nothing."""
+
+    def load(self, conditions: Conditions) -> list[Trial]:
+        """Return no trials."""
+        return []
+
+    def load_out_of_memory(self, conditions: Conditions) -> list[int]:
+        """Return no settings."""
+        return []
+
+    def save(self, conditions: Conditions, trials: Sequence[Trial], out_of_memory: Sequence[int] = ()) -> None:
+        """Forget the trials."""
+
+
+class JsonTrialStore:
+    """Keeps trials in a JSON file, which holds those of many jobs.
+
+    The file is replaced as a whole, so a kill leaves the old one or the new one. Several processes may save at the same
+    time: each replaces the trials of its own conditions alone. A file that is damaged, of an older version, or written
+    by something else, is set aside under another name, with a warning. Trials of other conditions are not used, which
+    is said once; they stay in the file.
+
+    Raises:
+        UsageError: `path` is a folder or a device.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if is_special(path):
+            raise UsageError(
+                f"profile_path is {str(path)!r}, which is a folder or a device; name a file, such as profile.json"
+            )
+        self._path = path
+        self._store = JsonStore(path, _FORMAT, _CONTENTS)
+        self._has_told = False
+
+    def load(self, conditions: Conditions) -> list[Trial]:
+        """Return the trials in the file."""
+        profiles = self._profiles()
+        wanted = encode(conditions)
+        for profile in profiles:
+            if profile.get("conditions") == wanted:
+                try:
+                    return decode(list[Trial], profile.get("trials"), "trials")
+                except UsageError as error:
+                    _logger.warning(
+                        "the trials of this job in the profile %s are damaged, and measured again: %s",
+                        self._path,
+                        error,
+                    )
+                    return []
+        nearest = _nearest(conditions, profiles)
+        if nearest is not None and not self._has_told:
+            self._has_told = True
+            _logger.warning(
+                "the profile %s has no trials that fit, and they are measured: those that are nearest have %s",
+                self._path,
+                nearest,
+            )
+        return []
+
+    def load_out_of_memory(self, conditions: Conditions) -> list[int]:
+        """Return the settings in the file that were out of memory."""
+        wanted = encode(conditions)
+        found = [profile.get(_OUT_OF_MEMORY) for profile in self._profiles() if profile.get("conditions") == wanted]
+        try:
+            return decode(list[int], found[0], _OUT_OF_MEMORY) if found and found[0] is not None else []
+        except UsageError as error:
+            _logger.warning("the profile %s is damaged, and sizes out of memory are tried again: %s", self._path, error)
+            return []
+
+    def save(self, conditions: Conditions, trials: Sequence[Trial], out_of_memory: Sequence[int] = ()) -> None:
+        """Write all trials of these conditions, and keep those of others."""
+        own = encode(conditions)
+        with folder_lock(self._path.parent):
+            profiles = [profile for profile in self._profiles() if profile.get("conditions") != own]
+            if trials or out_of_memory:
+                kept = {_OUT_OF_MEMORY: sorted(out_of_memory)} if out_of_memory else {}
+                profiles.append({"conditions": own, "trials": encode(list(trials)), **kept})
+            self._store.save({"profiles": profiles[-_MAX_PROFILES:]})
+
+    def _profiles(self) -> list[dict[str, Any]]:
+        return self._store.load(_profiles_in) or []
+
+
+def latest_trials(document: Any) -> list[Trial]:
+    """Return the trials of the job that was saved last in a profile, as its file holds it.
+
+    Raises:
+        UsageError: It is no profile, or its trials are damaged.
+    """
+    profiles = _profiles_in(_FORMAT.fields(document))
+    return decode(list[Trial], profiles[-1].get("trials"), "trials") if profiles else []
+
+
+def _profiles_in(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return _searches_in(fields, "profiles")
+
+
+def _conditions_in(profile: Mapping[str, Any]) -> Mapping[str, Any]:
+    conditions = profile.get("conditions")
+    return conditions if isinstance(conditions, Mapping) else {}
+
+
+def searches_to_state(searches: Sequence[SearchState], spent: RunSpent | None = None) -> dict[str, Any]:
+    """Return the part of a checkpoint that holds some searches, in JSON types; empty if there are none.
+
+    Args:
+        searches: The searches.
+        spent: The energy and time that the run took so far; None where it follows no signal.
+    """
+    kept = {} if spent is None else {"spent": encode(spent)}
+    return _STATE_FORMAT.document({"searches": encode(list(searches)), **kept}) if searches else {}
+
+
+def spent_from_state(state: Any) -> RunSpent | None:
+    """Return what the run of a checkpoint has taken. None if it followed no signal, or, with a warning, if damaged."""
+    if not isinstance(state, Mapping) or state.get("spent") is None:
+        return None
+    try:
+        return decode(RunSpent, state["spent"], "spent")
+    except UsageError as error:
+        _logger.warning("what the run has emitted before is not known, and counted from here on: %s", error)
+        return None
+
+
+def search_from_state(conditions: Conditions, state: Any) -> SearchState | None:
+    """Return the search in a checkpoint. None, with a warning, if it is damaged, or of other conditions."""
+    try:
+        searches = _searches_in(_STATE_FORMAT.fields(state))
+        for search in searches:
+            if search.get("conditions") == encode(conditions):
+                return decode(SearchState, search, "search")
+        nearest = _nearest(conditions, searches)
+        if nearest is None:
+            return None
+        because = f"it has {nearest}"
+    except UsageError as error:
+        because = str(error)
+    _logger.warning("the search in the checkpoint is not used: %s", because)
+    return None
+
+
+def _searches_in(fields: Mapping[str, Any], name: str = "searches") -> list[dict[str, Any]]:
+    """Return the objects in a list. Each is decoded when it is used: a damaged one does not cost the others."""
+    found = fields.get(name)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise UsageError(f"its {name} are {shown(found)}; they must be a list of objects")
+    return found
+
+
+def _nearest(conditions: Conditions, kept: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return what the nearest of the conditions that are kept have in place of these, in words.
+
+    None if there is nothing to say: none are kept, or the same job has tried another knob.
+    """
+    found = [_conditions_in(one) for one in kept]
+    if not found or any({**one, "knob": conditions.knob} == encode(conditions) for one in found):
+        return None
+    return ", ".join(sorted((conditions.differences(one) for one in found), key=len)[0])
+
+
+def checked_facts(argument: str, facts: Mapping[str, int | str]) -> dict[str, int | str]:
+    """Return the facts of an argument that tell work from other work.
+
+    Raises:
+        UsageError: They are no mapping of names to whole numbers or text.
+    """
+    if isinstance(facts, Mapping) and all(
+        isinstance(name, str) and isinstance(value, int | str) for name, value in facts.items()
+    ):
+        return dict(facts)
+    raise UsageError(
+        f'{argument} is {shown(facts)}; it must be facts by name, such as {{"parameters": 124439808, "batch_size": 32}}'
+    )

@@ -1,0 +1,59 @@
+"""The time port: everything that needs the time takes it from an injected `TimeSource`."""
+
+import threading
+import time
+from typing import Protocol, runtime_checkable
+
+from zeus_core.validate import checked_object
+
+
+class TimeSource(Protocol):
+    """A monotonic source of seconds that can also be waited on.
+
+    `zeus_core.testing.VirtualTime` is the implementation for tests: its waits take no real time.
+    """
+
+    def now(self) -> float:
+        """Return the seconds since an arbitrary fixed point; they never go backwards."""
+        ...
+
+    def wait(self, event: threading.Event, timeout_seconds: float) -> None:
+        """Return once `event` is set or `timeout_seconds` have passed by this time source, whichever comes first."""
+        ...
+
+
+@runtime_checkable
+class _HasClock(Protocol):
+    """A time source with a clock of its own, such as virtual time."""
+
+    def clock_seconds(self) -> float: ...
+
+
+class MonotonicTime:
+    """The operating system's monotonic clock, shared by all processes of the machine."""
+
+    now = staticmethod(time.monotonic)
+    """Return the seconds since an arbitrary point, undisturbed by changes of the wall clock."""
+
+    def wait(self, event: threading.Event, timeout_seconds: float) -> None:
+        """Block the calling thread, releasing the interpreter lock."""
+        event.wait(max(timeout_seconds, 0.0))
+
+
+def checked_time_source(time_source: TimeSource | None) -> TimeSource:
+    """Return the time source of an argument; real time if it is None.
+
+    Raises:
+        UsageError: It is something else, such as the class of a time source.
+    """
+    if time_source is None:
+        return MonotonicTime()
+    return checked_object("time_source", time_source, "now", "a TimeSource object, such as VirtualTime()")
+
+
+def clock_seconds(time_source: TimeSource) -> float:
+    """Return the date and time in seconds since 1970 (Unix time), by the clock of the machine unless virtual.
+
+    A clock can be set at any moment, also back: measure durations by `TimeSource.now`.
+    """
+    return time_source.clock_seconds() if isinstance(time_source, _HasClock) else time.time()

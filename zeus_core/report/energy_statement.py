@@ -1,0 +1,239 @@
+"""The energy statement of one or more runs: for a model card, a regulator's form, the appendix of a paper. Pure.
+
+It has what these ask for: the Hub's `co2_eq_emissions`; the energy consumption by Annex XI, section 1, point 2 (e) of
+Regulation (EU) 2024/1689 (AI Act); hardware, time, place, power and emission factor of the usual checklists for papers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zeus_core._documents import JsonFormat
+from zeus_core.adapters.result import amount_text, duration_text, energy_text
+from zeus_core.electricity import Electricity
+from zeus_core.report._statement_emissions import Emissions, emissions_of, factor_text, sum_of, sum_of_emissions
+from zeus_core.report.run_metrics import Quantity, energy_interval
+from zeus_core.report.run_sections import DATA_CENTRE, gaps, hardware, moment
+from zeus_core.report.run_text import markdown_table, run_line
+from zeus_core.training.record.run_file import RunRecord
+from zeus_core.units import kilowatt_hours_from_joules
+
+_FORMAT = JsonFormat("zeus-core statement", 1)
+_METHODS = {
+    "counted": "differences of the GPUs' own energy counters",
+    "integrated": "an integral of power that was sampled",
+    "estimated": "counters, and for gaps in them a model of what each activity draws",
+    "lost": "not at all",
+}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The energy of some runs, taken together.
+
+    Attributes:
+        runs: The runs, with their names.
+        energy: The energy of all GPUs, with the interval that holds the truth; None if some was lost.
+        emissions: The emissions; None if they are not known.
+        training_type: "pre-training" or "fine-tuning"; None if that was not said.
+        location: Where the computers are; None if that was not said.
+    """
+
+    runs: Sequence[tuple[str, RunRecord]]
+    energy: Quantity | None
+    emissions: Emissions | None
+    training_type: str | None = None
+    location: str | None = None
+
+    def to_json(self) -> str:
+        """Return the statement for programs."""
+        energy, emissions = self.energy, self.emissions
+        fields = {
+            "energy_joules": _ends(energy),
+            "energy_kwh": None if energy is None else _ends(energy.by(1 / kilowatt_hours_from_joules(1.0))),
+            "confidence": 0.95,
+            "at_least_joules": sum(run.account.total.measured_joules for _, run in self.runs),
+            "unrecorded_joules": _unrecorded(self.runs),
+            "interruptions": sum(run.account.interruptions for _, run in self.runs),
+            "included": self._included(),
+            "excluded": [{"what": what, "why": why} for what, why in self._excluded()],
+            "method": self._method(),
+            "hardware": self._hardware(),
+            "gpu_hours": round(sum(map(_gpu_hours, (run for _, run in self.runs))), 4),
+            "location": self.location,
+            "begin": moment(min(run.parts[0].begun_at_seconds for _, run in self.runs)),
+            "end": moment(max(run.latest.until_seconds for _, run in self.runs)),
+            "co2_eq_grams": None if emissions is None else _ends(emissions.grams),
+            "emission_factor_g_per_kwh": None if emissions is None else emissions.factor,
+            "emission_factor_source": None if emissions is None else emissions.source,
+            "pue": None if emissions is None else emissions.pue,
+            "co2_eq_emissions": self.hub_fields(),
+            "runs": [
+                {"name": name, "run": run.run, "energy_joules": _ends(energy_interval(run))} for name, run in self.runs
+            ],
+        }
+        return json.dumps(_FORMAT.document(fields), indent=2)
+
+    def to_yaml(self) -> str:
+        """Return the metadata of a model card, as the Hub reads it; a comment if the emissions are not known."""
+        fields = self.hub_fields()
+        if fields is None:
+            return "# co2_eq_emissions: not known, as no carbon intensity was given (--intensity 380g/kWh)"
+        # A text in JSON is one in YAML too.
+        return "\n".join(["co2_eq_emissions:", *(f"  {name}: {json.dumps(value)}" for name, value in fields.items())])
+
+    def hub_fields(self) -> dict[str, Any] | None:
+        """Return `co2_eq_emissions` of the Hub; None if the emissions are not known."""
+        if self.emissions is None:
+            return None
+        emissions, how = self.emissions, "simulated" if self._is_simulated else "measured"
+        fields = {
+            "emissions": round(emissions.grams.value, 3),
+            "source": f"{how} by zeus-core: {self._energy_text()} of GPUs, {factor_text(emissions)}",
+            "training_type": self.training_type,
+            "geographical_location": self.location,
+            "hardware_used": self._hardware(),
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def to_markdown(self) -> str:
+        """Return the statement for people."""
+        rows = [
+            ("energy of the training", self._energy_text()),
+            ("of it", self._parts_text()),
+            ("inside the boundary", "; ".join(self._included())),
+            ("outside the boundary", "; ".join(f"{what} ({why})" for what, why in self._excluded())),
+            ("method", self._method()),
+            ("hardware", f"{self._hardware()}; {sum(_gpu_hours(run) for _, run in self.runs):.4g} GPU hours"),
+            ("place", self.location or "not stated"),
+            ("time", self._time_text()),
+            ("emissions", "not known: no carbon intensity was given" if self.emissions is None else self._emitted()),
+        ]
+        texts = [
+            "# Energy statement",
+            markdown_table(("", ""), [row for row in rows if row[1]]),
+            self._purpose_text(),
+            "## For a paper",
+            "\n".join(run_line(run) for _, run in self.runs),
+            "## For a model card",
+            f"```yaml\n{self.to_yaml()}\n```",
+        ]
+        return "\n\n".join(texts)
+
+    def _purpose_text(self) -> str:
+        if self._is_simulated:
+            return "**The GPUs are simulated: this is an example, and states the energy of nothing.**"
+        return (
+            "The energy is the one that Annex XI, section 1, point 2 (e) of Regulation (EU) 2024/1689 (AI Act) asks "
+            "for: measured, within the boundary above."
+        )
+
+    @property
+    def _is_simulated(self) -> bool:
+        devices = (device for _, run in self.runs for rank in run.latest.ranks for device in rank.devices)
+        return any(device.is_simulated for device in devices)
+
+    def _energy_text(self) -> str:
+        if self.energy is None:
+            return f"at least {_kwh(sum(run.account.total.measured_joules for _, run in self.runs))}"
+        value, low, high = self.energy
+        text = f"{energy_text(value)} ({_kwh(value)})"
+        if high == math.inf:
+            return f"{text}, at least {_kwh(low)}"
+        return f"{text}; with 95 % between {_kwh(low)} and {_kwh(high)}"
+
+    def _parts_text(self) -> str:
+        texts = [] if len(self.runs) == 1 else [f"{len(self.runs)} runs"]
+        killed = sum(run.account.interruptions for _, run in self.runs)
+        if killed:
+            most = _unrecorded(self.runs)
+            told = "an amount nobody knows" if most is None else f"at most {energy_text(most)}"
+            texts.append(f"{killed} interruptions, after whose last log {told} was taken, which the interval contains")
+        redone = sum(run.account.redone.measured_joules for _, run in self.runs)
+        return "; ".join([*texts, *([f"{energy_text(redone)} for steps that were done twice"] if redone else [])])
+
+    def _included(self) -> list[str]:
+        included = ["all GPUs of the training, from its begin to its end, with evaluations, checkpoints and waiting"]
+        if any(run.account.interruptions or len(run.parts) > 1 for _, run in self.runs):
+            included.append("the parts before interruptions, and steps done again after them")
+        if all(run.account.host.seconds > 0 for _, run in self.runs):
+            joules = sum(run.account.host.measured_joules for _, run in self.runs)
+            included.append(f"in the emissions, not in the energy: CPU packages and memory, {energy_text(joules)}")
+        return included
+
+    def _excluded(self) -> list[tuple[str, str]]:
+        found = dict.fromkeys(gap for _, run in self.runs for gap in gaps(run))
+        if self.emissions is not None and self.emissions.pue > 1:
+            in_emissions = f"in the emissions by PUE {self.emissions.pue:g}, not in the energy"
+            found = {(what, in_emissions if what == DATA_CENTRE else why): None for what, why in found}
+            found.setdefault((DATA_CENTRE, in_emissions))
+        return [*found, ("idle time before and after", "the training does not see it")]
+
+    def _method(self) -> str:
+        methods = dict.fromkeys(run.account.total.measured.method for _, run in self.runs)
+        versions = dict.fromkeys(run.latest.versions.get("zeus-core", "unknown") for _, run in self.runs)
+        return f"{'; '.join(_METHODS[method] for method in methods)}; zeus-core {', '.join(versions)}"
+
+    def _hardware(self) -> str:
+        return "; ".join(dict.fromkeys(hardware(run) for _, run in self.runs))
+
+    def _time_text(self) -> str:
+        first = min(run.parts[0].begun_at_seconds for _, run in self.runs)
+        last = max(run.latest.until_seconds for _, run in self.runs)
+        spent = duration_text(sum(run.account.total.seconds for _, run in self.runs))
+        return f"{moment(first)} to {moment(last)}; {spent} of training"
+
+    def _emitted(self) -> str:
+        assert self.emissions is not None
+        grams = self.emissions.grams
+        unit, scale = ("kg", 1000.0) if grams.value >= 1000 else ("g", 1.0)
+        off = max(grams.high - grams.value, grams.value - grams.low)
+        amount = amount_text(grams.value / scale, off / scale if math.isfinite(off) else 0.0, unit)
+        return f"{amount} CO2 equivalent; {factor_text(self.emissions)}"
+
+
+def statement_of(
+    runs: Sequence[tuple[str, RunRecord]],
+    electricity: Electricity | None = None,
+    location: str | None = None,
+    training_type: str | None = None,
+) -> Statement:
+    """Make the statement of some runs.
+
+    Args:
+        runs: The runs with their names; at least one.
+        electricity: The electricity, for runs that were not given any; their energy counts as spread evenly over
+            their time, and the interval covers every other way to spread it.
+        location: Where the computers are; as the runs were told if None.
+        training_type: "pre-training" or "fine-tuning".
+    """
+    energies = [energy_interval(run) for _, run in runs]
+    emissions = [emissions_of(run, electricity) for _, run in runs]
+    places = dict.fromkeys(
+        run.electricity.location for _, run in runs if run.electricity is not None and run.electricity.location
+    )
+    place = location or "; ".join(places) or None
+    return Statement(runs, sum_of(energies), sum_of_emissions(emissions), training_type, place)
+
+
+def _unrecorded(runs: Sequence[tuple[str, RunRecord]]) -> float | None:
+    amounts = [run.account.unrecorded_joules for _, run in runs]
+    return None if None in amounts else sum(amount for amount in amounts if amount is not None)
+
+
+def _gpu_hours(run: RunRecord) -> float:
+    return run.account.total.seconds * sum(len(rank.devices) for rank in run.latest.ranks) / 3600
+
+
+def _ends(quantity: Quantity | None) -> dict[str, float | None] | None:
+    if quantity is None:
+        return None
+    return {"value": quantity.value, "low": quantity.low, "high": quantity.high if quantity.high < math.inf else None}
+
+
+def _kwh(joules: float) -> str:
+    return f"{kilowatt_hours_from_joules(joules):.5g} kWh"

@@ -1,0 +1,139 @@
+"""The numbers of a run by name, each with the interval that holds the truth. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from zeus_core.errors import UsageError
+from zeus_core.events import Activity
+from zeus_core.training.activities.tally import Tally
+from zeus_core.training.record.run_file import RunRecord
+from zeus_core.units import kilowatt_hours_from_joules
+
+RUN_METRICS: Mapping[str, tuple[str, str]] = {
+    "energy_j": ("J", "all GPUs, the whole run, with interrupted parts"),
+    "energy_kwh": ("kWh", "the same"),
+    "energy_per_token_j": ("J", "energy of the training steps by token, where tokens are counted"),
+    "energy_per_sample_j": ("J", "energy of the training steps by sample, where samples are counted"),
+    "energy_per_step_j": ("J", "energy of the training steps by optimizer step"),
+    **{f"energy_{activity.value}_j": ("J", f"energy of the activity {activity.words}") for activity in Activity},
+    "energy_redone_j": ("J", "energy of steps that were done again after an interruption"),
+    "host_energy_j": ("J", "CPU packages and their memory, where they are measured and charged"),
+    "power_w": ("W", "mean power of all GPUs"),
+    "seconds": ("s", "time of the run, without the time between its parts"),
+    "seconds_per_step": ("s", "time of the training steps by optimizer step"),
+    "steps": ("", "optimizer steps"),
+    "samples": ("", "samples trained on"),
+    "tokens": ("", "tokens trained on"),
+    "interruptions": ("", "parts that were killed, or ended before all ranks had told their last energy"),
+    "overhead_s": ("s", "time in hooks of this package, in the latest part and process"),
+    "saving_fraction": ("", "energy per step that the chosen setting saves"),
+    "co2_eq_g": ("g", "CO2 equivalent, if an intensity was given"),
+    "cost": ("money", "cost, if a price was given"),
+}
+"""The names, with unit and meaning."""
+
+
+class Quantity(NamedTuple):
+    """A number, and the interval that holds the truth."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, value: float, uncertainty: float = 0.0) -> Quantity:
+        """Return a number with an uncertainty."""
+        return cls(value, value - uncertainty, value + uncertainty)
+
+    def by(self, count: float) -> Quantity:
+        """Divide by an exact positive number."""
+        return Quantity(self.value / count, self.low / count, self.high / count)
+
+
+def energy_interval(run: RunRecord) -> Quantity | None:
+    """Return the energy of all GPUs: measured, with what killed parts may have taken beyond; None if some was lost."""
+    account = run.account
+    joules, off = account.total.energy_joules, account.total.measured.uncertainty_joules or 0.0
+    if joules is None:
+        return None
+    more = math.inf if account.unrecorded_joules is None else account.unrecorded_joules
+    return Quantity(joules, max(joules - off, 0.0), joules + off + more)
+
+
+def metrics_of(run: RunRecord) -> dict[str, Quantity]:
+    """Return the numbers of a run that are known, in the order of `RUN_METRICS`."""
+    account, training = run.account, run.account.training
+    total, work = energy_interval(run), _energy_of(training)
+    steps = run.latest.step - run.parts[0].begin_step if len(run.parts) == 1 else run.latest.step
+    found: dict[str, Quantity | None] = {
+        "energy_j": total,
+        "energy_kwh": None if total is None else total.by(1 / kilowatt_hours_from_joules(1.0)),
+        "energy_redone_j": _energy_of(account.redone) if account.redone.seconds > 0 else None,
+        "host_energy_j": _energy_of(account.host) if account.host.seconds > 0 else None,
+        "power_w": _power(account.total),
+        "seconds": Quantity.around(account.total.seconds),
+        "overhead_s": Quantity.around(run.latest.overhead_seconds),
+        "interruptions": Quantity.around(account.interruptions),
+    }
+    for activity, tally in account.activities.items():
+        found[f"energy_{activity.value}_j"] = _energy_of(tally)
+    for unit, count in (("token", account.tokens), ("sample", account.samples), ("step", steps)):
+        if count > 0:
+            found[f"{unit}s"] = Quantity.around(count)
+            found[f"energy_per_{unit}_j"] = None if work is None else work.by(count)
+    if steps > 0:
+        found["seconds_per_step"] = Quantity.around(training.seconds / steps)
+    if run.saving_fraction is not None:
+        found["saving_fraction"] = Quantity.around(run.saving_fraction, run.saving_uncertainty or 0.0)
+    for signal in () if run.electricity is None else run.electricity.signals:
+        charge = account.known_charge(signal.unit.partition("/")[0])
+        name = "co2_eq_g" if signal.basis is not None else "cost"
+        found[name] = None if charge is None else Quantity.around(charge.amount, charge.uncertainty)
+    return {name: known for name in RUN_METRICS if (known := found.get(name)) is not None}
+
+
+def _energy_of(tally: Tally) -> Quantity | None:
+    joules = tally.energy_joules
+    return None if joules is None else Quantity.around(joules, tally.measured.uncertainty_joules or 0.0)
+
+
+def _power(tally: Tally) -> Quantity | None:
+    """Return the mean power of what was recorded."""
+    energy = _energy_of(tally)
+    return None if energy is None or tally.seconds <= 0 else energy.by(tally.seconds)
+
+
+def differences(run: RunRecord, baseline: RunRecord) -> list[str]:
+    """Return what makes two runs hard to compare: their GPUs, and the facts of their work that both tell."""
+    own, other = _gpus(run), _gpus(baseline)
+    found = [] if own == other else [f"GPUs: {_listed(own)} against {_listed(other)}"]
+    facts, others = run.latest.work, baseline.latest.work
+    return found + [
+        f"{name.replace('_', ' ')}: {facts[name]} against {others[name]}"
+        for name in sorted(facts.keys() & others.keys())
+        if facts[name] != others[name]
+    ]
+
+
+def _gpus(run: RunRecord) -> Counter[str]:
+    return Counter(device.name for rank in run.latest.ranks for device in rank.devices)
+
+
+def _listed(gpus: Counter[str]) -> str:
+    return ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or "none"
+
+
+def named(metrics: Mapping[str, Quantity], name: str) -> Quantity:
+    """Return a number of a run.
+
+    Raises:
+        UsageError: There is no such name, or the number is not known of this run; the message lists those that are.
+    """
+    if name in metrics:
+        return metrics[name]
+    reason = "is not known of this run" if name in RUN_METRICS else "is no number of a run"
+    raise UsageError(f"{name} {reason}; these are: {', '.join(metrics)}")

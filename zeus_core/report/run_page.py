@@ -1,0 +1,196 @@
+"""A page on one or more runs: one HTML file that needs nothing else, in light and dark, for screens and for paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from types import MappingProxyType
+
+from zeus_core.adapters.result import amount_text, duration_text, energy_text
+from zeus_core.report._run_pictures import activity_bars, power_picture, search_picture
+from zeus_core.report.run_metrics import RUN_METRICS, Quantity, metrics_of
+from zeus_core.report.run_sections import Section, energy_line, hardware, moment, sections_of, unrecorded_line
+from zeus_core.training.record.run_file import RunRecord
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #16202c; --soft: #5b6876; --paper: #f6f7f9; --card: #ffffff; --line: #dfe4ea;
+  --accent: #1769aa; --chosen: #c2410c; --steps: #1f77b4; --generation: #d97706; --reference: #7c3aed;
+  --evaluation: #0f8f6f; --checkpoint: #c0397b; --between_steps: #8a5a2b; --idle: #7d8b99; --good: #0f7a55;
+  --bad: #b42318; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6ebf1; --soft: #9aa7b5; --paper: #10151b; --card: #171e26;
+  --line: #2b3540; --accent: #6db3f2; --chosen: #ffa657; --steps: #58a6e8; --generation: #f0b04a; --reference: #b197fc;
+  --evaluation: #46c9a3; --checkpoint: #f08bbd; --between_steps: #c9955c; --idle: #7c8a97; --good: #5fd0a3;
+  --bad: #ff8a80; } }
+* { box-sizing: border-box; }
+body { font: 15px/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; color: var(--ink); background: var(--paper);
+  margin: 0; padding: 2.2rem 1rem 4rem; }
+main { max-width: 62rem; margin: 0 auto; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.35rem; margin: 2.6rem 0 .2rem; overflow-wrap: anywhere; }
+h3 { font-size: 1.02rem; margin: 0 0 .5rem; }
+p { margin: .2rem 0 .8rem; } .soft, footer { color: var(--soft); }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: .8rem; margin: 1.2rem 0; }
+.card, section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
+.card { padding: .8rem 1rem; }
+.card b { display: block; font-size: 1.1rem; line-height: 1.4; white-space: nowrap; }
+.card span { color: var(--soft); font-size: .85rem; }
+section { padding: 1.1rem 1.25rem; margin: 1rem 0; } .wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th { text-align: left; color: var(--soft); font-weight: 600; } th, td { padding: .3rem .9rem .3rem 0;
+  border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: break-word; }
+tr:last-child td { border-bottom: 0; } td:first-child { white-space: nowrap; padding-right: 1.4rem; }
+.grid td:nth-child(-n+5) { white-space: nowrap; } tr.total td { font-weight: 600; }
+svg { width: 100%; height: auto; display: block; } svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
+.axis { stroke: var(--line); } .area { fill: var(--accent); opacity: .16; } .line { fill: none; stroke: var(--accent);
+  stroke-width: 1.6; stroke-linejoin: round; } .thin { fill: none; stroke: var(--line); stroke-width: 1.5; }
+path.trial { stroke: var(--accent); stroke-width: 2; } circle.trial { fill: var(--accent); }
+path.chosen { stroke: var(--chosen); stroke-width: 2; } circle.chosen { fill: var(--chosen); }
+.mark-change { stroke: var(--chosen); stroke-dasharray: 4 4; } .mark-part { stroke: var(--bad); stroke-width: 2; }
+.legend { margin: .4rem 0 .8rem; } .key { margin-right: 1.1rem; white-space: nowrap; font-size: .88rem; }
+.key i { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin-right: .4rem; }
+.bad { color: var(--bad); } .good { color: var(--good); } .mark { border-left: 4px solid;
+  padding-left: .8rem; } footer { margin-top: 2.5rem; font-size: .85rem; }
+@media print { :root { --ink: #000; --soft: #444; --paper: #fff; --card: #fff; --line: #bbb; } body { padding: 0;
+  font-size: 11px; } section, .card { break-inside: avoid; } .wide { overflow: visible; } }
+"""
+_ACTIVITIES = ("steps", "generation", "reference", "evaluation", "checkpoint", "between_steps", "idle")
+_COLORS = "".join(
+    f".fill-{name} {{ fill: var(--{name}); }} .back-{name} {{ background: var(--{name}); }}\n" for name in _ACTIVITIES
+)
+
+
+def run_page(
+    runs: Sequence[tuple[str, RunRecord]],
+    notes: Sequence[tuple[str, bool]] = (),
+    further: Mapping[str, Sequence[tuple[Section, str]]] = MappingProxyType({}),
+) -> str:
+    """Return the page.
+
+    Args:
+        runs: The runs with their names; at least one.
+        notes: Sentences to show first, such as what a condition found, and whether they are bad news.
+        further: Further sections of runs, each with its picture, by the name of the run.
+    """
+    title = runs[0][0] if len(runs) == 1 else f"{len(runs)} runs"
+    body = [f"<h1>Energy of {escape(title)}</h1>"]
+    body += [f'<p class="mark {"bad" if is_bad else "good"}">{escape(text)}</p>' for text, is_bad in notes]
+    if len(runs) > 1:
+        body.append(_section(_comparison(runs), activity_bars(runs)))
+    for name, run in runs:
+        body.append(f"<h2>{escape(name)}</h2>" if len(runs) > 1 else "")
+        body.append(_run(run, further.get(name, ())))
+    body.append(
+        "<footer>Measured by zeus-core. An energy is written with the half-width of the interval that holds the truth. "
+        "“Not measured” is never 0.</footer>"
+    )
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Energy of {escape(title)}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">\n'
+        f"<style>{_STYLE}{_COLORS}</style></head>\n<body><main>{''.join(body)}</main></body></html>\n"
+    )
+
+
+def _run(run: RunRecord, further: Sequence[tuple[Section, str]]) -> str:
+    record = run.latest.search_record()
+    changes = () if record is None else record.changes
+    search = None if record is None else record.result
+    pictures = {
+        "activities": activity_bars([("", run)]),
+        "power": power_picture(run, changes),
+        "search": "" if search is None else search_picture(search),
+    }
+    began = moment(run.parts[0].begun_at_seconds)
+    spent = f"{run.latest.step} steps in {duration_text(run.account.total.seconds)}"
+    head = f'<p class="soft">{escape(hardware(run))}; {spent}; began {began}</p>{_cards(run)}'
+    sections = [_section(section, pictures.get(section.name, "")) for section in sections_of(run)]
+    sections[2:2] = [_section(section, picture) for section, picture in further]
+    return head + "".join(sections)
+
+
+def _cards(run: RunRecord) -> str:
+    metrics = metrics_of(run)
+    per = next((name for name in ("energy_per_token_j", "energy_per_sample_j") if name in metrics), "energy_per_step_j")
+    shown = [
+        (label, quantity_text(name, metrics[name], run))
+        for label, name in (
+            (f"per {per.split('_')[2]}", per),
+            ("mean power", "power_w"),
+            ("saved by the chosen setting", "saving_fraction"),
+            ("CO2 equivalent", "co2_eq_g"),
+            ("cost", "cost"),
+        )
+        if name in metrics
+    ]
+    cards = [_card("energy of all GPUs", energy_line(run), unrecorded_line(run))]
+    return f'<div class="cards">{"".join([*cards, *(_card(label, text) for label, text in shown)])}</div>'
+
+
+def _card(label: str, text: str, more: str = "") -> str:
+    """Return a card: the number, its unit, and below them how far it can be off."""
+    value, plus_minus, rest = text.partition(" ±")
+    off, _, unit = rest.partition(" ")
+    detail = f"±{off} {unit} {more}".strip() if plus_minus else more
+    shown = f"{value} {unit}".strip()
+    return f'<div class="card"><span>{escape(label)}</span><b>{escape(shown)}</b><span>{escape(detail)}</span></div>'
+
+
+def _section(section: Section, picture: str) -> str:
+    text = f"<p>{escape(section.text)}</p>" if section.text else ""
+    return f'<section id="{section.name}"><h3>{escape(section.title)}</h3>{text}{picture}{_table(section)}</section>'
+
+
+def _table(section: Section) -> str:
+    if not section.rows:
+        return ""
+    heads = "".join(f"<th>{escape(column)}</th>" for column in section.columns) if any(section.columns) else ""
+    rows = "".join(
+        f"<tr{' class=total' if row[0] == 'total' else ''}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
+        for row in section.rows
+    )
+    head = f"<thead><tr>{heads}</tr></thead>" if heads else ""
+    kind = ' class="grid"' if len(section.columns) > 3 else ""
+    return f'<div class="wide"><table{kind}>{head}<tbody>{rows}</tbody></table></div>'
+
+
+def comparison_rows(runs: Sequence[tuple[str, RunRecord]]) -> list[tuple[str, ...]]:
+    """Return a row for each number that some of the runs have: its name, and its value in each run."""
+    found: list[Mapping[str, Quantity]] = [metrics_of(run) for _, run in runs]
+    rows = [("GPUs", *(hardware(run) for _, run in runs))]
+    rows += [
+        (
+            name,
+            *(
+                quantity_text(name, known[name], run) if name in known else "-"
+                for known, (_, run) in zip(found, runs, strict=True)
+            ),
+        )
+        for name in RUN_METRICS
+        if any(name in known for known in found)
+    ]
+    return rows
+
+
+def _comparison(runs: Sequence[tuple[str, RunRecord]]) -> Section:
+    columns = ("", *(name for name, _ in runs))
+    return Section("comparison", "The runs side by side", "", columns, comparison_rows(runs))
+
+
+def quantity_text(name: str, quantity: Quantity, run: RunRecord) -> str:
+    """Format a number of a run with its uncertainty and unit."""
+    unit = RUN_METRICS[name][0]
+    off = quantity.value - quantity.low
+    if quantity.high - quantity.value > 1.01 * off:  # what killed parts may have taken is one-sided
+        most = energy_text(quantity.high) if quantity.high < math.inf else "nobody knows how much"
+        return f"{energy_text(quantity.low)} to {most}" if unit == "J" else f"at least {quantity.low:.5g} {unit}"
+    if unit == "J":
+        return energy_text(quantity.value, off)
+    if unit == "s":
+        return f"{quantity.value:.4g} s" if name != "seconds" else duration_text(quantity.value)
+    if name == "saving_fraction":
+        return f"{quantity.value:.1%} ±{100 * off:.1f}"
+    if not unit:
+        return f"{quantity.value:,.0f}"
+    if name == "cost" and run.electricity is not None:
+        unit = next(one.unit.partition("/")[0] for one in run.electricity.signals if one.basis is None)
+    return amount_text(quantity.value, off, unit)

@@ -1,0 +1,288 @@
+"""The tables of a report on a run: the same in every format. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+from zeus_core.adapters.result import amount_text, duration_text, energy_text
+from zeus_core.events import Activity
+from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchRecord, SearchResult
+from zeus_core.optimizer.global_setting.setting_history import SettingChange
+from zeus_core.report.run_metrics import energy_interval
+from zeus_core.search import Trial
+from zeus_core.search.comparison import energy_error_fraction, percentage
+from zeus_core.training.activities.tally import Tally
+from zeus_core.training.record.run_file import DeviceRecord, PartRecord, RunRecord
+
+DATA_CENTRE = "cooling and losses of the data centre"
+_MAX_ROWS = 40  # of a table: a page on 512 GPUs is to be read too
+
+
+class Section(NamedTuple):
+    """A part of a report.
+
+    Attributes:
+        name: Its name, for pictures and links.
+        title: Its heading.
+        text: A sentence or two; empty for none.
+        columns: The headings of its table.
+        rows: Its cells.
+    """
+
+    name: str
+    title: str
+    text: str = ""
+    columns: tuple[str, ...] = ()
+    rows: Sequence[tuple[str, ...]] = ()
+
+
+def sections_of(run: RunRecord) -> list[Section]:
+    """Return the sections of the report on a run; those without content are left out."""
+    record = run.latest.search_record()
+    search = None if record is None else record.result
+    sections = [
+        _activities(run),
+        _devices(run),
+        Section("power", "Power over time", _power_text(run)),
+        *([] if search is None else [_search(run, search)]),
+        *([] if record is None or not record.changes else [_changes(record)]),
+        _results(run.latest.results, set() if search is None else {search.name, "saving", "slowdown"}),
+        _electricity(run),
+        Section("gaps", "What was not measured, and why", "", ("what", "why"), gaps(run)),
+        _parts(run),
+        _origin(run),
+    ]
+    return [section for section in sections if section.text or section.rows]
+
+
+def energy_line(run: RunRecord) -> str:
+    """Return the energy of a run: "1.234 ±0.005 MJ"."""
+    interval = energy_interval(run)
+    if interval is None:
+        return f"at least {energy_text(run.account.total.measured_joules)}"
+    return energy_text(interval.value, run.account.total.measured.uncertainty_joules)
+
+
+def unrecorded_line(run: RunRecord) -> str:
+    """Return what killed parts may have taken beyond the energy that is known; empty if there are none."""
+    joules = run.account.unrecorded_joules
+    if joules is None:
+        return "and an amount nobody knows after the last logs of interrupted parts"
+    return f"and at most {energy_text(joules)} after the last logs of interrupted parts" if joules > 0 else ""
+
+
+def saving_line(run: RunRecord) -> str | None:
+    """Return the saving with its confidence; None if there was no search, or nothing was chosen."""
+    if run.saving_fraction is not None:
+        return f"{percentage(run.saving_fraction, run.saving_uncertainty or 0.0)} of the energy of a step (95 %)"
+    record = run.latest.search_record()
+    comparison = None if record is None or record.result is None else record.result.comparison
+    if comparison is None:
+        return None
+    known = percentage(comparison.saving_fraction, comparison.saving_uncertainty)
+    return f"too small or too briefly measured to tell: {known}"
+
+
+def activities_in_order(run: RunRecord) -> list[tuple[Activity, Tally]]:
+    """Return the activities that took time, in the order of their definition."""
+    found = run.account.activities
+    return [(each, found[each]) for each in Activity if each in found and found[each].seconds > 0]
+
+
+def moment(seconds: float) -> str:
+    """Format a time since 1970: "2026-03-02 08:00:00 UTC"."""
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, OSError, ValueError):  # a clock that is not set
+        return f"{seconds:.0f} s since 1970"
+
+
+def hardware(run: RunRecord) -> str:
+    """Return the GPUs of a run: "8 x NVIDIA A100-SXM4-80GB"."""
+    names: dict[str, int] = {}
+    for device in _devices_of(run.latest):
+        names[device.name] = names.get(device.name, 0) + 1
+    return ", ".join(f"{count} x {name}" for name, count in sorted(names.items())) or "no GPU"
+
+
+def _devices_of(part: PartRecord) -> list[DeviceRecord]:
+    return [device for rank in part.ranks for device in rank.devices]
+
+
+def _energy_cells(tally: Tally) -> tuple[str, str]:
+    """Return energy and mean power."""
+    if tally.energy_joules is None:
+        return f"at least {energy_text(tally.measured_joules)}, {duration_text(tally.lost_seconds)} lost", ""
+    watts = tally.power_watts
+    energy = energy_text(tally.energy_joules, tally.measured.uncertainty_joules)
+    return energy, "" if watts is None else f"{watts:.0f} W"
+
+
+def _activities(run: RunRecord) -> Section:
+    total = run.account.total
+    rows: list[tuple[str, ...]] = []
+    for activity, tally in activities_in_order(run):
+        share = f"{tally.measured_joules / total.measured_joules:.1%}" if total.measured_joules > 0 else ""
+        rows.append((activity.words, duration_text(tally.seconds), *_energy_cells(tally), share, tally.measured.method))
+    if run.account.redone.seconds > 0:
+        redone = run.account.redone
+        rows.append(("of it done twice", duration_text(redone.seconds), *_energy_cells(redone), "", ""))
+    rows.append(("total", duration_text(total.seconds), *_energy_cells(total), "100%", total.measured.method))
+    columns = ("activity", "time", "energy", "mean power", "share", "how")
+    return Section("activities", "Where the energy went", "", columns, rows)
+
+
+def _devices(run: RunRecord) -> Section:
+    rows = []
+    for number, rank in enumerate(run.latest.ranks):
+        for device in rank.devices:
+            cells = ("not told yet", "") if device.energy is None else _energy_cells(device.energy)
+            limit = "" if device.limit_watts is None else f"{device.limit_watts:.0f} W"
+            rows.append((f"{number}", f"GPU {device.index}", device.name, *cells, limit, rank.host, device.uuid))
+    text = ""
+    if len(run.parts) > 1:
+        text = f"The latest of {len(run.parts)} parts of the run, from step {run.latest.begin_step} on."
+    if len(rows) > _MAX_ROWS:
+        text += f" The first {_MAX_ROWS} of {len(rows)} GPUs; the JSON format has all of them."
+    columns = ("rank", "GPU", "name", "energy", "mean power", "limit at the begin", "machine", "UUID")
+    return Section("devices", "Ranks and devices", text.strip(), columns, rows[:_MAX_ROWS])
+
+
+def _power_text(run: RunRecord) -> str:
+    told = [device for device in _devices_of(run.latest) if device.power]
+    if not told:
+        return ""
+    count, of = len(told), len(_devices_of(run.latest))
+    which = "all GPUs together" if count == of else f"{count} of {of} GPUs, those that had told it"
+    text = f"Mean power between two points, of {which}. Dashed lines are changes of the setting."
+    return text if len(run.parts) == 1 else f"{text} Red lines are interruptions, whose time is left out."
+
+
+def _search(run: RunRecord, search: SearchResult) -> Section:
+    before = search.trials.get(search.original)
+    rows = []
+    for trial, mark in search.points():
+        change = "" if before is None else f"{trial.joules_per_step / before.joules_per_step - 1:+.1%}"
+        slower = "" if before is None else f"{trial.seconds_per_step / before.seconds_per_step - 1:+.1%}"
+        cells = (_step_energy(trial), change, f"{trial.seconds_per_step:.4g} s", slower, f"{trial.steps}", mark)
+        rows.append((f"{trial.setting} {search.unit}", *cells))
+    if search.chosen is not None and not any(mark == CHOSEN for _, mark in search.points()):
+        rows.append((f"{search.chosen} {search.unit}", "not measured", "", "", "", "0", CHOSEN))
+    saving = saving_line(run)
+    text = f"{search.name}: {search.rows()[search.name]}." + ("" if saving is None else f" Saving: {saving}.")
+    text += f" Slowdown: {search.slowdown_text}." if search.slowdown_text else ""
+    columns = ("setting", "energy of a step (95 %)", "energy", "time of a step", "time", "steps measured", "")
+    return Section("search", "The search and its choice", text, columns, rows)
+
+
+def _step_energy(trial: Trial) -> str:
+    error = energy_error_fraction(trial)
+    joules = trial.joules_per_step
+    return energy_text(joules, joules * error) if math.isfinite(error) else f"{energy_text(joules)}, too few steps"
+
+
+def _changes(record: SearchRecord) -> Section:
+    changes = record.changes
+    rows = [(moment(change.at_seconds), _setting_text(change), change.reason) for change in changes[-_MAX_ROWS:]]
+    text = "The latest setting was still in force."
+    if record.result is not None and record.result.unrestored:
+        text = "At the end, the original state was not restored on every GPU."
+    elif changes[-1].setting is None:
+        text = "At the end, the original state was restored."
+    if len(changes) > _MAX_ROWS:
+        text += f" The latest {_MAX_ROWS} of {len(changes)} changes."
+    return Section("changes", "Settings changed and restored", text, ("when", "setting", "why"), rows)
+
+
+def _setting_text(change: SettingChange) -> str:
+    return "the original" if change.setting is None else f"{change.setting} {change.unit}"
+
+
+def _results(results: Mapping[str, str], told: Collection[str]) -> Section:
+    rows = [(label, text) for label, text in results.items() if label not in told]
+    return Section("results", "Result of the optimizer", "", ("", ""), rows)
+
+
+def _electricity(run: RunRecord) -> Section:
+    title = "Emissions and cost"
+    if run.electricity is None:
+        return Section("electricity", title, "Not known: no carbon intensity and no price were given (electricity=).")
+    rows = []
+    for signal in run.electricity.signals:
+        unit = signal.unit.partition("/")[0]
+        charge, known = run.account.charges.get(unit), run.account.known_charge(unit)
+        amount = "not known" if charge is None else amount_text(charge.amount, charge.uncertainty, unit)
+        amount = amount if known is not None or charge is None else f"at least {amount}"
+        stale = "" if charge is None else f"{charge.stale_fraction:.0%}"
+        basis = "price" if signal.basis is None else signal.basis
+        rows.append(("CO2 equivalent" if signal.basis else "cost", amount, signal.source, basis, signal.unit, stale))
+    pue = run.electricity.pue
+    text = (
+        "The data centre's share is not in it (PUE 1)." if pue == 1 else f"With the data centre's share, PUE {pue:g}."
+    )
+    place = run.electricity.location
+    text += "" if place is None else f" Place: {place}."
+    columns = ("what", "amount", "source", "basis", "unit", "at a mean value")
+    return Section("electricity", title, text, columns, rows)
+
+
+def gaps(run: RunRecord) -> list[tuple[str, str]]:
+    """Return what was not measured, and why."""
+    account, latest = run.account, run.latest
+    rows = []
+    if account.total.lost_seconds > 0:
+        lost = duration_text(account.total.lost_seconds)
+        rows.append(
+            (f"GPUs, for {lost}", "neither their counters nor their power could be read, and no model bridges it")
+        )
+    if account.interruptions > 0:
+        joules = account.unrecorded_joules
+        most = "nobody knows how much" if joules is None else f"at most {energy_text(joules)}"
+        why = f"killed, or ended before all ranks had told their last energy: {most}"
+        rows.append((f"the end of {account.interruptions} parts", why))
+    untold = [
+        str(number) for number, rank in enumerate(latest.ranks) if any(one.energy is None for one in rank.devices)
+    ]
+    if untold:
+        rows.append((f"single GPUs of rank {_some(untold)}", "told at the end of training only"))
+    without = [str(number) for number, rank in enumerate(latest.ranks) if not rank.devices]
+    if without:
+        rows.append((f"GPUs of rank {_some(without)}", "it has none, or a lower rank counts them"))
+    if account.host.seconds == 0:
+        why = "measured where electricity= is given and this user may read their counters"
+        rows.append(("CPUs and memory", why))
+    elif account.host.lost_seconds > 0:
+        rows.append((f"CPUs, for {duration_text(account.host.lost_seconds)}", "their counters could not be read"))
+    rows.append(("fans, power supplies, network, storage", "no counter of this machine tells them apart"))
+    if run.electricity is None or run.electricity.pue == 1:
+        rows.append((DATA_CENTRE, "no PUE was given"))
+    if any(device.is_simulated for device in _devices_of(latest)):
+        rows.append(("anything real", "these GPUs are simulated: the numbers come from a model"))
+    return rows
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _parts(run: RunRecord) -> Section:
+    rows = []
+    for part in run.parts[-_MAX_ROWS:]:
+        span = f"{moment(part.begun_at_seconds)} to {moment(part.until_seconds)}"
+        rows.append((span, f"{part.begin_step} to {part.step}", part.state, f"{len(part.ranks)}"))
+    text = "" if len(run.parts) == 1 else "A step that lies in two parts was done twice."
+    return Section("parts", "When", text, ("time", "steps", "state", "ranks"), rows)
+
+
+def _origin(run: RunRecord) -> Section:
+    latest = run.latest
+    hosts = list(dict.fromkeys(rank.host for rank in latest.ranks))
+    drivers = sorted({device.driver for device in _devices_of(latest) if device.driver is not None})
+    rows = [("GPUs", hardware(run)), ("machines", _some(hosts)), ("driver", ", ".join(drivers) or "not known")]
+    rows += [(name, version) for name, version in latest.versions.items()]
+    rows += [(name.replace("_", " "), f"{value}") for name, value in latest.work.items()]
+    rows.append(("run", run.run))
+    return Section("origin", "Hardware and versions", "", ("", ""), rows)

@@ -1,0 +1,210 @@
+"""Records the training of one rank in time, with bounded memory, and makes its trace."""
+
+from __future__ import annotations
+
+import functools
+import platform
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from zeus_core.adapters import contained
+from zeus_core.attribution.updates import Knot
+from zeus_core.device import Gpu
+from zeus_core.ports import DeviceEvent, TimeSource
+from zeus_core.ports.background import repeatedly
+from zeus_core.ports.time_source import MonotonicTime, clock_seconds
+from zeus_core.tracing._bounded import Ring
+from zeus_core.tracing._gpu_record import LOOK_SECONDS, GpuRecord
+from zeus_core.tracing._rank_events import RankRecord, Span
+from zeus_core.tracing.facts import ClockPoint, PhaseEnergy, RankFacts
+from zeus_core.tracing.trace_file import Trace
+
+# The sizes of the rings: with these an hour of 64 ranks takes less than 50 MB (benchmarks/tracing.py).
+_STEPS = 2_000
+_ACTIVITIES = 4_000
+_INSTRUCTIONS = 10_000
+_MARKS = 4_000
+_PENDING = 2_000  # instructions that the device has not finished: training rarely runs a step ahead of it
+
+
+class _Instruction(NamedTuple):
+    name: str
+    begin: DeviceEvent
+    end: DeviceEvent
+    arguments: Mapping[str, int]
+
+
+class TraceRecorder:
+    """The trace of one rank, up to `end`. Methods of the training thread take microseconds.
+
+    Args:
+        time_source: Tells the moments.
+        rank: This rank.
+        world_size: The number of ranks.
+        run: The name of the run.
+    """
+
+    def __init__(self, time_source: TimeSource, rank: int = 0, world_size: int = 1, run: str = "") -> None:
+        self._time_source = time_source
+        self._rank, self._world_size, self._run = rank, world_size, run
+        self._begin = time_source.now()
+        self._begin_unix = clock_seconds(time_source)
+        self._activities: Ring[Span] = Ring(_ACTIVITIES)
+        self._activity: tuple[float, str] | None = None
+        self._steps: Ring[Span] = Ring(_STEPS)
+        self._step_begin: float | None = None
+        self._instructions: Ring[Span] = Ring(_INSTRUCTIONS)
+        self._pending: deque[_Instruction] = deque(maxlen=_PENDING)
+        self._marks: Ring[tuple[float, str, str]] = Ring(_MARKS)
+        self._gpus: list[GpuRecord] = []
+        self._stop: Callable[[], None] | None = None
+        self._setting: tuple[str, str] | None = None
+        self.clock: list[ClockPoint] = []
+        """Comparisons with the clock of rank 0."""
+        self.steps = 0
+        """Steps that have ended."""
+
+    def now(self) -> float:
+        """Return this moment, in seconds of the trace."""
+        return self._time_source.now() - self._begin
+
+    def clock_now(self) -> float:
+        """Return this moment in seconds since 1970, by a clock that nobody sets while the trace lasts."""
+        return self._begin_unix + self.now()
+
+    def follow(self, index: int, gpu: Gpu, peak_watts: float) -> Callable[[Knot, bool], None]:
+        """Record a GPU from now on: its limit and its clock in the background.
+
+        Args:
+            index: The index by which the framework knows it.
+            gpu: The GPU.
+            peak_watts: The most it can draw.
+
+        Returns:
+            A function that records a moment at which its energy is known, and whether it was counted.
+        """
+        record = next((record for record in self._gpus if record.index == index), None)
+        if record is None:
+            record = GpuRecord(index, gpu, peak_watts)
+            self._gpus.append(record)
+        if self._stop is None:
+            self._stop = repeatedly(self._time_source, self._look, LOOK_SECONDS)
+        return functools.partial(record.add, self._begin)
+
+    def end(self) -> None:
+        """Stop recording."""
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
+        self._look()
+        self._step_begin = None  # it was interrupted
+        self._finish_instructions()
+        self.begin_activity(self._time_source.now(), None)
+
+    def begin_activity(self, at: float, name: str | None) -> None:
+        """Begin an activity, at a moment of the time source; None ends the latest one. The same one goes on."""
+        if self._activity is not None and self._activity[1] == name:
+            return  # an evaluation within an evaluation
+        at -= self._begin
+        if self._activity is not None and at > self._activity[0]:
+            self._activities.add(Span(self._activity[1], self._activity[0], at))
+        self._activity = None if name is None else (at, name)
+
+    def begin_step(self, at: float) -> None:
+        """Begin a step, at a moment of the time source."""
+        self._step_begin = at - self._begin
+
+    def end_step(self) -> None:
+        """End the step."""
+        self.steps += 1
+        if self._step_begin is not None:
+            self._steps.add(Span("step", self._step_begin, self.now(), {"step": self.steps}))
+            self._step_begin = None
+        if self._pending:
+            self._finish_instructions()
+
+    def add_instruction(self, name: str, begin: DeviceEvent, end: DeviceEvent, arguments: Mapping[str, int]) -> None:
+        """Add an instruction of a pipeline; the device may not have finished it."""
+        self._pending.append(_Instruction(name, begin, end, arguments))
+
+    def _finish_instructions(self) -> None:
+        """Take in the instructions that the device has finished, in order, and let their events go."""
+        while self._pending:
+            name, begin, end, arguments = self._pending[0]
+            begin_seconds, end_seconds = begin.seconds(), end.seconds()
+            if begin_seconds is None or end_seconds is None:
+                return
+            self._instructions.add(Span(name, begin_seconds - self._begin, end_seconds - self._begin, arguments))
+            self._pending.popleft()
+
+    def set_to(self, setting: str, why: str) -> None:
+        """Mark the setting in force and its reason, if either is another one than before."""
+        if (setting, why) != self._setting:
+            self._setting = setting, why
+            self._marks.add((self.now(), setting, why))
+
+    @contained
+    def _look(self) -> None:
+        """Read limits and clocks."""
+        for gpu in self._gpus:
+            gpu.look(self.now())
+
+    def to_trace(self, phases: Mapping[str, PhaseEnergy], total: PhaseEnergy | None) -> Trace:
+        """Return the trace up to this moment. Another thread may call this while the training goes on.
+
+        Args:
+            phases: Time and energy by activity.
+            total: The same of all of them.
+        """
+        now, unix = self.now(), clock_seconds(self._time_source) - self._begin_unix
+        activities = self._activities.items()
+        activity = self._activity
+        if activity is not None:
+            activities.append(Span(activity[1], activity[0], now))
+        record = RankRecord(
+            activities,
+            self._steps.items(),
+            self._instructions.items(),
+            self._marks.items(),
+            [gpu.counters() for gpu in self._gpus],
+        )
+        facts = RankFacts(
+            self._rank,
+            self._world_size,
+            platform.node(),
+            round(self._begin_unix * 1e9),
+            ((0.0, 0.0), (now, unix)),
+            tuple(self.clock),
+            tuple(gpu.facts() for gpu in self._gpus),
+            dict(phases),
+            total,
+            self.steps,
+            self._dropped(),
+            _clock_of(self._time_source),
+            round(self._begin * 1e9),
+            self._run,
+        )
+        return Trace(facts.base_nanoseconds, [facts], record.events(facts))
+
+    def _dropped(self) -> dict[str, int]:
+        counts = {
+            "activities": self._activities.dropped,
+            "steps": self._steps.dropped,
+            "instructions": self._instructions.dropped,
+            "marks": self._marks.dropped,
+            **{f"updates of GPU {gpu.index}": gpu.updates.dropped for gpu in self._gpus},
+        }
+        return {name: count for name, count in counts.items() if count}
+
+
+def _clock_of(time_source: TimeSource) -> str:
+    """Name the clock of a time source: a boot of a machine, and the namespace, as containers may shift the clock."""
+    if not isinstance(time_source, MonotonicTime):
+        return ""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/time').readlink()}"
+    except OSError:
+        return ""

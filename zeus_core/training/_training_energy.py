@@ -1,0 +1,394 @@
+"""`TrainingEnergy`: measures where the energy of a training run goes, in any framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from zeus_core.adapters import contained
+from zeus_core.adapters.contained import Hooked, log_fault
+from zeus_core.adapters.result import show_result
+from zeus_core.errors import UsageError
+from zeus_core.events import (
+    INTERFERENCE,
+    PASS_END,
+    TRAIN_END,
+    Activity,
+    EpochEnd,
+    Event,
+    Observer,
+    PassBegin,
+    Pause,
+    StepBegin,
+    TrainBegin,
+    TrainEnd,
+    TrainingHooks,
+    TrainingOptimizer,
+)
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor.no_monitor import training_monitor
+from zeus_core.ports import World
+from zeus_core.ports.world import SoloWorld, checked_world, warn_if_others_train
+from zeus_core.training._outcome import outcome_of, summary_of
+from zeus_core.training._run_recorder import RunRecorder
+from zeus_core.training._summary import TrainingSummary, known_values
+from zeus_core.training.charges.charged_electricity import checked_electricity
+from zeus_core.validate import checked_flag, checked_object, checked_path, shown
+
+if TYPE_CHECKING:
+    from zeus_core.electricity import Electricity
+    from zeus_core.tracing.recorder import TraceRecorder
+    from zeus_core.training.run_meter import MeteredRun
+    from zeus_core.training.run_trace import RunTrace
+
+
+_SEARCH = "search"  # the part of the state of a checkpoint that is the optimizer's
+
+
+class TrainingEnergy(TrainingHooks, Hooked):
+    """Measures the energy of a training run, by activity, per token or sample, and in all.
+
+    An adapter of your framework reports to it, or your own loop does:
+
+        with TrainingEnergy(ZeusMonitor(), folder="output") as energy:
+            for batch in batches:
+                with energy.step(samples=len(batch)):
+                    train(batch)
+                if it_is_time:
+                    writer.add_scalars(energy.log())
+            with energy.during(Activity.EVALUATION):
+                evaluate()
+        print(energy.summary)
+
+    Each hook makes one event, which the optimizer receives, the observers that were added, and the account. No method
+    raises during training: the first fault is logged, and training continues without the numbers it has cost.
+
+    In a job of several ranks each device is counted once, and `on_train_begin`, `log`, `evaluation` and `finish` are
+    collective: every rank must call them at the same step, and all get the same numbers. So is the first `on_pause` if
+    training has not begun.
+
+    Args:
+        monitor: Measures this rank's GPUs; the optimizer's if None, or a new one.
+        optimizer: An optimizer that receives the same events.
+        world: The ranks of the job, such as `zeus_core.pytorch.torch_world()`; this process alone if None.
+        folder: The folder of the journal, from which a resumed run reads what was spent before; none is kept if None.
+        strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
+        quiet: Show no result at the end of training.
+        electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
+        recurring_run: The run of a recurring job whose time and energy this is, from `RecurringJob.run`. Report its
+            evaluations to it by `recurring_run.report`.
+        trace: Write a trace of the training, for Perfetto or Chrome: True for `zeus-energy/trace-RANK.json.gz` in the
+            folder, or another folder. See docs/tracing.md.
+
+    Attributes:
+        monitor: As passed, or made.
+        optimizer: As passed.
+        summary: The summary of the latest run; None until it has ended.
+        quiet: As passed.
+        detected_evaluations: Evaluations of the current or latest run that its adapter has detected.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+        DeviceError: No GPU can be measured, and `strict` is true.
+    """
+
+    def __init__(
+        self,
+        monitor: ZeusMonitor | None = None,
+        optimizer: TrainingOptimizer | None = None,
+        *,
+        world: World | None = None,
+        folder: str | Path | None = None,
+        strict: bool = False,
+        quiet: bool = False,
+        electricity: Electricity | None = None,
+        recurring_run: MeteredRun | None = None,
+        trace: bool | str | Path = False,
+    ) -> None:
+        checked_flag("strict", strict)
+        _check_optimizer(optimizer, monitor)
+        if monitor is None and optimizer is not None:
+            monitor = optimizer.monitor
+        self.monitor: ZeusMonitor = training_monitor(monitor, strict)
+        self.optimizer = optimizer
+        self._optimizer: TrainingOptimizer = optimizer or TrainingOptimizer()  # without one, its answers
+        self.summary: TrainingSummary | None = None
+        self.quiet: bool = checked_flag("quiet", quiet)
+        if optimizer is not None:
+            optimizer.quiet = True  # its result is part of the one shown here
+        self._training: TrainBegin | None = None  # under way
+        self._is_result_due = False
+        self._electricity = checked_electricity(electricity)
+        self._trace = None if trace is False else _run_trace(trace, self.monitor, optimizer)
+        self._recorder = RunRecorder(
+            self.monitor,
+            SoloWorld(),
+            None if folder is None else Path(checked_path("folder", folder, "output", "folder")),
+            self._electricity,
+            self._trace,
+        )
+        observers = (optimizer, self._trace)
+        self._observers: list[Observer] = [observer for observer in observers if observer is not None]
+        self.detected_evaluations: int = 0
+        self._is_world_checked = False
+        if world is not None:
+            self.use_world(world)
+        if recurring_run is not None:
+            _measure(recurring_run, self.monitor, self._recorder)
+
+    @property
+    def saving_fraction(self) -> float | None:
+        """Energy per step saved by the setting the optimizer chose; None if unknown."""
+        return self._optimizer.saving_fraction
+
+    @property
+    def _trace_recorder(self) -> TraceRecorder | None:
+        """The record of the training under way; None without one."""
+        return None if self._trace is None else self._trace.recorder
+
+    @property
+    def is_end_due(self) -> bool:
+        """Whether the process ends before the next step, to go on later: now a checkpoint is to be saved."""
+        return self._optimizer.is_end_due
+
+    @contained(default=dict[str, str])
+    def result(self) -> dict[str, str]:
+        """Return the result of the latest training for people, as labelled lines; empty if there is none."""
+        names = ", ".join(sorted({gpu.name for gpu in self.monitor.gpus.values()}))
+        rows = {} if self.summary is None or not names else {"measured on": names, **self.summary.rows()}
+        return {**rows, **self._optimizer.result()}
+
+    def use_world(self, world: World) -> None:
+        """Set the ranks. Call before training begins."""
+        checked_world(world)
+        self._is_world_checked = True
+        self._recorder.use_world(world)
+        self._optimizer.use_world(world)
+
+    def use_work(self, work: Mapping[str, int | str]) -> None:
+        """Tell the optimizer's work from other work; see `GlobalPowerLimitOptimizer.use_work`."""
+        self._optimizer.use_work(work)
+        self._note_work(work)
+
+    @contained
+    def _note_work(self, work: Mapping[str, int | str]) -> None:
+        self._recorder.use_work(work)
+
+    def use_folder(self, folder: str | Path, *, from_checkpoint: bool = False) -> None:
+        """Keep the journal in this folder from the next training on.
+
+        Args:
+            folder: The folder.
+            from_checkpoint: Write nothing before the first `state_dict`, which every rank must then call.
+        """
+        self._recorder.use_folder(Path(checked_path("folder", folder, "output", "folder")), from_checkpoint)
+
+    def add_observer(self, observer: Observer) -> None:
+        """Have an observer receive each event from now on, after the optimizer.
+
+        It receives the beginning of a training that is under way first. Its faults are contained, as those of a hook.
+
+        Raises:
+            UsageError: It has no method `receive`.
+        """
+        guest = _Guest(checked_object("observer", observer, "receive", "an object with receive(event)"))
+        self._observers.append(guest)
+        if self._training is not None:
+            guest.receive(self._training)
+
+    def on_train_begin(self, step: int = 0, *, max_steps: int | None = None) -> None:
+        """Report that training begins; a collective call. Steps of a training that has not ended are done again.
+
+        Args:
+            step: Optimizer steps already done, in a resumed training.
+            max_steps: The steps of the whole training, those included, if the loop knows.
+        """
+        self.receive(TrainBegin(max_steps, step))
+
+    def on_pass_begin(self, activity: Activity) -> None:
+        """Report the beginning of a pass with an account of its own within a training step, until `on_pass_end`."""
+        self.receive(PassBegin(activity))
+
+    def on_pass_end(self) -> None:
+        """Report the end of the pass."""
+        self.receive(PASS_END)
+
+    @contained(is_hook=True)
+    def receive(self, event: Event) -> None:
+        """Receive an event of training, and send it on. The end is not collective: this rank may be the last alive."""
+        kind = type(event)
+        if kind is TrainEnd and self._training is None:
+            self._optimizer.receive(event)  # restores what it could not restore before
+            return
+        if kind is StepBegin:
+            if self.optimizer is not None and self.optimizer.is_pause_due:
+                self._wait_out()
+        elif isinstance(event, TrainBegin):
+            self._prepare(event)
+        elif kind is Pause or kind is EpochEnd:
+            self._end_gap()
+        try:
+            if kind is StepBegin:  # with the verdict of the account on the gap before it
+                event = self._recorder.begin_step()
+        finally:
+            for observer in self._observers:
+                observer.receive(event)
+        if kind is not StepBegin:
+            self._recorder.receive(event)
+        if kind is TrainEnd:
+            self._conclude()
+
+    def _prepare(self, training: TrainBegin) -> None:
+        if not self._is_world_checked:
+            self._is_world_checked = True
+            warn_if_others_train()
+        self._optimizer.receive(TRAIN_END)  # but the account goes on, if training has not ended
+        self._training, self.summary, self.detected_evaluations = training, None, 0
+        self._is_result_due = True
+
+    def _wait_out(self) -> None:
+        """Have the optimizer pause training; within a hook."""
+        self._end_gap()
+        for observer in (*self._observers, self._recorder):
+            observer.receive(Pause())
+        self._optimizer.while_paused = self._recorder.keep
+        self._outside_of_hooks(self._optimizer.pause)
+
+    def _end_gap(self) -> None:
+        """Report work that nothing announced since the latest step, before a pause or the end of an epoch."""
+        if self._recorder.ends_unusual_gap():
+            for observer in self._observers:
+                observer.receive(INTERFERENCE)
+
+    def _conclude(self) -> None:
+        self._training, ended = None, self._recorder.ended
+        if self.summary is None and ended is not None:
+            self.summary = summary_of(self, self.optimizer, self._electricity, *ended)
+        self._keep_run()
+        if self._is_result_due:
+            self._is_result_due = False
+            if not self.quiet and self._recorder.rank == 0:
+                show_result(self.result())
+
+    def count(self, samples: int = 0, tokens: int = 0) -> None:
+        """Count samples or tokens this rank has trained on, since the previous call."""
+        self._recorder.count(samples=samples, tokens=tokens)
+
+    @contextmanager
+    def step(self, samples: int = 0, tokens: int = 0) -> Iterator[None]:
+        """Report an optimizer step as a `with` block, and count what this rank trains on in it."""
+        self.on_step_begin()
+        yield
+        self.on_step_end()
+        self.count(samples, tokens)
+
+    @contextmanager
+    def during(self, activity: Activity) -> Iterator[None]:
+        """Report work other than training as a `with` block."""
+        self.on_pause(activity)
+        try:
+            yield
+        finally:
+            self.on_resume()
+
+    @contained(is_hook=True, default=dict[str, float])
+    def log(self) -> dict[str, float]:
+        """Return what to log now: the metrics of `LOG_METRICS` that are known. A collective call.
+
+        Returns:
+            Values by name; empty outside of training and after a fault.
+        """
+        if self.optimizer is None:
+            return self._recorder.log_values()
+        return self._recorder.log_values(self.optimizer.power_limit_watts, self.optimizer.sm_clock_mhz)
+
+    @contained(is_hook=True, default=dict[str, float])
+    def evaluation(self, prefix: str = "eval") -> dict[str, float]:
+        """Return the energy of the current or latest evaluation. A collective call.
+
+        Returns:
+            `eval_energy_j`, or the same with another prefix; empty if some of it was lost, or there was none.
+        """
+        return known_values({f"{prefix}_energy_j": self._recorder.evaluation_joules()})
+
+    @contained(is_hook=True)
+    def finish(self) -> TrainingSummary | None:
+        """Return the summary of the run, at the end of training; None outside of it. A collective call."""
+        taken = self._recorder.account()
+        if taken is not None:
+            self.summary = summary_of(self, self.optimizer, self._electricity, *taken)
+            self._keep_run()
+        return self.summary
+
+    @contained(is_hook=True, default=dict[str, Any])
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, in JSON types, and bring the journal up to date. Not collective."""
+        state = self._recorder.state_dict()
+        self._keep_run()
+        search = self._optimizer.state_dict() if state else None
+        return {**state, _SEARCH: search} if search else state
+
+    @contained(is_hook=True)
+    def load_state_dict(self, state: Any) -> None:
+        """Continue the run of a checkpoint at the next `on_train_begin`. A damaged state is ignored, with a warning."""
+        if isinstance(state, Mapping) and _SEARCH in state:
+            search, state = state[_SEARCH], {name: value for name, value in state.items() if name != _SEARCH}
+            self._optimizer.load_state_dict(search)
+        self._recorder.load_state_dict(state)
+
+    def __enter__(self) -> TrainingEnergy:
+        self.on_train_begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        self.on_train_end()
+
+    def _keep_run(self) -> None:
+        """Bring the file of the run up to date, on the rank that keeps it."""
+        if not self._recorder.keeps_run:
+            return
+        self._recorder.keep_run(outcome_of(self, self.optimizer, self._optimizer.result()))
+
+
+class _Guest:
+    """An observer of the user's: a fault of it costs the others nothing."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def receive(self, event: Event) -> None:
+        try:
+            self._observer.receive(event)
+        except Exception as error:
+            log_fault(self, f"{type(self._observer).__name__}.receive failed", error)
+
+
+def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor | None) -> None:
+    if optimizer is None:
+        return
+    if not isinstance(optimizer, TrainingOptimizer):
+        wanted = "one such as GlobalPowerLimitOptimizer(monitor), or a zeus_core.events.TrainingOptimizer of your own"
+        raise UsageError(f"optimizer is {shown(optimizer)}; it must be {wanted}")
+    if monitor is not None and monitor is not optimizer.monitor:
+        raise UsageError("optimizer has another monitor than the one given; give both the same, or only the optimizer")
+
+
+def _run_trace(trace: bool | str | Path, monitor: ZeusMonitor, optimizer: TrainingOptimizer | None) -> RunTrace:
+    from zeus_core.training.run_trace import RunTrace, checked_trace  # imported here, as few trainings are traced
+
+    folder = checked_trace(trace)
+    return RunTrace(monitor.time_source, None if isinstance(folder, bool) else folder, optimizer)
+
+
+def _measure(run: MeteredRun, monitor: ZeusMonitor, recorder: RunRecorder) -> None:
+    from zeus_core.training.run_meter import RunMeter  # imported here, as few trainings are of a recurring job
+
+    checked_object("recurring_run", run, "use_meter", "the run of a recurring job, as in `with job.run() as run:`")
+    run.use_meter(RunMeter(monitor, recorder))

@@ -1,0 +1,74 @@
+"""The energy of CPU packages and their memory during a training run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from zeus_core.measurement import DeviceEnergy
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.monitor.counted_energy import dram_energy, package_energy
+from zeus_core.monitor.reading import CpuEdge, Reading
+from zeus_core.training.activities.tally import Tally
+
+
+class _Moment(NamedTuple):
+    at: float
+    edge: CpuEdge
+
+
+class HostEnergy:
+    """The energy of the CPU packages of a monitor, and of their memory, from one reading on.
+
+    Their counters go on while they cannot be read: a reading that fails costs nothing once another one succeeds.
+
+    Args:
+        monitor: Measures them.
+        cpu_indices: The packages to count: those that no other rank counts.
+        first: The reading at the beginning.
+    """
+
+    def __init__(self, monitor: ZeusMonitor, cpu_indices: Collection[int], first: Reading) -> None:
+        self._begin = first.at
+        self._counters = [
+            _Counter(number, between, first.at)
+            for number, (index, cpu) in enumerate(monitor.cpus.items())
+            if index in cpu_indices
+            for between in ([package_energy, dram_energy] if cpu.has_dram else [package_energy])
+        ]
+        self.until(first)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there is a counter at all."""
+        return bool(self._counters)
+
+    def until(self, reading: Reading) -> Tally:
+        """Return the time and energy from the beginning to a reading. Its time is 0 if there is no counter."""
+        if not self._counters:
+            return Tally()
+        tallies = [counter.until(reading) for counter in self._counters]
+        energy = sum((tally.measured for tally in tallies), DeviceEnergy())
+        return Tally(reading.at - self._begin, energy, max(tally.lost_seconds for tally in tallies))
+
+
+class _Counter:
+    """The counter of a package or of its memory."""
+
+    def __init__(self, number: int, between: Callable[[CpuEdge, CpuEdge, float], DeviceEnergy], begin: float) -> None:
+        self._number = number
+        self._between = between
+        self._begin = begin
+        self._first: _Moment | None = None
+        self._last: _Moment | None = None
+
+    def until(self, reading: Reading) -> Tally:
+        edge = reading.cpus[self._number]
+        if edge.fault is None:
+            self._last = _Moment(reading.at, edge)
+            self._first = self._first or self._last
+        if self._first is None or self._last is None:
+            return Tally(lost_seconds=reading.at - self._begin)
+        seconds = self._last.at - self._first.at
+        energy = self._between(self._first.edge, self._last.edge, seconds)
+        return Tally(seconds, energy, reading.at - self._begin - seconds)

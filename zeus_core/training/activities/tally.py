@@ -1,0 +1,82 @@
+"""The time and energy of some part of a training run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from zeus_core.errors import UsageError
+from zeus_core.measurement import DeviceEnergy, Measurement
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Time and GPU energy, added up.
+
+    A tally tells how much time it has no energy of, instead of being lost as a whole: so the difference of two tallies
+    is known where nothing was lost in between.
+
+    Attributes:
+        seconds: Elapsed time.
+        measured: The energy of all GPUs together, without that of `lost_seconds`.
+        lost_seconds: Time in which the energy of some GPU was lost.
+
+    Raises:
+        UsageError: `measured` is lost, as in a file that others have changed: it would count as 0 J.
+    """
+
+    seconds: float = 0.0
+    measured: DeviceEnergy = field(default_factory=DeviceEnergy)
+    lost_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check that the energy is known."""
+        if self.measured.energy_joules is None:
+            raise UsageError("measured.energy_joules is None; time without a known energy belongs to lost_seconds")
+
+    @classmethod
+    def from_measurement(cls, measurement: Measurement, gpu_indices: Collection[int]) -> Tally:
+        """Tally some of the GPUs of a measurement: those that no other rank counts."""
+        gpus = [device for device in measurement.devices if device.kind == "gpu" and device.index in gpu_indices]
+        energy = sum((measurement.devices[gpu] for gpu in gpus), DeviceEnergy())
+        if energy.energy_joules is None:
+            return cls(measurement.time, lost_seconds=measurement.time)
+        return cls(measurement.time, energy)
+
+    @classmethod
+    def from_ranks(cls, tallies: Iterable[Tally]) -> Tally:
+        """Combine the tallies of the same part of the run on all ranks, each of which counts GPUs of its own."""
+        ranks = list(tallies)
+        return cls(
+            max(rank.seconds for rank in ranks),
+            sum((rank.measured for rank in ranks), DeviceEnergy()),
+            # Not the longest: a shorter loss on one rank, after a longer one on another, must show in the difference.
+            sum(rank.lost_seconds for rank in ranks),
+        )
+
+    @property
+    def measured_joules(self) -> float:
+        """The energy as far as it was measured."""
+        return self.measured.energy_joules or 0.0
+
+    @property
+    def energy_joules(self) -> float | None:
+        """The energy; None if any of it was lost."""
+        return self.measured_joules if self.lost_seconds == 0 else None
+
+    @property
+    def power_watts(self) -> float | None:
+        """The mean power; None if any energy was lost or no time has passed."""
+        return self.measured.average_power_watts(self.seconds) if self.lost_seconds == 0 else None
+
+    def __add__(self, other: Tally) -> Tally:
+        """Add what came before or after."""
+        return Tally(
+            self.seconds + other.seconds, self.measured + other.measured, self.lost_seconds + other.lost_seconds
+        )
+
+    def __sub__(self, earlier: Tally) -> Tally:
+        """Subtract `earlier`, which is part of this tally: what came after it is left."""
+        return Tally(
+            self.seconds - earlier.seconds, self.measured - earlier.measured, self.lost_seconds - earlier.lost_seconds
+        )

@@ -1,0 +1,201 @@
+"""Argument checks. Each returns the accepted value; each error names argument, value and what is accepted."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import reprlib
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, SupportsFloat, SupportsIndex, TypeVar
+
+from zeus_core.errors import UsageError
+
+T = TypeVar("T")
+_Element = TypeVar("_Element")
+_Mapping = TypeVar("_Mapping", bound=Mapping[Any, Any])
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200  # a path, or the name and some fields of an object
+_SHORT.maxlist = _SHORT.maxtuple = 10
+
+
+def checked_whole_number(
+    argument: str, value: SupportsIndex, minimum: int, wanted: str | None = None, maximum: int = sys.maxsize
+) -> int:
+    """Return a whole number as an int; integers of numpy are accepted.
+
+    Args:
+        argument: Its name, for the error.
+        value: Its value.
+        minimum: The lowest accepted number.
+        wanted: The accepted numbers in words, for the error; "a whole number, at least ..." if None.
+        maximum: The highest accepted number; by default one that calculations with floats can still hold.
+
+    Raises:
+        UsageError: It is not a whole number, or out of its range.
+    """
+    try:
+        number = operator.index(value)
+    except Exception:  # also that of an object whose own methods fail
+        number = minimum - 1
+    if isinstance(value, bool) or not minimum <= number <= maximum:
+        raise _wrong(argument, value, wanted or f"a whole number, at least {minimum}")
+    return number
+
+
+def checked_number(
+    argument: str, value: SupportsFloat, minimum: float, maximum: float, wanted: str, *, is_open: bool = False
+) -> float:
+    """Return a finite number within its range as a float; numbers of numpy are accepted.
+
+    Args:
+        argument: Its name, for the error.
+        value: Its value.
+        minimum: The lowest accepted number.
+        maximum: The highest accepted number; may be infinite.
+        wanted: The accepted numbers in words, for the error.
+        is_open: Whether the minimum itself is refused.
+
+    Raises:
+        UsageError: It is not a finite number, or out of its range.
+    """
+    try:
+        number = math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except Exception:  # also that of an object whose own methods fail
+        number = math.nan
+    if not minimum <= number <= maximum or math.isinf(number) or (is_open and number == minimum):
+        raise _wrong(argument, value, wanted)
+    return number
+
+
+def checked_flag(argument: str, value: Any) -> bool:
+    """Return True or False.
+
+    Raises:
+        UsageError: It is something else, such as 1 or "yes".
+    """
+    if not isinstance(value, bool):
+        raise _wrong(argument, value, "true or false")
+    return value
+
+
+def checked_path(argument: str, value: str | os.PathLike[str], example: str = "plan.json", kind: str = "file") -> str:
+    """Return the path of a file, or of a folder, as text.
+
+    Raises:
+        UsageError: It is not a path, or empty, or no file can have that name.
+    """
+    try:
+        path = os.fspath(value)
+        can_exist = b"\0" not in os.fsencode(path)
+    except Exception:  # no file can have that name, or the object's own methods fail
+        can_exist = False
+    if not can_exist or not isinstance(path, str) or not path:
+        raise _wrong(argument, value, f"the path of a {kind}, such as {example}")
+    return path
+
+
+def checked_text(argument: str, value: str, wanted: str = "a text") -> str:
+    """Return a text.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not isinstance(value, str):
+        raise _wrong(argument, value, wanted)
+    return value
+
+
+def checked_one_of(argument: str, value: T, accepted: Collection[T]) -> T:
+    """Return a value that is one of those accepted.
+
+    Raises:
+        UsageError: It is none of them.
+    """
+    # `in` fails for unhashable values, and a comparison with an array has no truth.
+    if not any(isinstance(value, type(known)) and value == known for known in accepted):
+        raise _wrong(argument, value, f"one of {', '.join(map(repr, accepted))}")
+    return value
+
+
+def checked_list(
+    argument: str, value: Iterable[T], check: Callable[[str, T], _Element], wanted: str, minimum: int = 0
+) -> list[_Element]:
+    """Return the elements of a list, or of anything else that can be gone through but a text or a mapping.
+
+    Args:
+        argument: Its name, for the error.
+        value: Its value.
+        check: Returns an accepted element; it gets the name of the element, such as "gpus[0]", and the element.
+        wanted: The accepted lists in words, for the error.
+        minimum: The lowest accepted number of elements.
+
+    Raises:
+        UsageError: It is something else, too short, or has an element that is not accepted.
+    """
+    try:
+        elements = None if isinstance(value, str | bytes | Mapping) else list(value)
+    except Exception:  # it cannot be gone through, or its own methods fail
+        elements = None
+    if elements is None or len(elements) < minimum:
+        raise _wrong(argument, value, wanted)
+    return [check(f"{argument}[{place}]", element) for place, element in enumerate(elements)]
+
+
+def checked_instance(argument: str, value: object, kind: type[T], example: str) -> T:
+    """Return an object of a class.
+
+    Raises:
+        UsageError: It is no instance of the class.
+    """
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
+        raise _wrong(argument, value, f"{article} {kind.__name__}, such as {example}")
+    return value
+
+
+def checked_object(argument: str, value: T, method: str, wanted: str) -> T:
+    """Return an object that has a method; a class that has it is refused, as it is not an object of that class.
+
+    Raises:
+        UsageError: It has no such method, or is a class.
+    """
+    if isinstance(value, type) or not callable(getattr(value, method, None)):
+        raise _wrong(argument, value, wanted)
+    return value
+
+
+def checked_mapping(argument: str, value: _Mapping, example: str) -> _Mapping:
+    """Return a mapping.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not isinstance(value, Mapping):
+        raise _wrong(argument, value, f"a mapping, such as {example}")
+    return value
+
+
+def checked_function(argument: str, value: T, wanted: str) -> T:
+    """Return something that can be called.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not callable(value):
+        raise _wrong(argument, value, wanted)
+    return value
+
+
+def shown(value: object) -> str:
+    """Return a short text of any value for an error, also of one that is large, nested, or fails to print itself."""
+    try:
+        return _SHORT.repr(value)
+    except Exception:
+        return f"an object of the class {type(value).__name__}"
+
+
+def _wrong(argument: str, value: object, wanted: str) -> UsageError:
+    return UsageError(f"{argument} is {shown(value)}; it must be {wanted}")
