@@ -16,8 +16,8 @@ from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charging import Charge
 
 DOCSTRINGS = {
-    "huggingface/zeus_huggingface/_energy.py": "",
-    "huggingface/zeus_huggingface/accelerate/_energy.py": "",
+    "huggingface/zeus_huggingface/_trainer_energy.py": "",
+    "huggingface/zeus_huggingface/accelerate/_accelerate_energy.py": "",
     "lightning/zeus_lightning/_callback.py": "train/",
 }
 

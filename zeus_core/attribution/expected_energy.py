@@ -95,7 +95,7 @@ class ExpectedEnergy:
     def __init__(self, peak_watts: float) -> None:
         self._peak_watts = peak_watts
         self._columns = PowerColumns()
-        self.regression = PowerRegression(len(LAGS_SECONDS))
+        self.regression: PowerRegression = PowerRegression(len(LAGS_SECONDS))
         self._unlike: dict[Kind, tuple[float, float]] = {}  # intervals and the sum of d^2
         self._errors: dict[Hashable, tuple[float, float]] = {}  # the sum of d^2 without and with an interval beside
         self._beside: tuple[float, Array] | None = None  # y' and z of the latest interval, if it lies in one part

@@ -16,12 +16,12 @@ class SilentGpu:
     """
 
     is_simulated = False
-    energy_counter_period_seconds = 0.1
-    power_average_seconds = 0.0
+    energy_counter_period_seconds: float = 0.1
+    power_average_seconds: float = 0.0
 
     def __init__(self, name: str, fault: DeviceError) -> None:
-        self.name = f"{name} (does not answer)"
-        self.uuid = f"unknown: {name}"
+        self.name: str = f"{name} (does not answer)"
+        self.uuid: str = f"unknown: {name}"
         self.fault: DeviceError = type(fault)(
             f"{name} does not answer, and no other takes its index: {fault}; try again, or name the GPUs to use by "
             "UUID in CUDA_VISIBLE_DEVICES (`nvidia-smi -L` lists them)"

@@ -38,7 +38,7 @@ class CounterUpdate:
     """
 
     next_joules: float | None = None
-    next_until = 0.0
+    next_until: float = 0.0
 
     def __init__(self, joules: float, counter_joules: float, after: float, until: float, breaks: Breaks) -> None:
         self.joules = joules

@@ -32,7 +32,7 @@ class _HasClock(Protocol):
 class MonotonicTime:
     """The operating system's monotonic clock, shared by all processes of the machine."""
 
-    now = staticmethod(time.monotonic)
+    now: "staticmethod[[], float]" = staticmethod(time.monotonic)
     """Return the seconds since an arbitrary point, undisturbed by changes of the wall clock."""
 
     def wait(self, event: threading.Event, timeout_seconds: float) -> None:

@@ -175,4 +175,4 @@ class _Handler:
             os.kill(os.getpid(), signal_number)
 
 
-restore_registry = RestoreRegistry()
+restore_registry: RestoreRegistry = RestoreRegistry()

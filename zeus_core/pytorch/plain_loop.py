@@ -33,6 +33,9 @@ class PlainLoop(TrainingLoop):
         loss_of: Returns the mean loss of a batch, for probes.
     """
 
+    batch_size: int
+    is_mixed: bool
+
     def __init__(
         self,
         model: torch.nn.Module,

@@ -57,10 +57,10 @@ class TrainingLoop(ABC):
         is_mixed: bool = False,
         work: Mapping[str, int | str] | None = None,
     ) -> None:
-        self.batch_size = batch_size
+        self.batch_size: int = batch_size
         self.accumulation = accumulation
-        self.is_mixed = is_mixed
-        self.work = dict(work or {})
+        self.is_mixed: bool = is_mixed
+        self.work: dict[str, int | str] = dict(work or {})
         self._patches: list[Patches] = []
         self._original_batches: list[tuple[Any, Any]] = []
 

@@ -100,7 +100,7 @@ class JoinedBatches:
     def __init__(self, batches: Any, count: int) -> None:
         self._batches = batches
         self._count = count
-        self.batch_size = batches.batch_size * count
+        self.batch_size: int = batches.batch_size * count
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)

@@ -63,7 +63,7 @@ class TraceRecorder:
         self._setting: tuple[str, str] | None = None
         self.clock: list[ClockPoint] = []
         """Comparisons with the clock of rank 0."""
-        self.steps = 0
+        self.steps: int = 0
         """Steps that have ended."""
 
     def now(self) -> float:

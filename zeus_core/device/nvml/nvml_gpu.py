@@ -64,7 +64,7 @@ class NvmlGpu:
         # The ranges that the board accepts never change, and reading them before each change would take long.
         self._power_range: PowerRange | None = None
         self._supported_clocks_mhz: tuple[int, ...] | None = None
-        self.name = str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
+        self.name: str = str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
         self._architecture = self._find_architecture()
         self._has_instant_power = self._find_instant_power()
 

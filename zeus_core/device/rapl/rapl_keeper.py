@@ -40,7 +40,7 @@ class RaplKeeper:
         checked_number("max_power_watts", max_power_watts, 0.0, math.inf, wanted, is_open=True)
         self._zones = tuple(zones)
         shortest_range_joules = min((zone.max_energy_range_joules for zone in self._zones), default=0.0)
-        self.interval_seconds = shortest_range_joules / max_power_watts / 2
+        self.interval_seconds: float = shortest_range_joules / max_power_watts / 2
         wait = (time_source or MonotonicTime()).wait
         self._sampler = Sampler(partial(_read, self._zones), self.interval_seconds, wait, name="zeus-core RAPL keeper")
         weakref.finalize(self, self._sampler.stop)

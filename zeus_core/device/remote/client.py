@@ -46,7 +46,7 @@ class DaemonConnection:
     """
 
     def __init__(self, path: str | None = None) -> None:
-        self.path = path or socket_path()
+        self.path: str = path or socket_path()
         """The path of the socket."""
         self._socket: socket.socket | None = None
         self._process_id: int | None = None  # which has opened the socket

@@ -85,14 +85,15 @@ class ActivitySplit:
         self._says_how = says_how
         self._trace = trace
         self._time_source = monitor.time_source
-        self.activity = Activity.IDLE
+        self.activity: Activity = Activity.IDLE
         self._interrupted: list[_Interrupted] = []
         self._evaluation: list[int] = []  # the spans of the current or latest one
         self._span: int | None = None  # the one under way
         self._latest_span = 0
         self._seconds: dict[Activity, float] = {}
         self._span_seconds: dict[int, float] = {}
-        self.reading = reading = self._read()
+        reading = self._read()
+        self.reading: Reading = reading
         self._first = self._since = reading.at
         self._timeline = Timeline(reading.at, BEFORE, Activity.IDLE, stepping=Activity.STEPS)
         self._gaps = StepGaps()

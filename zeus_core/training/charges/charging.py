@@ -81,7 +81,7 @@ class Charging:
         self._lines = [_Line(signal, electricity.pue) for signal in electricity.signals]
         self._charged = Tally()
         self._lost_seconds = 0.0  # as of the latest call
-        self.due_after_seconds = _CLOSE_SECONDS
+        self.due_after_seconds: float = _CLOSE_SECONDS
 
     @property
     def charges(self) -> dict[str, Charge]:
