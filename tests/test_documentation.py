@@ -248,7 +248,12 @@ def test_the_readme(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "name", ["ARCHITECTURE.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("zeus_core/*/README.md")))]
+    "name",
+    [
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("zeus_core/*/README.md"))),
+    ],
 )
 def test_every_file_that_the_pages_on_the_code_name_exists(name):
     page = (ROOT / name).read_text(encoding="utf-8")
