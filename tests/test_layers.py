@@ -26,7 +26,7 @@ FRAMEWORKS = {
 INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 
 # The drawing of ARCHITECTURE.md: each part of the core with the parts it may import.
-VALUES = {"errors", "units", "measurement"}
+VALUES = {"errors", "units", "measurement", "_lazy_names"}
 TOOLS = {"codec", "validate", "files", "_documents", "_record", "_identity", "_nvml", "process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "_step_gaps", "adapters"}
 WINGS = {

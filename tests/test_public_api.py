@@ -24,5 +24,6 @@ def test_the_names_that_most_people_need_are_those_of_their_modules():
     assert zeus_core.ZeusMonitor is ZeusMonitor
     assert zeus_core.EnergyWithin is power_limit.EnergyWithin
     assert [name for name in zeus_core.__all__ if not hasattr(zeus_core, name)] == []
+    assert set(zeus_core.__all__) <= set(dir(zeus_core)), "so that they are completed"
     with pytest.raises(AttributeError, match="has no attribute 'ZeusMonitr'"):
         zeus_core.ZeusMonitr  # noqa: B018

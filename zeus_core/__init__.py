@@ -5,6 +5,8 @@ torch nor a GPU driver. Start from `ZeusMonitor` to measure, from `TrainingEnerg
 training goes, and from `GlobalPowerLimitOptimizer` to save. The names below are imported when they are first used.
 """
 
+from zeus_core._lazy_names import imported_on_use as _imported_on_use
+
 TYPE_CHECKING = False  # type checkers take it for true; the module `typing` takes milliseconds to import
 if TYPE_CHECKING:
     from zeus_core.events import Activity
@@ -36,18 +38,19 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_POWER_LIMIT = "zeus_core.optimizer.power_limit"
 _HOMES = {
     "Activity": "zeus_core.events",
+    "Energy": _POWER_LIMIT,
+    "EnergyWithin": _POWER_LIMIT,
     "GlobalClockOptimizer": "zeus_core.optimizer",
+    "GlobalPowerLimitOptimizer": _POWER_LIMIT,
+    "MaxSlowdownConstraint": _POWER_LIMIT,
+    "Time": _POWER_LIMIT,
     "TrainingEnergy": "zeus_core.training",
+    "ZeusCost": _POWER_LIMIT,
     "ZeusMonitor": "zeus_core.monitor",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Import a name on its first use."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_HOMES.get(name, "zeus_core.optimizer.power_limit")), name)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _imported_on_use(__name__, _HOMES)

@@ -261,11 +261,19 @@ def test_an_allotment_is_that_many_requests_a_second_with_a_burst():
     allotment = Allotment(100, lambda: now)
     served = []
     while now < 10.0:
-        while allotment.spend() == 0.0:
+        while allotment.wait_seconds == 0.0:
+            assert allotment.take() == 0.0
             served.append(now)
         now += 0.001
     assert 1000 <= len(served) <= 1012
     assert served.count(0.0) == 11
+
+
+def test_each_request_that_waits_has_a_place_of_its_own():
+    allotment = Allotment(100, lambda: 0.0)
+    waits = [allotment.take() for _ in range(31)]
+    assert waits[:11] == [0.0] * 11
+    assert waits[11:] == pytest.approx([0.01 * place for place in range(1, 21)])
 
 
 @needs_root

@@ -286,6 +286,31 @@ def test_failed_restoring_is_retried_and_no_retry_waits_behind_another(monkeypat
         hanging.set()
 
 
+def test_failed_restoring_is_retried_also_while_requests_always_wait(monkeypatch, tmp_path):
+    monkeypatch.setattr(_server, "_RETRY_SECONDS", 0.001)
+    tries = []
+
+    class Desk:
+        def retry(self):
+            tries.append(1)
+
+    async def serve():
+        server = _server.Server(None, None, {"GPU-a": Desk()}, tmp_path)
+        worker = server.workers["GPU-a"]
+
+        def request():
+            time.sleep(0.0005)  # a call of a driver
+            if len(tries) < 20:
+                worker.put(request)
+
+        for _ in range(3):
+            worker.put(request)
+        while len(tries) < 20:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(serve(), 30))
+
+
 @pytest.mark.parametrize(
     ("variables", "seconds"),
     [

@@ -168,6 +168,18 @@ def test_stalls_of_a_loader_that_is_too_slow_belong_to_the_loop(monitor, gpu, ti
     assert between is None or between.seconds <= 3 * max(pattern), "some, before they are a habit"
 
 
+@pytest.mark.parametrize("every", [4, 5, 7])
+def test_stalls_of_a_loader_belong_to_the_steps_of_a_search_alone(monitor, gpu, time_source, every):
+    search = GlobalPowerLimitOptimizer(monitor, Energy(), 40, pl_step=100, search=GridSearch, quiet=True)
+    for step in range(200):
+        time_source.advance(2.0 if step % every == 0 else 0.002)
+        search.on_step_begin()
+        gpu.execute(FORWARD)
+        search.on_step_end()
+    assert not search._expects_interference
+    search.close()
+
+
 @pytest.mark.parametrize("reports", ["by itself", "through TrainingEnergy"])
 def test_no_trial_holds_such_an_evaluation(monitor, gpu, loop, reports):
     search = GlobalPowerLimitOptimizer(
@@ -232,13 +244,13 @@ def test_two_unusual_times_separated_by_a_log_are_in_no_step(monitor, gpu, loop)
     assert steps.energy_joules == pytest.approx(passes_joules(gpu, 60, 60), rel=0.02)
 
 
-@pytest.mark.parametrize("reports", ["by itself", "through TrainingEnergy"])
+@pytest.mark.parametrize("reports", ["by itself", "through TrainingEnergy", "through TrainingEnergy, with a log"])
 def test_no_trial_holds_such_an_evaluation_before_the_end_of_an_epoch(monitor, gpu, loop, reports):
     search = GlobalPowerLimitOptimizer(
         monitor, Energy(), warmup_steps=1, profile_steps=30, pl_step=100, search=GridSearch, quiet=True
     )
-    with TrainingEnergy(monitor, search if reports == "through TrainingEnergy" else None, quiet=True) as energy:
-        observer = energy if reports == "through TrainingEnergy" else search
+    with TrainingEnergy(monitor, None if reports == "by itself" else search, quiet=True) as energy:
+        observer = search if reports == "by itself" else energy
         for _ in range(12):
             observer.on_epoch_begin()
             for _ in range(20):
@@ -246,6 +258,8 @@ def test_no_trial_holds_such_an_evaluation_before_the_end_of_an_epoch(monitor, g
                 loop.train_batch()
                 observer.on_step_end()
             loop.evaluate()
+            if "log" in reports:
+                energy.log()
             observer.on_epoch_end()
         search.close()
     assert len(search.trials) == 4

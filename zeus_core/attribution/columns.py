@@ -17,7 +17,7 @@ import numpy as np
 from zeus_core.attribution.regression import Array
 from zeus_core.attribution.timeline import Part
 
-# Boards follow their load within 1 to 50 ms. The steps between them are what benchmarks/part_energy.py needs: from 20
+# Boards follow their load within 1 to 50 ms. The steps between them are what benchmarks/attribution.py needs: from 20
 # to 40 ms at once, a load of 30 ms was told by neither, and steps of a training were off by more than was stated.
 LAGS_SECONDS = np.array([1e-6, 0.005, 0.01, 0.02, 0.03, 0.045])
 

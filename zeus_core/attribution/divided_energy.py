@@ -169,8 +169,9 @@ class DividedEnergy:
                 amounts[key].energy_joules = whole_quanta(estimate.energy_joules)
             off = 0.0 if is_last else abs(estimate.energy_joules - amounts[key].energy_joules)
             amounts[key].uncertainty_joules = estimate.uncertainty_joules + off
-            if self.source.is_of_power:  # energies between samples are themselves uncertain
-                share = self._classes.total_seconds(key) / self._classes.of_parts.seconds
+            known_seconds = self._classes.of_parts.seconds  # 0 if all time so far is lost
+            if self.source.is_of_power and known_seconds > 0.0:  # energies between samples are themselves uncertain
+                share = self._classes.total_seconds(key) / known_seconds
                 amounts[key].uncertainty_joules += self.source.uncertainty_joules * share + late_joules
         uncounted = self._classes.uncounted
         if is_last:

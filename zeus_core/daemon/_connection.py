@@ -49,14 +49,19 @@ class Allotment:
         self._now = now
         self._spent_until = -1e18  # each request moves this on by its share of a second
 
-    def spend(self) -> float:
-        """Count a request; or return how many seconds it has to wait, after which it is to be counted."""
-        now = self._now()
-        ahead_seconds = self._spent_until - now
-        if ahead_seconds > _BURST_SECONDS:
-            return ahead_seconds - _BURST_SECONDS
-        self._spent_until = (self._spent_until if ahead_seconds > 0.0 else now) + self._request_seconds
-        return 0.0
+    @property
+    def wait_seconds(self) -> float:
+        """How long a request that comes now has to wait."""
+        return max(self._spent_until - self._now() - _BURST_SECONDS, 0.0)
+
+    def take(self) -> float:
+        """Take the next place for a request. Returns how many seconds it has to wait for it.
+
+        Requests that wait have a place each: they are served one after another, and none wakes the loop in vain.
+        """
+        wait_seconds = self.wait_seconds
+        self._spent_until = max(self._spent_until, self._now()) + self._request_seconds
+        return wait_seconds
 
 
 class Connection:
@@ -90,10 +95,14 @@ class Connection:
         self._received = b""
         self._is_busy = False  # a request is under way, or waits as its user has asked too often
         self._is_ended = False
+        try:
+            self._loop.add_reader(accepted, self._receive)
+            if peer.pidfd is not None:
+                self._loop.add_reader(peer.pidfd, self._end, "the process ended")
+        except OSError:  # the kernel has no more memory for that
+            self._stop_reading()
+            raise
         allotment.connection_count += 1
-        self._loop.add_reader(accepted, self._receive)
-        if peer.pidfd is not None:
-            self._loop.add_reader(peer.pidfd, self._end, "the process ended")
 
     def _receive(self) -> None:
         try:
@@ -112,13 +121,20 @@ class Connection:
             self._advance()
 
     def _advance(self) -> None:
-        """Begin the next request, if it is here, none is under way, and its user may ask now."""
+        """Begin the next request, if it is here and none is under way, once its user may ask."""
         if self._is_busy or self._is_ended or not (b"\n" in self._received or len(self._received) >= MAX_REQUEST_BYTES):
             return
         self._is_busy = True
-        wait_seconds = self._allotment.spend()
+        wait_seconds = self._allotment.take()
         if wait_seconds > 0.0:
-            self._loop.call_later(wait_seconds, self._finish)
+            self._loop.call_later(wait_seconds, self._begin)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Begin the request whose turn it is."""
+        if self._is_ended:
+            self._finish()
             return
         try:
             self._serve(self._take_request())
@@ -127,7 +143,7 @@ class Connection:
             self._refuse(error)
 
     def _finish(self) -> None:
-        """End a request or a wait, in any thread, and let the loop go on if there is anything to do.
+        """End a request, in any thread, and let the loop go on if there is anything to do.
 
         The loop first notes what it has received, or that the connection has ended, and then looks for a request under
         way; here it is the other way round: one of both sees it.
@@ -209,14 +225,17 @@ class Connection:
         self._is_ended = True
         if self._client is not None:
             self._server.end(self._client, self._devices, why)
-        self._loop.remove_reader(self._socket)
-        if self._peer.pidfd is not None:
-            self._loop.remove_reader(self._peer.pidfd)
-            os.close(self._peer.pidfd)
+        self._stop_reading()
         with contextlib.suppress(OSError):  # the other side has ended
             self._socket.shutdown(socket.SHUT_RDWR)
         if not self._is_busy:
             self._close()
+
+    def _stop_reading(self) -> None:
+        self._loop.remove_reader(self._socket)
+        if self._peer.pidfd is not None:
+            self._loop.remove_reader(self._peer.pidfd)
+            os.close(self._peer.pidfd)
 
     def _close(self) -> None:
         """Close the socket, as no thread uses it: its number may be another's from now on."""
@@ -270,7 +289,8 @@ class Entrance:
         except ZeusError as error:
             if peer.pidfd is not None:
                 os.close(peer.pidfd)
-            if allotment.spend() == 0.0:  # else a flood would fill the disk
+            if allotment.wait_seconds == 0.0:  # else a flood would fill the disk
+                allotment.take()
                 self._server.refuse(peer, error)
             raise
         Connection(accepted, self._server, self._connection_count, peer, identity, allotment)

@@ -40,6 +40,7 @@ class Server:
         self._energy_worker = Worker("zeus-core energy", self._loop)
         self.workers = {uuid: Worker(f"zeus-core {uuid[:12]}", self._loop) for uuid in desks}
         """The thread of each device, by UUID."""
+        self._retrying: set[str] = set()  # devices with a try in their queue
         self._loop.call_later(_RETRY_SECONDS, self._retry)
 
     def worker_of(self, request: Request) -> Worker | None:
@@ -82,11 +83,15 @@ class Server:
         self._audit.note("refused", encode_members(fields))
 
     def _retry(self) -> None:
-        """Let each device restore what could not be restored, unless its driver hangs."""
-        for uuid, worker in self.workers.items():
-            if not worker.has_waiting_jobs:
-                worker.put(self._desks[uuid].retry)
+        """Let each device restore what could not be restored. While its driver hangs, one try waits for it."""
+        for uuid in self._desks.keys() - self._retrying:
+            self._retrying.add(uuid)
+            self.workers[uuid].put(partial(self._retry_one, uuid))
         self._loop.call_later(_RETRY_SECONDS, self._retry)
+
+    def _retry_one(self, uuid: str) -> None:
+        self._desks[uuid].retry()
+        self._retrying.discard(uuid)
 
     def _reply(self, client: Client, request: Request) -> bytes:
         number, operation, fields = request

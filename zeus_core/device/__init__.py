@@ -1,8 +1,8 @@
 """Devices: one physical GPU or CPU package each."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from zeus_core._lazy_names import imported_on_use as _imported_on_use
 from zeus_core.device._cpu import Cpu, CpuEnergyCounters
 from zeus_core.device._discovery import SIMULATED_GPUS_VARIABLE, discover_gpus
 from zeus_core.device.gpu import Gpu, PowerRange
@@ -35,9 +35,5 @@ _SIMULATED = {
     "find_preset": "zeus_core.device.simulated.presets",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the simulation on first use: what measures real GPUs does without."""
-    if name in _SIMULATED:
-        return getattr(importlib.import_module(_SIMULATED[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _imported_on_use(__name__, _SIMULATED)

@@ -1,7 +1,8 @@
 """Carbon intensity and price of electricity over time, and what energy emitted and cost."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from zeus_core._lazy_names import imported_on_use as _imported_on_use
 from zeus_core.electricity._constant import ConstantSignal
 from zeus_core.electricity._electricity import Electricity
 from zeus_core.electricity._recorded import RecordedSignal
@@ -25,11 +26,5 @@ __all__ = [
     "WeeklyTariff",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import the live source, and what it needs for the network, on first use."""
-    if name == "ElectricityMaps":
-        from zeus_core.electricity._electricity_maps import ElectricityMaps
-
-        return ElectricityMaps
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _imported_on_use(__name__, {"ElectricityMaps": "zeus_core.electricity._electricity_maps"})

@@ -11,6 +11,8 @@ The runs are kept by Optuna (`pip install 'zeus-core[batch-size]'`), which is im
 
 from typing import TYPE_CHECKING
 
+from zeus_core._lazy_names import imported_on_use as _imported_on_use
+
 if TYPE_CHECKING:
     from zeus_core.jobs._drifting_slices import DriftingSlices
     from zeus_core.jobs._recurring_job import RecurringJob
@@ -26,11 +28,5 @@ _HOMES = {
     "Target": "zeus_core.jobs._target",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Import a name on its first use: the help of the commands does without numpy and devices."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _imported_on_use(__name__, _HOMES)

@@ -4,9 +4,9 @@ Their hooks never raise into training. A fault is logged once with its remedy, t
 training continues without the optimizer.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from zeus_core._lazy_names import imported_on_use as _imported_on_use
 from zeus_core.optimizer.global_setting.optimizers import GlobalClockOptimizer
 from zeus_core.optimizer.power_limit import (
     Energy,
@@ -49,9 +49,5 @@ _IN_WINGS = {
     "PipelineRank": "zeus_core.pipeline.optimizer",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import a name of the table."""
-    if name not in _IN_WINGS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_IN_WINGS[name]), name)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _imported_on_use(__name__, _IN_WINGS)

@@ -12,8 +12,9 @@ Pure: no device, no time source, no framework. numba (extra `pipeline`) compiles
 and give the same frontier. docs/pipeline.md explains the method.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from zeus_core._lazy_names import imported_on_use as _imported_on_use
 
 if TYPE_CHECKING:
     from zeus_core.pipeline import baselines, schedules
@@ -45,6 +46,8 @@ __all__ = [
 
 _PLANNER = "zeus_core.pipeline.planner"
 _MODULES = {
+    "baselines": "zeus_core.pipeline.baselines",
+    "schedules": "zeus_core.pipeline.schedules",
     "COMPUTE_KINDS": f"{_PLANNER}.pipeline_schedule",
     "TRANSFER_KINDS": f"{_PLANNER}.pipeline_schedule",
     "Frontier": f"{_PLANNER}.frontier.frontier",
@@ -60,11 +63,5 @@ _MODULES = {
     "write_plan": f"{_PLANNER}.clock_plan",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import a name on its first use: the command in this folder shows its help without numpy."""
-    if name in ("baselines", "schedules"):
-        return importlib.import_module(f"{__name__}.{name}")
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _imported_on_use(__name__, _MODULES)

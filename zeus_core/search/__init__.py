@@ -1,7 +1,8 @@
 """Search among the settings of a knob, and rules for the best one. Pure: no device, no source of time, no framework."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from zeus_core._lazy_names import imported_on_use as _imported_on_use
 from zeus_core.search._golden_section_search import GoldenSectionSearch
 from zeus_core.search._grid_search import GridSearch
 from zeus_core.search._search import Search
@@ -18,11 +19,5 @@ __all__ = [
     "Trial",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import the search that needs numpy on first use."""
-    if name == "AdaptiveSearch":
-        from zeus_core.search.adaptive_search import AdaptiveSearch
-
-        return AdaptiveSearch
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _imported_on_use(__name__, {"AdaptiveSearch": "zeus_core.search.adaptive_search"})

@@ -7,10 +7,10 @@ imports them, and the daemon restores with them before it loads anything else: n
 checkers alone.
 """
 
+from zeus_core._lazy_names import imported_on_use as _imported_on_use
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from zeus_core.settings.clock_knob import SmClockKnob
     from zeus_core.settings.kinds import Kind
     from zeus_core.settings.knob import Knob
@@ -19,17 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["Kind", "Knob", "PowerLimitKnob", "SmClockKnob"]
 
 _MODULES = {
-    "Kind": "kinds",
-    "Knob": "knob",
-    "PowerLimitKnob": "limit_knob",
-    "SmClockKnob": "clock_knob",
+    "Kind": "zeus_core.settings.kinds",
+    "Knob": "zeus_core.settings.knob",
+    "PowerLimitKnob": "zeus_core.settings.limit_knob",
+    "SmClockKnob": "zeus_core.settings.clock_knob",
 }
 
-
-def __getattr__(name: str) -> "Any":
-    """Import a name on first use: restoring does without the knobs."""
-    if name in _MODULES:
-        import importlib
-
-        return getattr(importlib.import_module(f"zeus_core.settings.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _imported_on_use(__name__, _MODULES)

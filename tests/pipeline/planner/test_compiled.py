@@ -14,7 +14,8 @@ from tests.pipeline.planner.instances import smooth_profile
 from tests.support.users import OTHER_USER, as_other_user, common_folder, needs_root
 from tests.support.variants import long_but_first
 from zeus_core.pipeline import Frontier, make_plan, schedules
-from zeus_core.pipeline.planner.compiled import cache_folder, has_numba
+from zeus_core.pipeline.planner.compiled import _fingerprint, cache_folder, has_numba
+from zeus_core.pipeline.planner.switching import _switch_search
 
 __all__ = ["common_folder"]
 
@@ -39,6 +40,14 @@ def test_without_numba_the_results_are_the_same(monkeypatch):
     assert np.array_equal(compiled[0], interpreted[0])
     assert np.array_equal(compiled[1], interpreted[1])
     assert compiled[2] == interpreted[2]
+
+
+def test_the_code_of_each_kernel_depends_on_the_whole_planner(monkeypatch):
+    """On the constants of other folders, and on the options of numba."""
+    read = []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.name) or b"")
+    assert _fingerprint([_switch_search._find_latest])
+    assert {"compiled.py", "dependencies.py", "_switch_search.py", "_frontier_walk.py"} <= set(read)
 
 
 CALLED = "def called(value):\n    return value + {}\n"

@@ -199,7 +199,8 @@ class SearchOptimizer(SearchFacts):
                 self._course.receive(Pause())
 
     def _begin_step(self, event: StepBegin) -> None:
-        self._leave_step()
+        if StepBegin in self._under_way:
+            self.receive(STEP_END)
         seconds = event.gap_seconds
         if self._recorder.is_after_unusual_gap(begins_step=True) if seconds is None else seconds > 0:
             self.receive(INTERFERENCE)

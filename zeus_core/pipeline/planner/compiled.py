@@ -116,10 +116,12 @@ def _fingerprint(functions: Sequence[Callable[..., Any]]) -> str | None:
 
     numba compiles a function again if the file that it is written in has changed, but not if only a function that it
     calls has, which is then called as it was: with numba 0.68 a search went on with moves of an earlier version. Nor
-    does it if a constant from another module has; so all modules beside them count, this one with its options too.
+    does it if a constant from another module has; so all modules beside them count, and all of this folder, this one
+    with its options too.
     """
     sources = {Path(function.__code__.co_filename) for function in functions}
-    beside = {path for source in sources for path in source.parent.glob("*.py")}
+    folders = [*(source.parent.glob("*.py") for source in sources), Path(__file__).parent.rglob("*.py")]
+    beside = {path for paths in folders for path in paths}
     try:
         return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources | beside))).hexdigest()[:16]
     except OSError:

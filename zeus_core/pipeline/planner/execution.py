@@ -46,7 +46,7 @@ class Execution:
         is_switch: Whether the clock is switched before each. [instructions]
         shortest_dwell_seconds: The shortest time on any rank from one switch to the next, the last of an iteration and
             the first of the following one included; infinite without two switches.
-        waiting_switches: Switches more than these, to wait at other clocks; see `_waiting.py`.
+        waiting_switches: Switches more than these, to wait at other clocks; see `waiting_clocks.py`.
     """
 
     start_seconds: Numbers

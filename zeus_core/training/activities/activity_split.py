@@ -140,10 +140,12 @@ class ActivitySplit:
         return gap_seconds
 
     def ends_unusual_gap(self) -> bool:
-        """End the gap between two steps, if there is one. Return whether it is charged to no step."""
-        seconds = self._gap_seconds
+        """End the gap between two steps, if there is one. Return whether time since the latest step is charged to none.
+
+        A log may have ended the gap before.
+        """
         self._end_gap()
-        return self._gap_seconds > seconds
+        return self._gap_seconds > 0.0
 
     def end_step(self) -> None:
         """End the step."""
