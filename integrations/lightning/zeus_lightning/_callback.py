@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from zeus_core.process.restore_registry import restore_registry
-
 from zeus_core.adapters import contained
 from zeus_core.adapters.result import show_result
 from zeus_core.events import Activity
@@ -18,6 +16,7 @@ from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.micro_batch.micro_batch_optimizer import checked_micro_batch
+from zeus_core.process.restore_registry import restore_registry
 from zeus_core.pytorch.batch_parts import tensors_in
 from zeus_core.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
 from zeus_core.training import TrainingEnergy, TrainingSummary

@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zeus_core.process.restore_registry import restore_registry
-
 from zeus_core.adapters import Patches, contained
 from zeus_core.events import Activity
 from zeus_core.mixed.pytorch.work_end import TrainingWork
+from zeus_core.process.restore_registry import restore_registry
 from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.training import TrainingEnergy
 from zeus_lightning._namespaces import Logger, Trainer
