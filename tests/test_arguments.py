@@ -133,7 +133,8 @@ def threads_end():
     before = threading.active_count()
     yield
     gc.collect()
-    assert threading.active_count() <= before + 20  # some end a little later
+    names = [thread.name for thread in threading.enumerate()]
+    assert len(names) <= before + 20, names  # some end a little later
 
 
 def test_random_calls_raise_our_errors_only(monkeypatch, tmp_path, threads_end):

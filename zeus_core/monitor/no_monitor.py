@@ -52,8 +52,9 @@ def training_monitor(
                 raise
             is_repeated = isinstance(error, NoDeviceError) and local_rank_of(os.environ)[0] > 0
             level = logging.INFO if is_repeated else logging.WARNING  # the first rank of the machine says it for all
-            _logger.log(level, "no energy is measured, and training goes on without it: %s", error)
-            return NoMonitor(str(error))
+            reason = str(error)  # a handler may keep what is logged: with the error, all that its callers hold
+            _logger.log(level, "no energy is measured, and training goes on without it: %s", reason)
+            return NoMonitor(reason)
     if strict and isinstance(monitor, NoMonitor):
         raise NoDeviceError(monitor.reason)
     return checked_monitor(monitor)
