@@ -5,8 +5,12 @@ Drivers do not report it, and it differs between products: 20 ms on V100, mostly
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from itertools import pairwise
+from statistics import fmean, median_low
+from threading import Event
+
+from zeus_core.ports.time_source import MonotonicTime, TimeSource
 
 _MAX_WATCH_SECONDS = 0.25  # two updates of the slowest known counter (100 ms); more would delay the first window
 _POLL_SECONDS = 0.001  # a twentieth of the shortest known period; a reading takes 0.05 ms or more
@@ -15,23 +19,30 @@ _NOMINAL_SECONDS = (0.01, 0.02, 0.025, 0.05, 0.1, 0.2)  # a measurement near one
 _NEAR_FRACTION = 0.15  # covers polling errors, and keeps 20 and 25 ms apart
 
 
-def watch_counter_period_seconds(read_counter_joules: Callable[[], float]) -> float | None:
+def watch_counter_period_seconds(
+    read_counter_joules: Callable[[], float], time_source: TimeSource | None = None
+) -> float | None:
     """Measure the time between two updates of a counter; None if it is not updated twice in a quarter of a second.
 
     Args:
         read_counter_joules: Reads the counter. Its errors are passed on.
+        time_source: Source of the times of the readings; real time by default.
     """
-    begin, latest_joules = time.monotonic(), read_counter_joules()
+    time_source = time_source or MonotonicTime()
+    begin, latest_joules = time_source.now(), read_counter_joules()
     updates_at: list[float] = []
-    while len(updates_at) < _ENOUGH_UPDATES and time.monotonic() - begin < _MAX_WATCH_SECONDS:
-        time.sleep(_POLL_SECONDS)
+    while len(updates_at) < _ENOUGH_UPDATES and time_source.now() - begin < _MAX_WATCH_SECONDS:
+        time_source.wait(Event(), _POLL_SECONDS)
         counter_joules = read_counter_joules()
         if counter_joules != latest_joules:
             latest_joules = counter_joules
-            updates_at.append(time.monotonic())
+            updates_at.append(time_source.now())
     if len(updates_at) < 2:
         return None
-    return _nominal((updates_at[-1] - updates_at[0]) / (len(updates_at) - 1))
+    # A busy machine may let an update pass between two polls: an interval of two periods is none of one.
+    intervals_seconds = [later - earlier for earlier, later in pairwise(updates_at)]
+    most_seconds = 1.5 * median_low(intervals_seconds)
+    return _nominal(fmean(seconds for seconds in intervals_seconds if seconds < most_seconds))
 
 
 def _nominal(seconds: float) -> float:
