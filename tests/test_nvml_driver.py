@@ -254,6 +254,29 @@ class TestEnergy:
         assert -0.0051 <= min(late) <= -0.003
         assert 0.003 <= max(late) <= 0.0051
 
+    def test_a_counter_of_a_module_counts_its_rest_too(self, make_driver):
+        spec = DeviceSpec(limit_scopes="gpu and module", rest_of_module_watts=120.0, counter_period_seconds=0)
+        driver = make_driver(spec)
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        driver[0].set_load(300.0)
+        driver.set_clock(begin := time.monotonic() + 1)
+        first = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        driver.set_clock(begin + 10)
+        assert pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) - first == pytest.approx(4_200_000, abs=2)
+        fields = pynvml.nvmlDeviceGetFieldValues(handle, [(186, 0), (186, 1), (186, 2)])
+        assert [field.nvmlReturn for field in fields] == [0, 0, 3]
+        assert [field.value.uiVal for field in fields[:2]] == [300_000, 420_000]
+
+    def test_a_sensor_shows_too_much_and_spikes(self, driver, handle):
+        def read() -> list[int]:
+            return [pynvml.nvmlDeviceGetPowerUsage(handle) for _ in range(4)]
+
+        driver[0].spike_power(9000.0, times=2, every=2)
+        assert read() == [75_000, 9_000_000, 75_000, 9_000_000]
+        driver[0].scale_power(10.0)
+        assert read() == [750_000] * 4
+
     def test_a_counter_that_loses_energy_goes_on_from_where_it_stood(self, make_driver):
         driver = make_driver(DeviceSpec(counter_period_seconds=0))
         pynvml.nvmlInit()

@@ -163,10 +163,10 @@ class NvmlDevice:
             self._file.state, self.index, moment_nanoseconds
         )
         offset: int = self._record.counter_offset_picojoules
-        return max(0, self.true_energy_picojoules_until(counted_until) + offset) // 10**9
+        return max(0, self._module_picojoules_until(counted_until) + offset) // 10**9
 
     def stick_counter(self, since_seconds: float | None = None) -> None:
-        """Let the counter stand still from a moment on. None: now."""
+        """Let the counter stand still from a moment on, for good unless it is released. None: now."""
         self._write(counter_stuck_nanoseconds=self._moment(since_seconds))
 
     def release_counter(self) -> None:
@@ -183,7 +183,7 @@ class NvmlDevice:
     def reset_counter(self, to_joules: float = 0.0) -> None:
         """Let the counter start again at a value, as after a reload of the driver."""
         now = self._file.now_nanoseconds
-        offset = picojoules(to_joules) - self.true_energy_picojoules_until(now)
+        offset = picojoules(to_joules) - self._module_picojoules_until(now)
         self._write(counter_offset_picojoules=offset)
 
     def shift_counter(self, by_joules: float) -> None:
@@ -197,6 +197,23 @@ class NvmlDevice:
     def remove_instant_power(self) -> None:
         """Take the fields of average and instant power away."""
         self._write(has_instant_power=False)
+
+    # Its power sensor
+
+    def scale_power(self, gain: float) -> None:
+        """Let every reading of the power show so many times what is drawn. The counter stays right."""
+        self._write(power_gain_permille=round(1000 * gain))
+
+    def spike_power(self, watts: float, times: int | None = 1, every: int = 1) -> None:
+        """Let readings of the power show garbage.
+
+        Args:
+            watts: What they show.
+            times: How many readings; None: without an end. 0 ends it.
+            every: One in so many, the first after so many.
+        """
+        left = FOREVER if times is None else times
+        self._write(spike_milliwatts=milliwatts(watts), spike_every=every, spikes_left=left, power_readings=0)
 
     # Its settings
 
@@ -320,6 +337,11 @@ class NvmlDevice:
 
     def _set_limit(self, limit_milliwatts: int, cap_milliwatts: int) -> None:
         self._file.library.zeus_test_nvml_set_limit(self._file.state, self.index, limit_milliwatts, cap_milliwatts)
+
+    def _module_picojoules_until(self, moment_nanoseconds: int) -> int:
+        """What the counter counts: the GPU, and the rest of its module."""
+        rest: int = self._record.rest_of_module_milliwatts * (moment_nanoseconds - self._record.start_nanoseconds)
+        return self.true_energy_picojoules_until(moment_nanoseconds) + rest
 
     def _moment(self, seconds: float | None) -> int:
         return self._file.now_nanoseconds if seconds is None else nanoseconds(seconds)

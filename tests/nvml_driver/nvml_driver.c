@@ -123,6 +123,13 @@ typedef struct {
     int64_t counter_age_nanoseconds;    /* an update shows the energy of so much earlier */
     int64_t counter_stuck_nanoseconds;
     int64_t counter_offset_picojoules;
+    int64_t start_nanoseconds;
+    int64_t rest_of_module_milliwatts; /* since the start, counted with the GPU; no reading of the GPU's power shows it */
+    uint32_t power_gain_permille; /* of the sensor: what it shows of what is drawn */
+    uint32_t spike_milliwatts; /* what readings of the power show that are spikes */
+    uint32_t spike_every; /* every so many readings one is */
+    int32_t spikes_left; /* FOREVER: without an end */
+    uint32_t power_readings; /* since spikes were asked for */
     uint32_t limit_step_milliwatts; /* a limit is rounded to a multiple of it, unless it is 0 */
     uint32_t limit_floor_milliwatts; /* a lower limit is raised to it without an error */
     uint32_t limit_offset_milliwatts; /* so much less than requested is taken */
@@ -329,6 +336,7 @@ static int64_t counted_until(const Device *device, int64_t moment) {
 static int64_t counter_millijoules(const Device *device, int64_t moment) {
     moment = counted_until(device, moment);
     int64_t energy = energy_until(device, moment) + device->counter_offset_picojoules;
+    energy += device->rest_of_module_milliwatts * (moment - device->start_nanoseconds);
     return energy < 0 ? 0 : energy / PICOJOULES_PER_MILLIJOULE;
 }
 
@@ -343,6 +351,7 @@ static void begin_regime(Device *device, const Regime *script, int64_t now) {
     regime.begin_nanoseconds = now;
     regime.begin_picojoules = device->regime_count == 0 ? 0 : energy_until(device, now);
     regime.cap_milliwatts = device->follows_limit ? enforced_limit(device) : INT64_MAX;
+    if (device->regime_count == 0) device->start_nanoseconds = now;
     device->regimes[device->regime_count % MAX_REGIMES] = regime;
     __atomic_add_fetch(&device->regime_count, 1, __ATOMIC_RELEASE);
 }
@@ -698,8 +707,17 @@ int nvmlDeviceGetTotalEnergyConsumption(Handle handle, unsigned long long *milli
     GPU_CALL(0, put_energy(device, millijoules, call.now));
 }
 
+/* What the sensor shows for a power: each call is a reading. */
+static int64_t shown_power(Device *device, int64_t milliwatts) {
+    if (device->spikes_left != 0 && ++device->power_readings % device->spike_every == 0) {
+        if (device->spikes_left != FOREVER) device->spikes_left--;
+        return device->spike_milliwatts;
+    }
+    return milliwatts * device->power_gain_permille / 1000;
+}
+
 int nvmlDeviceGetPowerUsage(Handle handle, unsigned *milliwatts) {
-    GPU_CALL(0, put(milliwatts, average_power(device, call.now)));
+    GPU_CALL(0, put(milliwatts, shown_power(device, average_power(device, call.now))));
 }
 
 enum {
@@ -725,9 +743,12 @@ typedef struct {
     } value;
 } FieldValue;
 
-static int put_power_field(const Device *device, FieldValue *field, int64_t milliwatts) {
+static int put_power_field(Device *device, FieldValue *field, int64_t milliwatts) {
     field->value_type = TYPE_UNSIGNED_INT;
-    field->value.unsigned_int = (unsigned)milliwatts;
+    if (field->scope_id != SCOPE_GPU && (field->scope_id != SCOPE_MODULE || device->limit_scopes == BOARD_ALONE))
+        return NOT_SUPPORTED;
+    int64_t rest_milliwatts = field->scope_id == SCOPE_MODULE ? device->rest_of_module_milliwatts : 0;
+    field->value.unsigned_int = (unsigned)shown_power(device, milliwatts + rest_milliwatts);
     return device->has_instant_power ? SUCCESS : (int)device->missing_field_code;
 }
 
@@ -743,7 +764,7 @@ static int put_limit_field(const Device *device, FieldValue *field, uint32_t of_
     return (field->scope_id == SCOPE_GPU ? has_gpu : has_module) ? SUCCESS : NOT_SUPPORTED;
 }
 
-static int put_field(const Device *device, FieldValue *field, int64_t now) {
+static int put_field(Device *device, FieldValue *field, int64_t now) {
     field->timestamp_microseconds = now / 1000;
     switch (field->field_id) {
     case FIELD_ENERGY:
@@ -768,7 +789,7 @@ static int put_field(const Device *device, FieldValue *field, int64_t now) {
     }
 }
 
-static int put_fields(const Device *device, int count, FieldValue *fields, int64_t now) {
+static int put_fields(Device *device, int count, FieldValue *fields, int64_t now) {
     for (int i = 0; i < count; i++) fields[i].code = put_field(device, &fields[i], now);
     return count > 0 ? SUCCESS : INVALID_ARGUMENT;
 }

@@ -32,6 +32,7 @@ class DeviceSpec:
         limit_scopes: What they limit: "board"; "gpu and module", as on boards with a CPU in the module, where functions
             without a scope mean the module; or "module" alone.
         module_limit_watts: The limit of the module.
+        rest_of_module_watts: What the rest of the module draws, which the energy counter counts too.
         follows_limit: Whether the device draws no more than the enforced limit.
         idle_watts: Power before the first load.
         has_energy_counter: Volta and later have one.
@@ -43,6 +44,7 @@ class DeviceSpec:
         counter_age_seconds: How much earlier than an update the energy is that it shows.
         has_instant_power: Whether the fields 185 and 186 exist.
         missing_field_code: The code of these fields if not: 3 (not supported), or 2 as of some older drivers.
+        power_gain: What the power sensor shows, of what is drawn.
         power_average_seconds: Time that `nvmlDeviceGetPowerUsage` averages over; 0 for none.
         sm_clocks_mhz: Highest first; the device runs at the highest one it may. Empty: no clock can be locked.
         memory_clocks_mhz: Highest first.
@@ -66,6 +68,7 @@ class DeviceSpec:
     has_power_limit: bool = True
     limit_scopes: str = "board"
     module_limit_watts: float = 900.0
+    rest_of_module_watts: float = 0.0
     follows_limit: bool = True
     idle_watts: float = 75.0
     has_energy_counter: bool = True
@@ -77,6 +80,7 @@ class DeviceSpec:
     counter_age_seconds: float = 0.0
     has_instant_power: bool = True
     missing_field_code: int = 3
+    power_gain: float = 1.0
     power_average_seconds: float = 1.0
     sm_clocks_mhz: Sequence[int] = tuple(range(1980, 330, -15))
     memory_clocks_mhz: Sequence[int] = (3201, 1593)
@@ -111,6 +115,8 @@ def fill_record(record: DeviceRecord, index: int, spec: DeviceSpec) -> None:
         setattr(record, name, getattr(spec, name))
     record.limit_scopes = ("board", "gpu and module", "module").index(spec.limit_scopes)
     record.module_limit_milliwatts = milliwatts(spec.module_limit_watts)
+    record.rest_of_module_milliwatts = milliwatts(spec.rest_of_module_watts)
+    record.power_gain_permille = round(1000 * spec.power_gain)
     record.lowest_limit_milliwatts = milliwatts(spec.lowest_limit_watts)
     record.highest_limit_milliwatts = milliwatts(spec.highest_limit_watts)
     record.default_limit_milliwatts = milliwatts(default_watts)
