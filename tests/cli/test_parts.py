@@ -42,16 +42,17 @@ def test_cpus_and_their_memory_are_measured_where_they_can_be(make_driver, monke
     rapl = FakeRapl(tmp_path)
     package = rapl.add_package(0)
     dram = rapl.add_zone("dram", within=package)
-    rapl.add_package(1)
+    idle = rapl.add_package(1)
     meter = open_meter(None, discover_cpus(rapl.root))
     meter.begin()
     rapl.add_energy(package, 5_000_000)
     rapl.add_energy(dram, 1_000_000)
+    rapl.add_energy(idle, 500_000)
     devices = meter.end().devices
     assert [device.label for device in devices] == ["GPU 0", "CPU 0", "CPU 1", "DRAM 0"]
     assert list(meter.names) == list(devices)
     assert list(meter.names.values()) == ["NVIDIA H200", "package-0", "package-1", "of package-0"]
-    assert [energy.energy_joules for energy in devices.values()][1:] == [5.0, 0.0, 1.0]
+    assert [energy.energy_joules for energy in devices.values()][1:] == [5.0, 0.5, 1.0]
     assert [energy.method for energy in devices.values()][1:] == ["counted"] * 3
     assert meter.notes == ()
 

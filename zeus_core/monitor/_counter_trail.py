@@ -4,6 +4,11 @@ A window reads the counter at its edges only, and the counter may fail in betwee
 answer. Other windows and threads may have seen it. So each reading is compared with the one before it, of any window,
 and the findings are kept in the updates that the edges refer to.
 
+A counter without an update for longer than its period may have stopped for good: the energy since is that of the
+power readings; see `GpuEdge.still_from`. Where nobody has read the counter for some periods, and it shows less than the
+power at both ends of that time, it may have stopped at any moment of it: its update is doubtful, and it has stopped if
+no other follows within a period.
+
 A counter that stood still or did not answer is trusted again if it has caught up: it then shows an energy that is
 possible, and most of what the power readings say. Otherwise the energy from its latest good update to the next is
 estimated, and with it all windows that span it; see `CounterUpdate.breaks`.
@@ -14,7 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from zeus_core.monitor.reading import Breaks, CounterUpdate, GpuEdge
+from zeus_core.monitor._integral import next_sums
+from zeus_core.monitor.reading import Breaks, CounterUpdate, GpuEdge, PowerSums
 
 _LATE_UPDATE = 1.05  # periods; updates of real counters come with a jitter of a few milliseconds
 _STUCK_PERIODS = 4  # a counter without an update for longer is stuck; a driver may skip one update, not three
@@ -36,6 +42,7 @@ class CounterTrail:
 
     def __init__(self, period_seconds: float, peak_watts: float, now: Callable[[], float]) -> None:
         self._period_seconds = period_seconds
+        self._late_seconds = _LATE_UPDATE * period_seconds
         self._stuck_seconds = _STUCK_PERIODS * period_seconds
         # The same for every window, so that it is logged once.
         self._stood_still = f"the energy counter stood still for more than {self._stuck_seconds:.3g} s"
@@ -45,7 +52,7 @@ class CounterTrail:
         self._latest: GpuEdge | None = None
 
     def follow(self, at: float, counter_joules: float, power_watts: float | None) -> GpuEdge:
-        """Take in a reading that has just been taken.
+        """Compare a reading that has just been taken with the one before.
 
         Args:
             at: When the counter was asked.
@@ -53,7 +60,7 @@ class CounterTrail:
             power_watts: The power; None if it could not be read.
         """
         latest = self._latest
-        fault, held_joules = None, 0.0
+        fault, held_joules, still_from, sums = None, 0.0, None, None
         if latest is None or latest.update is None:
             after = at - self._period_seconds
             update = CounterUpdate(counter_joules, counter_joules, after, self._now(), _NO_BREAKS)
@@ -61,16 +68,21 @@ class CounterTrail:
             return GpuEdge(at, counter_joules, power_watts, latest.fault, latest.update, at, latest.held_joules)
         elif counter_joules == latest.update.counter_joules:
             update, held_joules = latest.update, _held_joules(latest, at)
-            if at - update.until > self._stuck_seconds:
-                fault = self._stood_still
+            if at - update.until > self._late_seconds:
+                still_from, sums = self._still(latest, at, power_watts)
+                if update.doubtful_since is not None:
+                    update.after, update.has_stopped = update.doubtful_since, True
+                if at - update.until > self._stuck_seconds:
+                    fault = self._stood_still
         else:
-            update = self._updated(latest, latest.update, at, counter_joules)
-        edge: GpuEdge = _new_tuple(GpuEdge, (at, counter_joules, power_watts, fault, update, at, held_joules, None))
+            update = self._updated(latest, latest.update, at, counter_joules, power_watts)
+        fields = (at, counter_joules, power_watts, fault, update, at, held_joules, sums, still_from)
+        edge: GpuEdge = _new_tuple(GpuEdge, fields)
         self._latest = edge
         return edge
 
     def fail(self, at: float, fault: str, power_watts: float | None) -> GpuEdge:
-        """Take in that the counter could not be read."""
+        """Note that the counter could not be read."""
         latest = self._latest
         if latest is None or latest.update is None:  # energy is counted from here on, once the counter has a value
             update = CounterUpdate(0.0, math.nan, at, at, _NO_BREAKS)
@@ -79,11 +91,24 @@ class CounterTrail:
             return GpuEdge(at, None, power_watts, fault)
         else:
             watts = latest.power_watts if power_watts is None else power_watts
-            edge = GpuEdge(at, None, watts, fault, latest.update, latest.seen_at, _held_joules(latest, at))
+            still_from, sums = self._still(latest, at, power_watts)
+            held_joules = _held_joules(latest, at)
+            edge = GpuEdge(at, None, watts, fault, latest.update, latest.seen_at, held_joules, sums, still_from)
         self._latest = edge
         return edge
 
-    def _updated(self, latest: GpuEdge, last: CounterUpdate, at: float, counter_joules: float) -> CounterUpdate:
+    def _still(self, latest: GpuEdge, at: float, power_watts: float | None) -> tuple[GpuEdge, PowerSums | None]:
+        """Add a power to the sums since the counter was last seen to work; None if one of the powers is missing."""
+        start = latest.still_from
+        if start is None:
+            start, latest = latest, latest._replace(sums=PowerSums())
+        if power_watts is None or latest.power_watts is None or latest.sums is None:
+            return start, None
+        return start, next_sums(latest, at, power_watts, self._peak_watts)
+
+    def _updated(
+        self, latest: GpuEdge, last: CounterUpdate, at: float, counter_joules: float, power_watts: float | None
+    ) -> CounterUpdate:
         """Make the update that a new value shows, and complete the last one by it."""
         shown_joules, seen_at = counter_joules - last.counter_joules, latest.seen_at
         # Readings that come close together tell when the counter was updated.
@@ -97,7 +122,12 @@ class CounterTrail:
             last.after = max(last.after, seen_at - _LATE_UPDATE * self._period_seconds)
         last.next_until = until
         last.next_joules = joules = last.joules + shown_joules  # last, because another thread looks at it first
-        return CounterUpdate(joules, counter_joules, after, until, last.breaks)
+        update = CounterUpdate(joules, counter_joules, after, until, last.breaks)
+        unseen_seconds = at - seen_at - self._period_seconds
+        least_joules = min(power_watts or 0.0, latest.power_watts or 0.0) * unseen_seconds
+        if unseen_seconds > self._period_seconds and shown_joules < _CAUGHT_UP * least_joules:
+            update.doubtful_since = seen_at
+        return update
 
     def _after_trouble(
         self,

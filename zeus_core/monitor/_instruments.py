@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -11,9 +12,9 @@ from pathlib import Path
 from zeus_core.device import Cpu, Gpu
 from zeus_core.errors import DriverFaultError
 from zeus_core.measurement import Device, Measurement
-from zeus_core.monitor.counted_energy import dram_energy, package_energy
+from zeus_core.monitor.counted_energy import rapl_energy
 from zeus_core.monitor.meter import Meter, make_meter
-from zeus_core.monitor.reading import GpuEdge, Reading, read_cpu
+from zeus_core.monitor.reading import CpuMeter, GpuEdge, Reading
 from zeus_core.ports import TimeSource
 from zeus_core.process.deadline import CALL_SECONDS, SET_UP_SECONDS, is_in_hook, outside_of_hooks
 from zeus_core.process.parallel import ParallelCalls
@@ -21,6 +22,8 @@ from zeus_core.process.sampler import Sampler
 
 _PRECISE_PERIOD_SECONDS = 0.004  # trades CPU time (3 to 10 % of a core) for knowing when a counter was updated
 _SAMPLING_PERIOD_SECONDS = 0.05  # trades CPU time for power changes that are seen late, without a counter
+_WATCHING_PERIOD_SECONDS = 0.1  # of counters, which may stop: the usual time between two updates
+_LOOK_PERIODS = 1.1  # of a counter, and its updates come with a jitter
 
 
 class Instruments:
@@ -40,10 +43,12 @@ class Instruments:
         self, gpus: Mapping[int, Gpu], cpus: Mapping[int, Cpu], time_source: TimeSource, precise: bool
     ) -> None:
         self._time_source = time_source
+        self._gpus = list(gpus.values())
         self._cpus = list(cpus.values())
+        self._cpu_meters = [CpuMeter(cpu, time_source) for cpu in self._cpus]
         self._together = ParallelCalls()
         with outside_of_hooks():
-            self._meters = self._make_meters(list(gpus.values()), precise)
+            self._meters = self._make_meters(self._gpus, precise)
             self._read_gpus = [meter.read for meter in self._meters]
             self._energy_between = [meter.between for meter in self._meters]
             self._read_within(SET_UP_SECONDS)  # tells whether calls are slow, before it matters
@@ -54,15 +59,19 @@ class Instruments:
             *(package._replace(kind="dram") for package in packages if cpus[package.index].has_dram),
         )
         """All measured devices, in the order of a measurement."""
-        self._samples_always = precise
-        sampled = [meter.read for meter in self._meters if meter.needs_sampling]
-        period_seconds = _PRECISE_PERIOD_SECONDS if precise else _SAMPLING_PERIOD_SECONDS
-        sample = _sampling(sampled, has_deadline=not precise)
-        self._sampler = Sampler(sample, period_seconds, _uneven_wait()) if sampled else None
-        if self._sampler is not None:
-            weakref.finalize(self, self._sampler.stop)
-            if precise:
-                self._sampler.start()
+        self._samples_always = self._is_open = precise
+        self._was_used = False
+        is_sampled = any(meter.needs_sampling for meter in self._meters)
+        usual_seconds = _SAMPLING_PERIOD_SECONDS if is_sampled else _WATCHING_PERIOD_SECONDS
+        period_seconds = _PRECISE_PERIOD_SECONDS if precise else usual_seconds
+        self._sample_gpus = _sampling(self._read_gpus, has_deadline=not precise)
+        self._samples = itertools.count()
+        self._samples_per_cpu_read = round(_WATCHING_PERIOD_SECONDS / period_seconds)
+        sample = weakref.WeakMethod(self._sample)  # the thread does not keep the instruments alive
+        self._sampler = Sampler(lambda: (method := sample()) and method(), period_seconds, _uneven_wait())
+        weakref.finalize(self, self._sampler.stop)
+        if precise:
+            self._sampler.start()
 
     def _make_meters(self, gpus: list[Gpu], precise: bool) -> list[Meter]:
         """Make all meters at the same time, because each looks at its GPU for a moment."""
@@ -88,7 +97,7 @@ class Instruments:
         """Read all devices, close together. Never raises."""
         at = self._time_source.now()
         gpus = self._read_within(CALL_SECONDS) if is_in_hook() else self._together.call(self._read_gpus)
-        return Reading(at, gpus, [read_cpu(cpu) for cpu in self._cpus] if self._cpus else [])
+        return Reading(at, gpus, [meter.read() for meter in self._cpu_meters])
 
     def _read_within(self, seconds: float) -> list[GpuEdge]:
         """Read the GPUs beside this thread, which must go on: a GPU that has not answered after so long is a fault."""
@@ -103,20 +112,52 @@ class Instruments:
         edges_of_gpus = zip(self._energy_between, begin.gpus, end.gpus, strict=True)
         energies = [energy_between(first, last, seconds) for energy_between, first, last in edges_of_gpus]
         if self._cpus:
-            edges = list(zip(self._cpus, begin.cpus, end.cpus, strict=True))
-            energies += [package_energy(first, last, seconds) for _, first, last in edges]
-            energies += [dram_energy(first, last, seconds) for cpu, first, last in edges if cpu.has_dram]
+            pairs = [(first, last, first.fault or last.fault) for first, last in zip(begin.cpus, end.cpus, strict=True)]
+            energies += [rapl_energy(first.package, last.package, fault, seconds) for first, last, fault in pairs]
+            energies += [
+                rapl_energy(first.dram, last.dram, fault, seconds)
+                for cpu, (first, last, fault) in zip(self._cpus, pairs, strict=True)
+                if cpu.has_dram
+            ]
         return Measurement(seconds, dict(zip(self.devices, energies, strict=True)))
 
+    def read_last(self) -> Reading:
+        """Read all devices at the end of a window. Never raises.
+
+        A counter that may have stopped within it is looked at once more: one that works is updated within a period.
+        """
+        reading = self.read()
+        doubtful = [
+            gpu.energy_counter_period_seconds
+            for gpu, edge in zip(self._gpus, reading.gpus, strict=True)
+            if edge.update is not None and edge.update.doubtful_since is not None and edge.fault is None
+        ]
+        if doubtful and not is_in_hook():
+            self._time_source.wait(threading.Event(), _LOOK_PERIODS * max(doubtful))
+            self.read()
+        return reading
+
     def begin_sampling(self) -> None:
-        """Begin sampling where it is needed: a window is about to be opened."""
-        if self._sampler is not None:
+        """Begin sampling: a window has been opened."""
+        self._is_open = self._was_used = True
+        if not self._sampler.is_running:
             self._sampler.start()
 
     def end_sampling(self) -> None:
-        """End sampling: the last window was closed."""
-        if self._sampler is not None and not self._samples_always:
+        """End sampling, unless a window is opened soon: the last one was closed."""
+        self._is_open = self._samples_always
+
+    def _sample(self) -> None:
+        if not (self._is_open or self._was_used):
             self._sampler.stop()
+            if self._was_used:  # by another thread, meanwhile
+                self._sampler.start()
+            return
+        self._was_used = False
+        self._sample_gpus()
+        if next(self._samples) % self._samples_per_cpu_read == 0:
+            for meter in self._cpu_meters:
+                meter.read()
 
 
 def _sampling(reads: list[Callable[[], GpuEdge]], has_deadline: bool) -> Callable[[], object]:

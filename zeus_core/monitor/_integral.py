@@ -21,6 +21,8 @@ _UNSEEN_FRACTION = 0.02
 # or the interpreter was busy.
 _MAX_GAP_SECONDS = 0.2
 
+_MOST_UNSURE = 0.5  # of an energy that impossible readings left unknown in part; beyond, it counts as lost
+
 
 def next_sums(last: GpuEdge | None, at: float, power_watts: float, peak_watts: float) -> PowerSums:
     """Add a sample to the sums of the one before.
@@ -47,7 +49,33 @@ def next_sums(last: GpuEdge | None, at: float, power_watts: float, peak_watts: f
         sums.delay_joules + change_watts * seconds,
         sums.squares + late_joules * late_joules,
         sums.unseen_joules + unseen_joules,
+        sums.dropped,
     )
+
+
+def bridging_sums(last: GpuEdge | None, at: float, good_at: float, peak_watts: float) -> tuple[float, PowerSums] | None:
+    """Bridge a sample that was dropped: hold the one before, while the GPU may have drawn anything.
+
+    Args:
+        last: The sample before; None if there is none.
+        at: When the sample was taken.
+        good_at: When the latest good one was.
+        peak_watts: The most the GPU can draw.
+
+    Returns:
+        The power and the sums; None if too many samples in a row were dropped.
+    """
+    if last is None or last.power_watts is None or last.sums is None:
+        return peak_watts / 2, PowerSums(dropped=1)
+    if at - good_at <= _MAX_GAP_SECONDS:
+        watts, unseen_seconds = last.power_watts, at - last.at
+    elif last.at == good_at:  # nobody has sampled since: the first bad one
+        watts, unseen_seconds = peak_watts / 2, _MAX_GAP_SECONDS
+    else:
+        return None
+    sums = next_sums(last, at, watts, peak_watts)
+    unseen_joules = sums.unseen_joules + max(watts, peak_watts - watts) * unseen_seconds
+    return watts, sums._replace(unseen_joules=unseen_joules, dropped=sums.dropped + 1)
 
 
 def integrated_energy(
@@ -77,10 +105,12 @@ def integrated_energy(
     min_joules = max(energy_joules - reach_joules - end_watts * recent_seconds, 0.0)
     max_joules = energy_joules + reach_joules + max(peak_watts - end_watts, 0.0) * recent_seconds
     max_joules = min(max_joules, peak_watts * seconds)
-    min_joules = min(min_joules, max_joules)
-    energy_joules = min(max(energy_joules, min_joules), max_joules)
-    uncertainty_joules = max(max_joules - energy_joules, energy_joules - min_joules)
-    return DeviceEnergy(energy_joules, uncertainty_joules, "integrated")
+    likely_joules = min(max(energy_joules, 0.0), max_joules)
+    # Samples beyond the bound contradict it, and one of the two is wrong.
+    uncertainty_joules = max(max_joules - likely_joules, likely_joules - min_joules, energy_joules - likely_joules)
+    if last.dropped > first.dropped and uncertainty_joules > _MOST_UNSURE * likely_joules:
+        return DeviceEnergy.lost(f"{last.dropped - first.dropped} readings of the power were impossible")
+    return DeviceEnergy(likely_joules, uncertainty_joules, "integrated")
 
 
 def _spread(mean_watts: float, peak_watts: float) -> float:

@@ -18,9 +18,12 @@ the same.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+from zeus_core.device.rapl.rapl_keeper import RAPL_MAX_WATTS
 from zeus_core.measurement import DeviceEnergy
-from zeus_core.monitor.reading import CounterUpdate, CpuEdge, GpuEdge
+from zeus_core.monitor._integral import integrated_energy
+from zeus_core.monitor.reading import CounterUpdate, GpuEdge, PowerSums, RaplReading
 
 # Times its power limit, what a board may draw for milliseconds. Over a whole period of the counter it keeps the limit.
 TRANSIENTS = 1.1
@@ -32,6 +35,7 @@ _WHOLE_UPDATES = 0.02  # how far a difference of counters may be from a whole nu
 _STEADY_UNCERTAINTY = 0.45  # of one update
 _QUICK_CALL = 0.1  # periods; a call that takes longer moves its edge by more than a steady energy's uncertainty allows
 _MAX_RELATIVE_UNCERTAINTY = 0.5  # of an energy that a failed counter left unknown in part; beyond, it counts as lost
+_RAPL_MOVES_SECONDS = 0.01  # by steps of 61 microjoules; even memory at rest draws some tenths of a watt
 _RAPL_PERIOD_SECONDS = 0.001  # RAPL counters are updated about every millisecond (Intel SDM, volume 3B, 15.10)
 
 
@@ -41,7 +45,7 @@ def counted_energy(
     seconds: float,
     period_seconds: float,
     peak_watts: float,
-    has_instant_power: bool = True,
+    average_seconds: float = 0.0,
 ) -> DeviceEnergy:
     """Compute the energy of a GPU that has a counter, between two edges.
 
@@ -51,19 +55,24 @@ def counted_energy(
         seconds: The time between them.
         period_seconds: The time between two updates of the counter.
         peak_watts: The most the GPU can draw: its highest limit, and transients above it.
-        has_instant_power: Whether the edges' power is that of the moment, and not an average over a longer time.
+        average_seconds: The time over which the power readings are averaged.
     """
     first, last = begin.update, end.update
     if first is None or last is None:
         return DeviceEnergy.lost(begin.fault or end.fault or "the energy counter could not be read")
-    min_joules, max_joules = _possible(begin, end, first, last, seconds, period_seconds, peak_watts)
     fault = end.fault or begin.fault if last.breaks is first.breaks else last.breaks.because
+    if first.has_stopped or last.has_stopped:
+        fault = fault or "the energy counter has stopped, and nothing shows when"
+    if begin.still_from is end.still_from is not None and begin.sums is not None and end.sums is not None:
+        return _estimated(integrated_energy(begin, end, seconds, peak_watts, average_seconds), fault)
+    is_counted = last is not first and fault is None and begin.still_from is end.still_from is None
     slack_seconds = _QUICK_CALL * period_seconds
     is_quick = first.until - begin.at <= slack_seconds and last.until - end.at <= slack_seconds
-    may_be_steady = has_instant_power and is_quick and not fault
+    may_be_steady = average_seconds <= period_seconds and is_quick and is_counted
     likely_joules, uncertainty_joules = _likely(begin, end, seconds, period_seconds, may_be_steady)
     if likely_joules is None:
         return DeviceEnergy.lost(fault or "the energy counter was not updated, and the power could not be read")
+    min_joules, max_joules = _possible(begin, end, seconds, period_seconds, peak_watts, average_seconds)
     if likely_joules < min_joules:
         likely_joules = min_joules
     elif likely_joules > max_joules:
@@ -72,44 +81,47 @@ def counted_energy(
     reach_joules = lower_joules if lower_joules > higher_joules else higher_joules
     if reach_joules < uncertainty_joules:
         uncertainty_joules = reach_joules
-    if fault is not None and uncertainty_joules > _MAX_RELATIVE_UNCERTAINTY * likely_joules:
+    energy = DeviceEnergy(likely_joules, uncertainty_joules)
+    return energy if is_counted else _estimated(energy, fault)
+
+
+def _estimated(energy: DeviceEnergy, fault: str | None) -> DeviceEnergy:
+    """Return an energy as estimated; as lost if a fault has made it that unsure."""
+    unsure_joules = _MAX_RELATIVE_UNCERTAINTY * (energy.energy_joules or 0.0)
+    if fault is not None and (energy.uncertainty_joules or 0.0) > unsure_joules:
         return DeviceEnergy.lost(fault)
-    return DeviceEnergy(
-        likely_joules, uncertainty_joules, "counted" if last is not first and fault is None else "estimated"
-    )
+    return replace(energy, method="estimated")
 
 
-def package_energy(begin: CpuEdge, end: CpuEdge, elapsed_seconds: float) -> DeviceEnergy:
-    """Compute the energy of a CPU package between two edges."""
-    return _rapl_energy(begin.package_joules, end.package_joules, begin.fault or end.fault, elapsed_seconds)
-
-
-def dram_energy(begin: CpuEdge, end: CpuEdge, elapsed_seconds: float) -> DeviceEnergy:
-    """Compute the energy of the DRAM of a CPU package between two edges."""
-    return _rapl_energy(begin.dram_joules, end.dram_joules, begin.fault or end.fault, elapsed_seconds)
-
-
-def _rapl_energy(begin: float | None, end: float | None, fault: str | None, elapsed_seconds: float) -> DeviceEnergy:
+def rapl_energy(
+    begin: RaplReading | None, end: RaplReading | None, fault: str | None, elapsed_seconds: float
+) -> DeviceEnergy:
+    """Compute the energy of a CPU package, or of its memory, between two readings; `fault` says why one is missing."""
     if begin is None or end is None:
         return DeviceEnergy.lost(fault or "the counter could not be read")
-    energy_joules = end - begin
+    energy_joules = end.joules - begin.joules
+    if energy_joules == 0 and elapsed_seconds > _RAPL_MOVES_SECONDS:
+        return DeviceEnergy.lost("the RAPL counter stood still")
+    if energy_joules == 0:
+        return DeviceEnergy(0.0, RAPL_MAX_WATTS * elapsed_seconds, "estimated")
     # At each edge, up to one period at the mean power.
     edges_joules = 2 * energy_joules * _RAPL_PERIOD_SECONDS / max(elapsed_seconds, _RAPL_PERIOD_SECONDS)
-    return DeviceEnergy(energy_joules, edges_joules)
+    still_seconds = end.still_seconds - begin.still_seconds
+    if still_seconds <= 0:
+        return DeviceEnergy(energy_joules, edges_joules)
+    off_joules = edges_joules + RAPL_MAX_WATTS * still_seconds
+    return _estimated(DeviceEnergy(energy_joules, off_joules), "the RAPL counter stood still for a while")
 
 
 def _possible(
-    begin: GpuEdge,
-    end: GpuEdge,
-    first: CounterUpdate,
-    last: CounterUpdate,
-    seconds: float,
-    period_seconds: float,
-    peak_watts: float,
+    begin: GpuEdge, end: GpuEdge, seconds: float, period_seconds: float, peak_watts: float, average_seconds: float
 ) -> tuple[float, float]:
     """Compute the least and the most energy between two edges."""
-    begin_min, begin_max = _bounds(begin, first, peak_watts, period_seconds)
-    end_min, end_max = _bounds(end, last, peak_watts, period_seconds)
+    first, last = begin.update, end.update
+    assert first is not None
+    assert last is not None
+    begin_min, begin_max = _bounds(begin, first, peak_watts, period_seconds, average_seconds)
+    end_min, end_max = _bounds(end, last, peak_watts, period_seconds, average_seconds)
     min_joules, max_joules = end_min - begin_max, end_max - begin_min
     if last.breaks is not first.breaks:
         min_joules -= last.breaks.excess_joules - first.breaks.excess_joules
@@ -118,17 +130,26 @@ def _possible(
         max_joules = peak_watts * seconds
     if min_joules < 0:
         min_joules = 0.0
-    return (min_joules if min_joules < max_joules else max_joules), max_joules
+    # A counter beyond what the board can draw contradicts that, and one of the two is wrong.
+    return (min_joules, max_joules) if min_joules < max_joules else (max_joules, min_joules)
 
 
-def _bounds(edge: GpuEdge, update: CounterUpdate, peak_watts: float, period_seconds: float) -> tuple[float, float]:
+def _bounds(
+    edge: GpuEdge, update: CounterUpdate, peak_watts: float, period_seconds: float, average_seconds: float
+) -> tuple[float, float]:
     """Compute the least and the most energy up to an edge; see the beginning of this module."""
-    at, after, joules = edge.at, update.after, update.joules
-    if edge.fault is None and at - period_seconds / TRANSIENTS > after:
+    at, after, joules, start = edge.at, update.after, update.joules, edge.still_from
+    if start is None and not update.has_stopped and at - period_seconds / TRANSIENTS > after:
         after = at - period_seconds / TRANSIENTS
     # The call that showed the update may have ended after the edge.
     min_joules = joules if update.until <= at else joules - peak_watts * (update.until - at)
     max_joules = joules + peak_watts * (at - after)
+    if start is not None and edge.sums is not None:  # the power tells more than the peak
+        since = integrated_energy(start._replace(sums=PowerSums()), edge, at - start.at, peak_watts, average_seconds)
+        start_min, start_max = _bounds(start, update, peak_watts, period_seconds, average_seconds)
+        joules, off_joules = since.energy_joules or 0.0, since.uncertainty_joules or 0.0
+        min_joules = max(min_joules, start_min + joules - off_joules)
+        max_joules = min(max_joules, start_max + joules + off_joules)
     next_joules = update.next_joules
     if next_joules is not None:
         if next_joules < max_joules:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
 from zeus_core.device import Gpu
 from zeus_core.device.retry import retried
-from zeus_core.errors import DeviceError, NotSupportedError, UsageError
+from zeus_core.errors import DeviceError, DriverFaultError, NotSupportedError, UsageError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor._counter_trail import CounterTrail
-from zeus_core.monitor._integral import integrated_energy, next_sums
+from zeus_core.monitor._integral import bridging_sums, integrated_energy, next_sums
 from zeus_core.monitor.counted_energy import TRANSIENTS, counted_energy
 from zeus_core.monitor.reading import GpuEdge
 from zeus_core.ports import TimeSource
 from zeus_core.process.lock import ProcessLock
+
+_logger = logging.getLogger(__name__)
 
 UNKNOWN_PEAK_WATTS = TRANSIENTS * 1000.0
 """No less than boards that do not tell draw; more only widens the stated intervals."""
@@ -53,11 +56,12 @@ class CountingMeter:
     def __init__(self, gpu: Gpu, time_source: TimeSource, needs_sampling: bool) -> None:
         self.needs_sampling = needs_sampling
         self._read_counter_joules = gpu.read_energy_counter_joules
-        self._read_power_watts = gpu.read_power_watts
+        power = PossiblePower(gpu)
+        self._read_power_watts = power.read_watts
         self._now = time_source.now
         self._period_seconds = gpu.energy_counter_period_seconds
-        self._peak_watts = peak_watts(gpu)
-        self._has_instant_power = gpu.power_average_seconds <= gpu.energy_counter_period_seconds
+        self._peak_watts = power.most_watts
+        self._average_seconds = gpu.power_average_seconds
         self._trail = CounterTrail(self._period_seconds, self._peak_watts, time_source.now)
         self._follow = self._trail.follow
 
@@ -86,7 +90,7 @@ class CountingMeter:
 
     def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
         """Compute the energy between two readings; see `counted_energy`."""
-        return counted_energy(begin, end, seconds, self._period_seconds, self._peak_watts, self._has_instant_power)
+        return counted_energy(begin, end, seconds, self._period_seconds, self._peak_watts, self._average_seconds)
 
 
 class PowerMeter:
@@ -102,8 +106,10 @@ class PowerMeter:
     def __init__(self, gpu: Gpu, time_source: TimeSource) -> None:
         self._gpu = gpu
         self._time_source = time_source
-        self._peak_watts = peak_watts(gpu)
+        self._power = PossiblePower(gpu)
+        self._peak_watts = self._power.most_watts
         self._last: GpuEdge | None = None
+        self._good_at = time_source.now()
         self._lock = ProcessLock()
 
     def read(self) -> GpuEdge:
@@ -111,11 +117,18 @@ class PowerMeter:
         with self._lock:  # samples of several threads must come in the order of time
             at = self._time_source.now()
             try:
-                power_watts = self._gpu.read_power_watts()
+                power_watts = self._power.read_watts()
             except NotSupportedError:
                 return GpuEdge(at, None, None)
+            except ImpossiblePowerError as error:
+                bridge = bridging_sums(self._last, at, self._good_at, self._peak_watts)
+                if bridge is None:
+                    return GpuEdge(at, None, None, str(error))
+                edge = self._last = GpuEdge(at, None, bridge[0], sums=bridge[1])
+                return edge
             except DeviceError as error:
                 return GpuEdge(at, None, None, str(error))
+            self._good_at = at
             sums = next_sums(self._last, at, power_watts, self._peak_watts)
             edge = self._last = GpuEdge(at, None, power_watts, sums=sums)
             return edge
@@ -153,6 +166,43 @@ def _has(read: Callable[[], float]) -> bool:
     except DeviceError:
         return True
     return True
+
+
+class ImpossiblePowerError(DriverFaultError):
+    """A sensor shows a power that the board cannot draw."""
+
+
+class PossiblePower:
+    """Reads the power of a GPU without what the board cannot draw: garbage of the sensor, or a wrong scale of it.
+
+    Args:
+        gpu: The GPU. The first such reading is logged.
+        most_watts: The most that the board can draw; that of `peak_watts` if None.
+    """
+
+    def __init__(self, gpu: Gpu, most_watts: float | None = None) -> None:
+        self.most_watts: float = peak_watts(gpu) if most_watts is None else most_watts
+        """The most that the board can draw."""
+        self._gpu = gpu
+        self._read_watts = gpu.read_power_watts
+        self._is_logged = False
+
+    def read_watts(self) -> float:
+        """Read the power.
+
+        Raises:
+            ImpossiblePowerError: It is more than the board can draw.
+            DeviceError: It cannot be read.
+        """
+        power_watts = self._read_watts()
+        if power_watts <= self.most_watts:
+            return power_watts
+        reason = f"the power sensor shows more than the {self.most_watts:.4g} W that the board can draw"
+        if not self._is_logged:
+            self._is_logged = True
+            gpu = f"{self._gpu.name} ({self._gpu.uuid})"
+            _logger.warning("%s: %s, %.4g W; such readings are dropped", gpu, reason, power_watts)
+        raise ImpossiblePowerError(reason)
 
 
 def peak_watts(gpu: Gpu) -> float:

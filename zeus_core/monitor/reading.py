@@ -6,6 +6,10 @@ from typing import NamedTuple
 
 from zeus_core.device import Cpu
 from zeus_core.errors import DeviceError
+from zeus_core.ports import TimeSource
+from zeus_core.process.lock import ProcessLock
+
+_STILL_SECONDS = 0.4  # a RAPL counter without an update for longer stands still, as a GPU's of 0.1 s does
 
 
 class Breaks(NamedTuple):
@@ -35,10 +39,14 @@ class CounterUpdate:
         breaks: The failures of the counter before.
         next_joules: The energy up to the next update; None until it is seen, and if the counter fails before.
         next_until: When the next update had happened.
+        doubtful_since: If the counter may have stopped with it unseen, the earliest moment of that.
+        has_stopped: Whether it did: no other update has followed within a period.
     """
 
     next_joules: float | None = None
     next_until: float = 0.0
+    doubtful_since: float | None = None
+    has_stopped: bool = False
 
     def __init__(self, joules: float, counter_joules: float, after: float, until: float, breaks: Breaks) -> None:
         self.joules = joules
@@ -57,6 +65,7 @@ class PowerSums(NamedTuple):
         delay_joules: Each change times the time between its two samples.
         squares: The square of the most that each change can be seen too late, in square joules.
         unseen_joules: The energy that the GPU may have drawn more, or less, between two samples.
+        dropped: How many samples were impossible, and are bridged.
     """
 
     energy_joules: float = 0.0
@@ -64,6 +73,7 @@ class PowerSums(NamedTuple):
     delay_joules: float = 0.0
     squares: float = 0.0
     unseen_joules: float = 0.0
+    dropped: int = 0
 
 
 class GpuEdge(NamedTuple):
@@ -77,7 +87,8 @@ class GpuEdge(NamedTuple):
         update: The counter's latest update; None if no counter was read yet.
         seen_at: When the counter was last seen at that update.
         held_joules: The power readings since that update, each times the time until the next.
-        sums: The sums over the samples; None if power is not sampled.
+        sums: The sums over the samples; None if power is not sampled. Of a counter, those since `still_from`.
+        still_from: The latest reading at which the counter was seen to work; None if it still does.
     """
 
     at: float
@@ -88,13 +99,35 @@ class GpuEdge(NamedTuple):
     seen_at: float = 0.0
     held_joules: float = 0.0
     sums: PowerSums | None = None
+    still_from: GpuEdge | None = None
+
+
+class RaplReading(NamedTuple):
+    """A RAPL counter at one moment.
+
+    Attributes:
+        joules: The counter.
+        moved_at: When it was first seen at this value.
+        still_before: The seconds in which it stood still before that, since it was read first.
+        still_seconds: The same up to this moment.
+    """
+
+    joules: float
+    moved_at: float
+    still_before: float = 0.0
+    still_seconds: float = 0.0
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether it stands still at this moment."""
+        return self.still_seconds > self.still_before
 
 
 class CpuEdge(NamedTuple):
     """Readings of one CPU package at one moment; `fault` says why there are none."""
 
-    package_joules: float | None
-    dram_joules: float | None
+    package: RaplReading | None
+    dram: RaplReading | None
     fault: str | None = None
 
 
@@ -111,9 +144,39 @@ class Reading(NamedTuple):
         return any(edge.fault is not None for edge in self.gpus)
 
 
-def read_cpu(cpu: Cpu) -> CpuEdge:
-    """Read the counters of a CPU package. A fault is part of the answer."""
-    try:
-        return CpuEdge(*cpu.read_energy_counters_joules())
-    except DeviceError as error:
-        return CpuEdge(None, None, str(error))
+class CpuMeter:
+    """Reads the counters of a CPU package, and finds those that stand still. Several threads may use it.
+
+    Args:
+        cpu: The package.
+        time_source: Source of the times of the readings.
+    """
+
+    def __init__(self, cpu: Cpu, time_source: TimeSource) -> None:
+        self._cpu = cpu
+        self._now = time_source.now
+        self._latest: CpuEdge | None = None
+        self._lock = ProcessLock()
+
+    def read(self) -> CpuEdge:
+        """Read the counters. A fault is part of the answer."""
+        with self._lock:  # readings of several threads must come in the order of time
+            at = self._now()
+            try:
+                package_joules, dram_joules = self._cpu.read_energy_counters_joules()
+            except DeviceError as error:
+                return CpuEdge(None, None, str(error))
+            before = self._latest or CpuEdge(None, None)
+            dram = None if dram_joules is None else _followed(before.dram, at, dram_joules)
+            edge = self._latest = CpuEdge(_followed(before.package, at, package_joules), dram)
+            return edge
+
+
+def _followed(before: RaplReading | None, at: float, joules: float) -> RaplReading:
+    """Make a reading of one counter, by the one before."""
+    if before is None:
+        return RaplReading(joules, at)
+    if joules != before.joules:
+        return RaplReading(joules, at, before.still_seconds, before.still_seconds)
+    seconds = at - before.moved_at
+    return before if seconds <= _STILL_SECONDS else before._replace(still_seconds=before.still_before + seconds)

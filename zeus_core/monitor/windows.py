@@ -180,7 +180,7 @@ class ZeusMonitor:
         if cancel:
             self._end_sampling()
             return Measurement(0.0, {})
-        measurement = self._instruments.between(window.begin, self._instruments.read())
+        measurement = self._instruments.between(window.begin, self._instruments.read_last())
         self._end_sampling()
         for energy in measurement.devices.values():  # cheaper than `measurement.lost_because` for each window
             if energy.lost_because is not None:

@@ -13,6 +13,9 @@ from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.process.sampler import Sampler
 from zeus_core.validate import checked_number
 
+RAPL_MAX_WATTS = 2000.0
+"""More than any zone draws: four times the power of the largest processors (500 W)."""
+
 
 class RaplKeeper:
     """Reads zones in the background, twice in the time in which the first of them could wrap around.
@@ -25,8 +28,8 @@ class RaplKeeper:
 
     Args:
         zones: The zones to read.
-        max_power_watts: More than any of the zones ever draws. The default is four times the power of the largest
-            processors (500 W), and a reading takes microseconds, so a generous value costs nothing.
+        max_power_watts: More than any of the zones ever draws. A reading takes microseconds, so a generous value costs
+            nothing.
         time_source: Paces the readings.
 
     Raises:
@@ -34,7 +37,7 @@ class RaplKeeper:
     """
 
     def __init__(
-        self, zones: Iterable[RaplZone], max_power_watts: float = 2000.0, time_source: TimeSource | None = None
+        self, zones: Iterable[RaplZone], max_power_watts: float = RAPL_MAX_WATTS, time_source: TimeSource | None = None
     ) -> None:
         wanted = "a power in watts above 0, such as 2000"
         checked_number("max_power_watts", max_power_watts, 0.0, math.inf, wanted, is_open=True)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import NamedTuple
 
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor.counted_energy import dram_energy, package_energy
-from zeus_core.monitor.reading import CpuEdge, Reading
+from zeus_core.monitor.counted_energy import rapl_energy
+from zeus_core.monitor.reading import RaplReading, Reading
 from zeus_core.training.activities.tally import Tally
 
 
 class _Moment(NamedTuple):
     at: float
-    edge: CpuEdge
+    counter: RaplReading
 
 
 class HostEnergy:
     """The energy of the CPU packages of a monitor, and of their memory, from one reading on.
 
-    Their counters go on while they cannot be read: a reading that fails costs nothing once another one succeeds.
+    Their counters go on while they cannot be read: a reading that fails costs nothing once another one succeeds. The
+    time since a counter stands still is lost.
 
     Args:
         monitor: Measures them.
@@ -31,10 +32,10 @@ class HostEnergy:
     def __init__(self, monitor: ZeusMonitor, cpu_indices: Collection[int], first: Reading) -> None:
         self._begin = first.at
         self._counters = [
-            _Counter(number, between, first.at)
+            _Counter(number, part, first.at)
             for number, (index, cpu) in enumerate(monitor.cpus.items())
             if index in cpu_indices
-            for between in ([package_energy, dram_energy] if cpu.has_dram else [package_energy])
+            for part in (("package", "dram") if cpu.has_dram else ("package",))
         ]
         self.until(first)
 
@@ -55,20 +56,22 @@ class HostEnergy:
 class _Counter:
     """The counter of a package or of its memory."""
 
-    def __init__(self, number: int, between: Callable[[CpuEdge, CpuEdge, float], DeviceEnergy], begin: float) -> None:
+    def __init__(self, number: int, part: str, begin: float) -> None:
         self._number = number
-        self._between = between
+        self._part = part
         self._begin = begin
         self._first: _Moment | None = None
         self._last: _Moment | None = None
 
     def until(self, reading: Reading) -> Tally:
-        edge = reading.cpus[self._number]
-        if edge.fault is None:
-            self._last = _Moment(reading.at, edge)
+        counter = getattr(reading.cpus[self._number], self._part)
+        if counter is not None and not counter.stands_still:
+            self._last = _Moment(reading.at, counter)
             self._first = self._first or self._last
-        if self._first is None or self._last is None:
+        if self._first is None or self._last is None or self._first is self._last:
             return Tally(lost_seconds=reading.at - self._begin)
         seconds = self._last.at - self._first.at
-        energy = self._between(self._first.edge, self._last.edge, seconds)
+        energy = rapl_energy(self._first.counter, self._last.counter, None, seconds)
+        if energy.energy_joules is None:
+            return Tally(lost_seconds=reading.at - self._begin)
         return Tally(seconds, energy, reading.at - self._begin - seconds)
