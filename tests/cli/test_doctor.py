@@ -225,13 +225,59 @@ def test_rights_are_of_no_use_where_the_gpu_has_nothing_to_set(make_driver):
         assert (check(denied, gpus).state, check(denied, gpus).fix) == ("missing", "sudo")
 
 
+class MovingRapl(FakeRapl):
+    """A tree whose counters move between two readings, except those of some zones."""
+
+    still: tuple[str, ...] = ()
+
+    def read_text(self, path):
+        if path.name == "energy_uj" and path.parent.name not in self.still:
+            self.add_energy(path.parent.name, 1000)
+        return super().read_text(path)
+
+
 def test_rapl_is_looked_for_where_it_is_mounted(on_nothing, tmp_path):
     rapl = FakeRapl(tmp_path)
     rapl.add_zone("dram", within=rapl.add_package(0))
     rapl.add_package(1)
     check = checks_of(on_nothing("doctor", "--json", "--rapl-root", rapl.root))["CPU energy"]
-    assert (check["state"], check["fix"]) == ("ok", None)
-    assert check["sentence"] == "2 CPU package(s) can be read, 1 of them with DRAM"
+    assert (check["state"], check["fix"]) == ("limited", None)
+    assert check["sentence"].startswith(
+        "2 CPU package(s) can be read, 1 of them with DRAM; CPU 0's counter stands still"
+    )
+
+
+def test_rapl_that_moves_is_well(tmp_path):
+    rapl = MovingRapl(tmp_path)
+    rapl.add_zone("dram", within=rapl.add_package(0))
+    check = check_rapl(rapl.root, rapl.read_text)
+    assert (check.state, check.sentence) == ("ok", "1 CPU package(s) can be read, 1 of them with DRAM")
+
+
+def test_memory_alone_that_stands_still_is_named(tmp_path):
+    rapl = MovingRapl(tmp_path)
+    rapl.still = (rapl.add_zone("dram", within=rapl.add_package(0)),)
+    check = check_rapl(rapl.root, rapl.read_text)
+    assert check.state == "limited"
+    assert "DRAM 0's counter stands still, and its energy is lost" in check.sentence
+    assert "CPU 0's" not in check.sentence
+
+
+def test_readings_that_cannot_be_are_remarked_on(on_driver):
+    program, _ = on_driver(
+        DeviceSpec(has_energy_counter=False, power_gain=20.0),
+        DeviceSpec(name="NVIDIA GH200 480GB", limit_scopes="gpu and module", rest_of_module_watts=100.0),
+        DeviceSpec(),
+    )
+    checks = checks_of(program("doctor", "--json"))
+    assert "shows 1500 W, more than the 770 W that the board can draw" in checks["GPU 0"]["sentence"]
+    assert "covers the whole module" in checks["GPU 1"]["sentence"]
+    assert "GPU 2" not in checks
+    first, second, third = json.loads(program("devices", "--json").stdout)["gpus"]
+    assert "1500 W" in first["remarks"][0]
+    assert "whole module" in second["remarks"][0]
+    assert (second["has_energy_counter"], third["remarks"]) == (False, [])
+    assert "GPU 0: the power sensor shows 1500 W" in program("devices").stdout
 
 
 def test_rapl_that_may_not_be_read_comes_with_the_command(tmp_path):

@@ -34,6 +34,7 @@ class GpuRow:
     has_energy_counter: bool
     lowest_sm_clock_mhz: int | None
     highest_sm_clock_mhz: int | None
+    remarks: list[str]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class CpuRow:
     index: int
     name: str
     has_dram: bool
+    remarks: list[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +68,9 @@ def execute(arguments: argparse.Namespace) -> int:
         write(json.dumps(listing, indent=2), sys.stdout)
     else:
         write(_gpu_table(gpus) if gpus else f"No GPUs: {no_gpus_because}", sys.stdout)
+        for row in gpus:
+            for remark in row.remarks:
+                write(f"GPU {row.index}: {remark}", sys.stdout)
         write("\n".join(_cpu_lines(cpus)) if cpus else f"No CPUs: {no_cpus_because}", sys.stdout)
     return 0 if gpus or cpus else 1
 
@@ -80,13 +85,23 @@ def _list_gpus() -> tuple[list[GpuRow], str | None]:
 
 
 def _list_cpus() -> tuple[list[CpuRow], str | None]:
+    from zeus_core.cli.doctor import still_counters
     from zeus_core.device import discover_cpus
 
     discovery = discover_cpus()
-    return [CpuRow(cpu.index, cpu.name, cpu.has_dram) for cpu in discovery.cpus], discovery.unavailable_because
+    still = still_counters(discovery.cpus)
+    rows = [CpuRow(cpu.index, cpu.name, cpu.has_dram, _remarks(cpu.index, still)) for cpu in discovery.cpus]
+    return rows, discovery.unavailable_because
+
+
+def _remarks(index: int, still: list[str]) -> list[str]:
+    names = [name for name in still if name in (f"CPU {index}", f"DRAM {index}")]
+    return [f"the counter of {name} stands still: its energy is lost" for name in names]
 
 
 def _row(index: int, gpu: Gpu) -> GpuRow:
+    from zeus_core.cli.doctor import gpu_remarks
+
     limits = readable(gpu.read_power_limit_range_watts)
     clocks = readable(gpu.read_supported_sm_clocks_mhz)
     return GpuRow(
@@ -103,6 +118,7 @@ def _row(index: int, gpu: Gpu) -> GpuRow:
         has_energy_counter=readable(gpu.read_energy_counter_joules) is not None,
         lowest_sm_clock_mhz=min(clocks) if clocks else None,
         highest_sm_clock_mhz=max(clocks) if clocks else None,
+        remarks=gpu_remarks(gpu),
     )
 
 
@@ -127,7 +143,10 @@ def _gpu_table(rows: list[GpuRow]) -> str:
 
 
 def _cpu_lines(rows: list[CpuRow]) -> list[str]:
-    return [f"CPU {row.index}: {row.name}, {'with' if row.has_dram else 'without'} its DRAM" for row in rows]
+    return [
+        "; ".join([f"CPU {row.index}: {row.name}, {'with' if row.has_dram else 'without'} its DRAM", *row.remarks])
+        for row in rows
+    ]
 
 
 def _number(value: float | None, unit: str) -> str:

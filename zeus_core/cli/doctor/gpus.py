@@ -41,12 +41,30 @@ def check_gpus(
             lambda gpu: readable(gpu.read_energy_counter_joules) is not None,
             "their energy is integrated from their power",
         )
+        for index, gpu in enumerate(gpus):
+            if remarks := gpu_remarks(gpu):
+                yield Check(f"GPU {index}", "limited", "; ".join(remarks))
         yield _check_each(
             "instant power",
             gpus,
             lambda gpu: gpu.power_average_seconds == 0,
             "their power is an average",
         )
+
+
+def gpu_remarks(gpu: Gpu) -> list[str]:
+    """Return what is wrong with the readings of a GPU, in words."""
+    from zeus_core.monitor.meter import peak_watts
+
+    remarks = []
+    power_watts, most_watts = readable(gpu.read_power_watts), peak_watts(gpu)
+    if power_watts is not None and power_watts > most_watts:
+        excess = f"the power sensor shows {power_watts:.4g} W, more than the {most_watts:.4g} W that the board can draw"
+        remarks.append(f"{excess}: such readings are dropped")
+    readable(gpu.read_energy_counter_joules)  # compares it with the power
+    if (reason := getattr(gpu, "no_counter_because", None)) is not None:
+        remarks.append(reason)
+    return remarks
 
 
 def _check_visible(

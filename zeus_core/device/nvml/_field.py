@@ -19,9 +19,10 @@ class FieldReader:
 
     Args:
         field_id: The field, whose value is an unsigned int.
+        scope_id: The part of the board, for fields that have scopes.
     """
 
-    def __init__(self, field_id: int) -> None:
+    def __init__(self, field_id: int, scope_id: int = 0) -> None:
         import ctypes
 
         import pynvml
@@ -30,7 +31,7 @@ class FieldReader:
         value_type = ctypes.c_char * _VALUE_BYTES
         self._new_value = value_type.from_buffer_copy
         self._question = bytearray(_VALUE_BYTES)
-        _HEAD.pack_into(self._question, 0, field_id, 0)
+        _HEAD.pack_into(self._question, 0, field_id, scope_id)
 
     def read(self, handle: Any) -> tuple[int, int]:
         """Return the NVML code of the field, or of the call if that failed, and the value."""

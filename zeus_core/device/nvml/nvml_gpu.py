@@ -17,6 +17,7 @@ from zeus_core._nvml import (
 )
 from zeus_core.device.gpu import PowerRange
 from zeus_core.device.nvml._counter_period import watch_counter_period_seconds
+from zeus_core.device.nvml._counter_scope import compare_counter, may_be_of_module
 from zeus_core.device.nvml._field import FieldReader
 from zeus_core.device.nvml._mig import MigProcess, read_other_processes
 from zeus_core.device.nvml.nvml_session import NvmlSession
@@ -27,6 +28,7 @@ from zeus_core.units import joules_from_millijoules, milliwatts_from_watts, watt
 _VOLTA, _AMPERE = 5, 7  # nvmlDeviceArchitecture_t
 _GA100 = ("A100", "A30", "A800")
 _POWER_INSTANT_FIELD = 186  # NVML_FI_DEV_POWER_INSTANT: power without the one-second average of Ampere and later
+_MODULE_SCOPE = 1  # nvmlPowerScopeType_t
 _FIELD_UNKNOWN = frozenset({2, 3, 13})  # an older driver may call a field it does not know an invalid argument
 # For a counter that cannot be watched: the usual periods of V100 and of later GPUs, as published for their power
 # readings (Yang et al., "Part-time Power Measurements: nvidia-smi's Lack of Attention", SC24).
@@ -60,6 +62,9 @@ class NvmlGpu:
         # Read once, by the first who needs them: `cached_property` has one lock for all objects before Python 3.12, so
         # that all GPUs would wait for one that hangs.
         self._counter_period_seconds: float | None = None
+        self._is_counter_compared = False
+        self.no_counter_because: str | None = None
+        """Why the energy counter is not used, once it has been read; None if it is used, or there is none."""
         self._limit_scope: LimitScope | None = None
         # The ranges that the board accepts never change, and reading them before each change would take long.
         self._power_range: PowerRange | None = None
@@ -86,7 +91,14 @@ class NvmlGpu:
         return self._session.read_driver_version()
 
     def read_energy_counter_joules(self) -> float:
-        """Call `nvmlDeviceGetTotalEnergyConsumption`; Volta and later have it."""
+        """Call `nvmlDeviceGetTotalEnergyConsumption`; Volta and later have it, where it does not cover a module."""
+        if not self._is_counter_compared:
+            self._compare_counter()
+        if self.no_counter_because is not None:
+            raise NotSupportedError(self.no_counter_because)
+        return self._read_counter_joules()
+
+    def _read_counter_joules(self) -> float:
         try:
             energy_millijoules = self._get_energy(self._session.handle(self.uuid))
         except self._nvml_error:
@@ -185,6 +197,23 @@ class NvmlGpu:
             watched_seconds = None
         usual_seconds = _VOLTA_PERIOD_SECONDS if self._architecture == _VOLTA else _PERIOD_SECONDS
         return watched_seconds or usual_seconds
+
+    def _compare_counter(self) -> None:
+        """Find out once whether the counter covers more than the GPU. A fault leaves it to the next reading."""
+        power_field = FieldReader(_POWER_INSTANT_FIELD, _MODULE_SCOPE)
+
+        def read_module_watts() -> float | None:
+            code, power_milliwatts = power_field.read(self._session.handle(self.uuid))
+            return watts_from_milliwatts(power_milliwatts) if code == 0 else None
+
+        try:
+            has_module_limit = self._find_limit_scope() is not LimitScope.BOARD
+            if may_be_of_module(self.name, has_module_limit, self.read_power_watts(), read_module_watts()):
+                reason = compare_counter(self._read_counter_joules, self.read_power_watts, read_module_watts)
+                self.no_counter_because = reason and f"{reason}; the energy is that of the GPU, by its power"
+        except (DeviceError, self._nvml_error):
+            return
+        self._is_counter_compared = True
 
     def _read_limit_watts(self, which: str, action: str) -> float:
         return watts_from_milliwatts(self._call(action, partial(_asked, read_limit), self._find_limit_scope(), which))

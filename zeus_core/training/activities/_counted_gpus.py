@@ -20,7 +20,7 @@ from zeus_core.errors import DeviceError
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor.meter import UNKNOWN_PEAK_WATTS, peak_watts
+from zeus_core.monitor.meter import UNKNOWN_PEAK_WATTS, PossiblePower, peak_watts
 from zeus_core.monitor.reading import GpuEdge, Reading
 from zeus_core.process.deadline import CALL_SECONDS
 from zeus_core.process.lock import ProcessLock
@@ -47,6 +47,7 @@ class _Counted(NamedTuple):
 
     number: int
     gpu: Gpu
+    read_power: Callable[[], float]
     most_watts: float
     energy: DividedEnergy
     power: PowerSeries
@@ -85,7 +86,11 @@ class CountedGpus:
         peaks = ParallelCalls().call_within(CALL_SECONDS, calls, lambda _number, _reason: UNKNOWN_PEAK_WATTS)
         self._gpus = [
             _Counted(
-                *(number, gpu, most_watts, self._divided(index, gpu, reading.gpus[number], most_watts, len(counted))),
+                number,
+                gpu,
+                PossiblePower(gpu, most_watts).read_watts,
+                most_watts,
+                self._divided(index, gpu, reading.gpus[number], most_watts, len(counted)),
                 PowerSeries(),
             )
             for (number, index, gpu), most_watts in zip(counted, peaks, strict=True)
@@ -238,7 +243,7 @@ class CountedGpus:
                 if not gpu.energy.source.is_of_power:
                     counter_joules, calls = _answer(gpu.gpu.read_energy_counter_joules), 1
                 if gpu.energy.needs_power(begin, counter_joules):
-                    power_watts, calls = _answer(gpu.gpu.read_power_watts), calls + 1
+                    power_watts, calls = _answer(gpu.read_power), calls + 1
                 end = self._time_source.now()
                 with self._lock:
                     gpu.energy.add_edge(begin, end, counter_joules, power_watts)

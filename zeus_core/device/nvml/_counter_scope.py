@@ -1,0 +1,78 @@
+"""Whether an energy counter covers the GPU, or the whole module: boards with a CPU in the module, such as GH200, GB200.
+
+There the counter counts the CPU too, and with two GPUs in a module it is the same for both, while the power field has a
+scope. Energy and power are of the GPU everywhere else, so a counter of the module is not used: the power is integrated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+from threading import Event
+
+from zeus_core.ports.time_source import MonotonicTime, TimeSource
+
+_MODULES = ("GH200", "GB200", "GB300")  # for drivers that do not say it by a limit or a power of the module
+_MOST_SECONDS = 1.0
+_STILL_SECONDS = 0.35  # without an update: three periods of the slowest known counters
+_POLL_SECONDS = 0.002
+_MODULE_RATIO = 1.2  # of counter to GPU; the sensor is known to 5 %, the CPU draws 50 W or more
+_SAME = 1.05  # module to GPU: less is the same
+
+
+def may_be_of_module(name: str, has_module_limit: bool, gpu_watts: float, module_watts: float | None) -> bool:
+    """Whether a counter may cover a module: by the product name, a limit of the module, or a power of it."""
+    has_module_power = module_watts is not None and module_watts > _SAME * gpu_watts
+    return has_module_limit or has_module_power or any(module in name for module in _MODULES)
+
+
+def compare_counter(
+    read_counter_joules: Callable[[], float],
+    read_gpu_watts: Callable[[], float],
+    read_module_watts: Callable[[], float | None],
+    time_source: TimeSource | None = None,
+) -> str | None:
+    """Compare a counter with the power over two updates or more, until they differ or agree for sure.
+
+    Between two updates, each of which happened between two polls, the counter shows between `least` and `most` watts.
+
+    Args:
+        read_counter_joules: Reads the counter.
+        read_gpu_watts: Reads the power of the GPU.
+        read_module_watts: Reads that of the module; None where the driver does not know it.
+        time_source: Source of the times of the readings; real time by default.
+
+    Returns:
+        Why the counter is not that of the GPU; None if it is.
+    """
+    time_source = time_source or MonotonicTime()
+    begin, latest_joules = time_source.now(), read_counter_joules()
+    polled_at, first, compared = begin, None, None
+    powers: list[tuple[float, float]] = []
+    while (now := time_source.now()) - begin < (_STILL_SECONDS if first is None else _MOST_SECONDS):
+        counter_joules = read_counter_joules()
+        after, polled_at, until = polled_at, now, time_source.now()
+        if first is not None:
+            gpu_watts = read_gpu_watts()
+            powers.append((gpu_watts, read_module_watts() or gpu_watts))
+        if counter_joules != latest_joules and first is None:
+            first = after, until, counter_joules
+        elif counter_joules != latest_joules and first is not None and after > first[1]:
+            gpu_watts, module_watts = (fmean(watts) for watts in zip(*powers, strict=True))
+            border_watts = _MODULE_RATIO * gpu_watts
+            if module_watts > _SAME * gpu_watts:
+                border_watts = (gpu_watts * module_watts) ** 0.5  # nearer to the one or the other, in proportion
+            joules = counter_joules - first[2]
+            least_watts, most_watts = joules / (until - first[0]), joules / (after - first[1])
+            compared = (least_watts + most_watts) / 2, gpu_watts, border_watts
+            if not least_watts <= border_watts <= most_watts:
+                break
+        latest_joules = counter_joules
+        time_source.wait(Event(), _POLL_SECONDS)
+    if compared is None:
+        return "the energy counter may cover the whole module, and did not move while it was compared with the power"
+    counter_watts, gpu_watts, border_watts = compared
+    if counter_watts <= border_watts:
+        return None
+    shares = f"{counter_watts:.0f} W now, of which the GPU draws {gpu_watts:.0f} W"
+    return f"the energy counter covers the whole module, {shares}"
