@@ -44,6 +44,8 @@ class Physics:
         age_seconds: How much older than its update a value of the counter is.
         drift_fraction: How far the period wanders, as a fraction of it, over some seconds.
         peaks_per_second: Bursts of 1 to 2 ms at the highest power.
+        power_gain: What the power sensor shows, of what is drawn.
+        spike_every: One in so many readings of the power is garbage; 0 for none.
         seed: Of all that is random.
     """
 
@@ -57,6 +59,8 @@ class Physics:
     age_seconds: float = 0.0
     drift_fraction: float = 0.0
     peaks_per_second: float = 0.0
+    power_gain: float = 1.0
+    spike_every: int = 0
     seed: int = 0
 
 
@@ -108,6 +112,7 @@ class DrivenGpu:
                     counter_jitter_seconds=physics.jitter_fraction * (period or 0.0),
                     counter_wander_seconds=_DRIFT_UPDATES * physics.drift_fraction * (period or 0.0),
                     counter_age_seconds=physics.age_seconds,
+                    power_gain=physics.power_gain,
                 )
             ],
             library=_library(),
@@ -115,6 +120,8 @@ class DrivenGpu:
         self._driver.load_in_process()
         self._device = self._driver[0]
         self._load(_powers(script, physics))
+        if physics.spike_every:
+            self._device.spike_power(4e6, times=None, every=physics.spike_every)
         self._gpu = discover_gpus({})[0]
         self.uuid, self.name = self._gpu.uuid, self._gpu.name
         self.energy_counter_period_seconds, self.power_average_seconds = physics.nominal_period_seconds, 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
@@ -258,3 +259,19 @@ def test_thirty_evaluations_of_thirty_milliseconds_between_steps():
         evaluation = outcomes[-1].summary.account.activities[Activity.EVALUATION].measured
         assert evaluation.uncertainty_joules <= 4.0 * outcomes[-1].truth[Activity.EVALUATION]
     check_truth(outcomes, misses=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_garbage_of_the_sensor_is_no_energy(seed):
+    case = make_case(seed, None, is_faulty=False)
+    case.physics = dataclasses.replace(case.physics, spike_every=13)
+    outcome = measure(case)
+    check_sums(outcome)
+    check_truth([outcome], misses=1)
+
+
+def test_a_sensor_that_shows_what_no_board_draws_gives_no_energy():
+    case = make_case(0, None, is_faulty=False)
+    case.physics = dataclasses.replace(case.physics, power_gain=30.0)
+    outcome = measure(case)
+    assert outcome.summary.account.total.energy_joules is None

@@ -65,7 +65,7 @@ class CounterTrail:
             after = at - self._period_seconds
             update = CounterUpdate(counter_joules, counter_joules, after, self._now(), _NO_BREAKS)
         elif at < latest.at:  # another thread was quicker, and has compared a later reading
-            return GpuEdge(at, counter_joules, power_watts, latest.fault, latest.update, at, latest.held_joules)
+            return latest._replace(at=at, counter_joules=counter_joules, power_watts=power_watts, seen_at=at)
         elif counter_joules == latest.update.counter_joules:
             update, held_joules = latest.update, _held_joules(latest, at)
             if at - update.until > self._late_seconds:

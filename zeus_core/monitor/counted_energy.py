@@ -65,7 +65,7 @@ def counted_energy(
         fault = fault or "the energy counter has stopped, and nothing shows when"
     if begin.still_from is end.still_from is not None and begin.sums is not None and end.sums is not None:
         return _estimated(integrated_energy(begin, end, seconds, peak_watts, average_seconds), fault)
-    is_counted = last is not first and fault is None and begin.still_from is end.still_from is None
+    is_counted = last.joules != first.joules and fault is None and begin.still_from is end.still_from is None
     slack_seconds = _QUICK_CALL * period_seconds
     is_quick = first.until - begin.at <= slack_seconds and last.until - end.at <= slack_seconds
     may_be_steady = average_seconds <= period_seconds and is_quick and is_counted

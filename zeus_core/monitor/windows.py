@@ -62,10 +62,10 @@ class _OpenWindow(NamedTuple):
 class ZeusMonitor:
     """The time and energy of named windows, which may nest and overlap, and lie in several threads.
 
-    GPUs are measured by their energy counters, with two driver calls each at both edges of a window. GPUs without a
-    counter have their power sampled in the background. CPU packages and their DRAM are measured where this process may
-    read their counters. Every energy says how it was obtained and how far it can be off; see `DeviceEnergy`. If a
-    device cannot be read, its energy is reported as lost; nothing is raised.
+    GPUs are measured by their energy counters, with two driver calls each at both edges of a window, and in the
+    background ten times a second. GPUs without a counter have their power sampled there. CPU packages and their DRAM
+    are measured where this process may read their counters. Every energy says how it was obtained and how far it can be
+    off; see `DeviceEnergy`. If a device cannot be read, its energy is reported as lost; nothing is raised.
 
     Args:
         gpu_indices: The GPUs to measure, by the framework's index (after `CUDA_VISIBLE_DEVICES`). If None, all visible

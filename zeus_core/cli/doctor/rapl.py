@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.cli.doctor.check import Check
+from zeus_core.cli.doctor.check import Check, State
 from zeus_core.cli.text import readable
 
 _LOOK_SECONDS = 0.1  # a hundred updates
@@ -35,7 +35,8 @@ def check_rapl(root: Path | None = None, read_text: ReadText | None = None) -> C
     found = f"{len(discovery.cpus)} CPU package(s) can be read, {with_dram} of them with DRAM"
     reason = discovery.unavailable_because
     if still := [f"{name}'s counter stands still, and its energy is lost" for name in still_counters(discovery.cpus)]:
-        return Check("CPU energy", "limited", "; ".join([found, *still, *filter(None, [reason])]))
+        state: State = "missing" if len(still) == len(discovery.cpus) + with_dram else "limited"
+        return Check("CPU energy", state, "; ".join([found, *still, *filter(None, [reason])]))
     if reason is None:
         return Check("CPU energy", "ok", found)
     if not discovery.cpus:
