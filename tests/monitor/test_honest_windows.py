@@ -25,6 +25,7 @@ FEWEST_OF_A_CLASS = 20
 WAYS = {
     "plain": (None, 48),
     "read now and then": (0.2, 32),
+    "watched": (0.08, 32),
     "precise": (0.004, 12),
     "without a counter": (0.05, 40),
     "without a counter, mean over a second": (0.05, 40),
@@ -79,6 +80,7 @@ def random_faults(chance):
                 CounterFault(moment, moment + seconds, fails=True),
                 CounterFault(moment, moment, drop_joules=chance.uniform(500, 5000)),
                 CounterFault(moment, moment + seconds, fails=True, drop_joules=1e5),
+                CounterFault(moment, 1e9),
             ]
         )
         moment += seconds + chance.uniform(2, 8)
@@ -144,10 +146,11 @@ def by_class(way, with_faults=False):
         [
             *((way, False) for way in WAYS if way != "precise"),
             ("read now and then", True),
+            ("watched", True),
             ("precise", True),
             ("precise", False),
         ],
-        len(WAYS) + 1,
+        len(WAYS) + 2,
     ),
 )
 def test_the_truth_lies_in_the_interval_of_every_class_of_window(way, with_faults):

@@ -87,7 +87,7 @@ class GpuEdge(NamedTuple):
         update: The counter's latest update; None if no counter was read yet.
         seen_at: When the counter was last seen at that update.
         held_joules: The power readings since that update, each times the time until the next.
-        sums: The sums over the samples; None if power is not sampled. Of a counter, those since `still_from`.
+        sums: The sums over the samples; None if power is not sampled. Those of a counter begin at `still_from`.
         still_from: The latest reading at which the counter was seen to work; None if it still does.
     """
 
