@@ -26,7 +26,7 @@ WAYS = {
     "plain": (None, 48),
     "read now and then": (0.2, 32),
     "watched": (0.08, 32),
-    "precise": (0.004, 12),
+    "precise": (0.004, 16),
     "without a counter": (0.05, 40),
     "without a counter, mean over a second": (0.05, 40),
 }

@@ -76,8 +76,9 @@ class CounterTrail:
                     fault = self._stood_still
         else:
             update = self._updated(latest, latest.update, at, counter_joules, power_watts)
-        fields = (at, counter_joules, power_watts, fault, update, at, held_joules, sums, still_from)
-        edge: GpuEdge = _new_tuple(GpuEdge, fields)
+        edge: GpuEdge = _new_tuple(
+            GpuEdge, (at, counter_joules, power_watts, fault, update, at, held_joules, sums, still_from)
+        )
         self._latest = edge
         return edge
 

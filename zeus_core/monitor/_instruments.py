@@ -97,7 +97,7 @@ class Instruments:
         """Read all devices, close together. Never raises."""
         at = self._time_source.now()
         gpus = self._read_within(CALL_SECONDS) if is_in_hook() else self._together.call(self._read_gpus)
-        return Reading(at, gpus, [meter.read() for meter in self._cpu_meters])
+        return Reading(at, gpus, [meter.read() for meter in self._cpu_meters] if self._cpus else [])
 
     def _read_within(self, seconds: float) -> list[GpuEdge]:
         """Read the GPUs beside this thread, which must go on: a GPU that has not answered after so long is a fault."""
@@ -127,14 +127,12 @@ class Instruments:
         A counter that may have stopped within it is looked at once more: one that works is updated within a period.
         """
         reading = self.read()
-        doubtful = [
-            gpu.energy_counter_period_seconds
-            for gpu, edge in zip(self._gpus, reading.gpus, strict=True)
-            if edge.update is not None and edge.update.doubtful_since is not None and edge.fault is None
-        ]
-        if doubtful and not is_in_hook():
-            self._time_source.wait(threading.Event(), _LOOK_PERIODS * max(doubtful))
-            self.read()
+        for edge in reading.gpus:
+            if edge.update is not None and edge.update.doubtful_since is not None and not is_in_hook():
+                most_seconds = max(gpu.energy_counter_period_seconds for gpu in self._gpus)
+                self._time_source.wait(threading.Event(), _LOOK_PERIODS * most_seconds)
+                self.read()
+                break
         return reading
 
     def begin_sampling(self) -> None:

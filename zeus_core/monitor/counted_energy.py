@@ -18,7 +18,6 @@ the same.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from zeus_core.device.rapl.rapl_keeper import RAPL_MAX_WATTS
 from zeus_core.measurement import DeviceEnergy
@@ -64,7 +63,10 @@ def counted_energy(
     if first.has_stopped or last.has_stopped:
         fault = fault or "the energy counter has stopped, and nothing shows when"
     if begin.still_from is end.still_from is not None and begin.sums is not None and end.sums is not None:
-        return _estimated(integrated_energy(begin, end, seconds, peak_watts, average_seconds), fault)
+        energy = integrated_energy(begin, end, seconds, peak_watts, average_seconds)
+        if energy.energy_joules is None or energy.uncertainty_joules is None:
+            return energy
+        return _estimated(energy.energy_joules, energy.uncertainty_joules, fault)
     is_counted = last.joules != first.joules and fault is None and begin.still_from is end.still_from is None
     slack_seconds = _QUICK_CALL * period_seconds
     is_quick = first.until - begin.at <= slack_seconds and last.until - end.at <= slack_seconds
@@ -81,16 +83,16 @@ def counted_energy(
     reach_joules = lower_joules if lower_joules > higher_joules else higher_joules
     if reach_joules < uncertainty_joules:
         uncertainty_joules = reach_joules
-    energy = DeviceEnergy(likely_joules, uncertainty_joules)
-    return energy if is_counted else _estimated(energy, fault)
+    if is_counted:
+        return DeviceEnergy(likely_joules, uncertainty_joules)
+    return _estimated(likely_joules, uncertainty_joules, fault)
 
 
-def _estimated(energy: DeviceEnergy, fault: str | None) -> DeviceEnergy:
+def _estimated(energy_joules: float, uncertainty_joules: float, fault: str | None) -> DeviceEnergy:
     """Return an energy as estimated; as lost if a fault has made it that unsure."""
-    unsure_joules = _MAX_RELATIVE_UNCERTAINTY * (energy.energy_joules or 0.0)
-    if fault is not None and (energy.uncertainty_joules or 0.0) > unsure_joules:
+    if fault is not None and uncertainty_joules > _MAX_RELATIVE_UNCERTAINTY * energy_joules:
         return DeviceEnergy.lost(fault)
-    return replace(energy, method="estimated")
+    return DeviceEnergy(energy_joules, uncertainty_joules, "estimated")
 
 
 def rapl_energy(
@@ -110,7 +112,7 @@ def rapl_energy(
     if still_seconds <= 0:
         return DeviceEnergy(energy_joules, edges_joules)
     off_joules = edges_joules + RAPL_MAX_WATTS * still_seconds
-    return _estimated(DeviceEnergy(energy_joules, off_joules), "the RAPL counter stood still for a while")
+    return _estimated(energy_joules, off_joules, "the RAPL counter stood still for a while")
 
 
 def _possible(

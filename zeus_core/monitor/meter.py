@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from zeus_core.device import Gpu
 from zeus_core.device.retry import retried
@@ -56,11 +56,11 @@ class CountingMeter:
     def __init__(self, gpu: Gpu, time_source: TimeSource, needs_sampling: bool) -> None:
         self.needs_sampling = needs_sampling
         self._read_counter_joules = gpu.read_energy_counter_joules
-        power = PossiblePower(gpu)
-        self._read_power_watts = power.read_watts
+        self._read_power_watts = gpu.read_power_watts
+        self._power = PossiblePower(gpu)
         self._now = time_source.now
         self._period_seconds = gpu.energy_counter_period_seconds
-        self._peak_watts = power.most_watts
+        self._peak_watts = self._power.most_watts
         self._average_seconds = gpu.power_average_seconds
         self._trail = CounterTrail(self._period_seconds, self._peak_watts, time_source.now)
         self._follow = self._trail.follow
@@ -74,6 +74,8 @@ class CountingMeter:
             return self._trail.fail(at, str(error), self._try_power_watts())
         try:
             power_watts = self._read_power_watts()
+            if power_watts > self._peak_watts:
+                self._power.drop(power_watts)
         except DeviceError:
             return self._follow(at, counter_joules, None)
         return self._follow(at, counter_joules, power_watts)
@@ -84,7 +86,7 @@ class CountingMeter:
 
     def _try_power_watts(self) -> float | None:
         try:
-            return self._read_power_watts()
+            return self._power.read_watts()
         except DeviceError:
             return None
 
@@ -195,8 +197,12 @@ class PossiblePower:
             DeviceError: It cannot be read.
         """
         power_watts = self._read_watts()
-        if power_watts <= self.most_watts:
-            return power_watts
+        if power_watts > self.most_watts:
+            self.drop(power_watts)
+        return power_watts
+
+    def drop(self, power_watts: float) -> NoReturn:
+        """Raise `ImpossiblePowerError` for a power that was read, and log the first."""
         reason = f"the power sensor shows more than the {self.most_watts:.4g} W that the board can draw"
         if not self._is_logged:
             self._is_logged = True

@@ -62,7 +62,7 @@ class NvmlGpu:
         # Read once, by the first who needs them: `cached_property` has one lock for all objects before Python 3.12, so
         # that all GPUs would wait for one that hangs.
         self._counter_period_seconds: float | None = None
-        self._is_counter_compared = False
+        self._is_counter_used = False
         self.no_counter_because: str | None = None
         """Why the energy counter is not used, once it has been read; None if it is used, or there is none."""
         self._limit_scope: LimitScope | None = None
@@ -92,13 +92,8 @@ class NvmlGpu:
 
     def read_energy_counter_joules(self) -> float:
         """Call `nvmlDeviceGetTotalEnergyConsumption`; Volta and later have it, where it does not cover a module."""
-        if not self._is_counter_compared:
+        if not self._is_counter_used:
             self._compare_counter()
-        if self.no_counter_because is not None:
-            raise NotSupportedError(self.no_counter_because)
-        return self._read_counter_joules()
-
-    def _read_counter_joules(self) -> float:
         try:
             energy_millijoules = self._get_energy(self._session.handle(self.uuid))
         except self._nvml_error:
@@ -199,7 +194,14 @@ class NvmlGpu:
         return watched_seconds or usual_seconds
 
     def _compare_counter(self) -> None:
-        """Find out once whether the counter covers more than the GPU. A fault leaves it to the next reading."""
+        """Find out once whether the counter covers more than the GPU. A fault leaves it to the next reading.
+
+        Raises:
+            NotSupportedError: It does.
+        """
+        if self.no_counter_because is not None:
+            raise NotSupportedError(self.no_counter_because)
+        self._is_counter_used = True
         power_field = FieldReader(_POWER_INSTANT_FIELD, _MODULE_SCOPE)
 
         def read_module_watts() -> float | None:
@@ -209,11 +211,14 @@ class NvmlGpu:
         try:
             has_module_limit = self._find_limit_scope() is not LimitScope.BOARD
             if may_be_of_module(self.name, has_module_limit, self.read_power_watts(), read_module_watts()):
-                reason = compare_counter(self._read_counter_joules, self.read_power_watts, read_module_watts)
-                self.no_counter_because = reason and f"{reason}; the energy is that of the GPU, by its power"
+                reason = compare_counter(self.read_energy_counter_joules, self.read_power_watts, read_module_watts)
+                if reason is not None:
+                    self.no_counter_because = f"{reason}; the energy is that of the GPU, by its power"
         except (DeviceError, self._nvml_error):
-            return
-        self._is_counter_compared = True
+            self._is_counter_used = False
+        if self.no_counter_because is not None:
+            self._is_counter_used = False
+            raise NotSupportedError(self.no_counter_because)
 
     def _read_limit_watts(self, which: str, action: str) -> float:
         return watts_from_milliwatts(self._call(action, partial(_asked, read_limit), self._find_limit_scope(), which))
