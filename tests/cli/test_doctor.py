@@ -241,7 +241,7 @@ def test_rapl_is_looked_for_where_it_is_mounted(on_nothing, tmp_path):
     rapl.add_zone("dram", within=rapl.add_package(0))
     rapl.add_package(1)
     check = checks_of(on_nothing("doctor", "--json", "--rapl-root", rapl.root))["CPU energy"]
-    assert (check["state"], check["fix"]) == ("missing", None)
+    assert (check["state"], check["fix"]) == ("limited", None)
     assert check["sentence"].startswith(
         "2 CPU package(s) can be read, 1 of them with DRAM; CPU 0's counter stands still"
     )
@@ -264,16 +264,20 @@ def test_memory_alone_that_stands_still_is_named(tmp_path):
 
 
 def test_readings_that_cannot_be_are_remarked_on(on_driver):
-    program, _ = on_driver(
+    program, driver = on_driver(
         DeviceSpec(has_energy_counter=False, power_gain=20.0),
         DeviceSpec(name="NVIDIA GH200 480GB", limit_scopes="gpu and module", rest_of_module_watts=100.0),
         DeviceSpec(),
+        DeviceSpec(),
     )
+    driver[3].stick_counter()
     checks = checks_of(program("doctor", "--json"))
+    assert "energy counter stands still" in checks["GPU 3"]["sentence"]
     assert "shows 1500 W, more than the 770 W that the board can draw" in checks["GPU 0"]["sentence"]
     assert "covers the whole module" in checks["GPU 1"]["sentence"]
     assert "GPU 2" not in checks
-    first, second, third = json.loads(program("devices", "--json").stdout)["gpus"]
+    first, second, third, fourth = json.loads(program("devices", "--json").stdout)["gpus"]
+    assert "stands still" in fourth["remarks"][0]
     assert "1500 W" in first["remarks"][0]
     assert "whole module" in second["remarks"][0]
     assert (second["has_energy_counter"], third["remarks"]) == (False, [])

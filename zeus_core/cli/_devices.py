@@ -76,20 +76,23 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _list_gpus() -> tuple[list[GpuRow], str | None]:
+    from zeus_core.cli.doctor import gpu_remarks
     from zeus_core.device import discover_gpus
 
     try:
-        return [_row(index, gpu) for index, gpu in enumerate(discover_gpus())], None
+        gpus = discover_gpus()
+        rows = zip(range(len(gpus)), gpus, gpu_remarks(gpus), strict=True)
+        return [_row(*row) for row in rows], None
     except DeviceError as error:
         return [], str(error)
 
 
 def _list_cpus() -> tuple[list[CpuRow], str | None]:
-    from zeus_core.cli.doctor import still_counters
+    from zeus_core.cli.doctor import still_cpus
     from zeus_core.device import discover_cpus
 
     discovery = discover_cpus()
-    still = still_counters(discovery.cpus)
+    still = still_cpus(discovery.cpus)
     rows = [CpuRow(cpu.index, cpu.name, cpu.has_dram, _remarks(cpu.index, still)) for cpu in discovery.cpus]
     return rows, discovery.unavailable_because
 
@@ -99,9 +102,7 @@ def _remarks(index: int, still: list[str]) -> list[str]:
     return [f"the counter of {name} stands still: its energy is lost" for name in names]
 
 
-def _row(index: int, gpu: Gpu) -> GpuRow:
-    from zeus_core.cli.doctor import gpu_remarks
-
+def _row(index: int, gpu: Gpu, remarks: list[str]) -> GpuRow:
     limits = readable(gpu.read_power_limit_range_watts)
     clocks = readable(gpu.read_supported_sm_clocks_mhz)
     return GpuRow(
@@ -118,7 +119,7 @@ def _row(index: int, gpu: Gpu) -> GpuRow:
         has_energy_counter=readable(gpu.read_energy_counter_joules) is not None,
         lowest_sm_clock_mhz=min(clocks) if clocks else None,
         highest_sm_clock_mhz=max(clocks) if clocks else None,
-        remarks=gpu_remarks(gpu),
+        remarks=remarks,
     )
 
 

@@ -5,7 +5,7 @@ from zeus_core.cli.doctor.gpus import check_gpus, find_gpus, gpu_remarks
 from zeus_core.cli.doctor.limits import check_limits
 from zeus_core.cli.doctor.nvidia import Driver, check_driver, find_driver
 from zeus_core.cli.doctor.packages import check_extras, check_live_view, check_python, check_torch
-from zeus_core.cli.doctor.rapl import check_rapl, still_counters
+from zeus_core.cli.doctor.rapl import check_rapl, still_cpus
 from zeus_core.cli.doctor.residue import check_residue
 from zeus_core.cli.doctor.rights import Rights, check_clock_rights, check_limit_rights, read_rights
 
@@ -28,5 +28,5 @@ __all__ = [
     "find_gpus",
     "gpu_remarks",
     "read_rights",
-    "still_counters",
+    "still_cpus",
 ]

@@ -1,9 +1,15 @@
-"""The result of one check."""
+"""The result of one check, and a look at counters."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from zeus_core.cli.text import readable
+
+_POLL_SECONDS = 0.005
 
 State = Literal["ok", "limited", "missing"]
 
@@ -23,3 +29,14 @@ class Check:
     state: State
     sentence: str
     fix: str | None = None
+
+
+def still_counters(reads: Mapping[str, Callable[[], float | None]], seconds: float) -> list[str]:
+    """Return the names of the counters that can be read, and do not move within some time."""
+    begin = time.monotonic()
+    first = {name: readable(read) for name, read in reads.items()}
+    still = [name for name, value in first.items() if value is not None]
+    while still and time.monotonic() - begin < seconds:
+        time.sleep(_POLL_SECONDS)
+        still = [name for name in still if readable(reads[name]) == first[name]]
+    return still

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from zeus_core.cli.doctor.check import Check
+from zeus_core.cli.doctor.check import Check, still_counters
 from zeus_core.cli.doctor.nvidia import Driver
 from zeus_core.cli.text import readable
 from zeus_core.errors import DeviceError, UsageError
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _SIMULATION = "ZEUS_SIMULATED_GPUS"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_LOOK_SECONDS = 0.4  # four updates of the slowest known counters
+_STILL = "the energy counter stands still: energies are estimated from the power"
 
 
 def find_gpus(environment: Mapping[str, str]) -> tuple[list[Gpu], str | None]:
@@ -41,8 +43,8 @@ def check_gpus(
             lambda gpu: readable(gpu.read_energy_counter_joules) is not None,
             "their energy is integrated from their power",
         )
-        for index, gpu in enumerate(gpus):
-            if remarks := gpu_remarks(gpu):
+        for index, remarks in enumerate(gpu_remarks(gpus)):
+            if remarks:
                 yield Check(f"GPU {index}", "limited", "; ".join(remarks))
         yield _check_each(
             "instant power",
@@ -52,19 +54,22 @@ def check_gpus(
         )
 
 
-def gpu_remarks(gpu: Gpu) -> list[str]:
-    """Return what is wrong with the readings of a GPU, in words."""
+def gpu_remarks(gpus: Sequence[Gpu]) -> list[list[str]]:
+    """Return what is wrong with the readings of each GPU, in words."""
+    reads = {str(index): gpu.read_energy_counter_joules for index, gpu in enumerate(gpus)}
+    still = still_counters(reads, _LOOK_SECONDS)  # which also compares counters with the power, where they may differ
+    return [[*_remarks(gpu), *([_STILL] if str(index) in still else [])] for index, gpu in enumerate(gpus)]
+
+
+def _remarks(gpu: Gpu) -> Iterator[str]:
     from zeus_core.monitor.meter import peak_watts
 
-    remarks = []
     power_watts, most_watts = readable(gpu.read_power_watts), peak_watts(gpu)
     if power_watts is not None and power_watts > most_watts:
         excess = f"the power sensor shows {power_watts:.4g} W, more than the {most_watts:.4g} W that the board can draw"
-        remarks.append(f"{excess}: such readings are dropped")
-    readable(gpu.read_energy_counter_joules)  # compares it with the power
+        yield f"{excess}: such readings are dropped"
     if (reason := getattr(gpu, "no_counter_because", None)) is not None:
-        remarks.append(reason)
-    return remarks
+        yield reason
 
 
 def _check_visible(

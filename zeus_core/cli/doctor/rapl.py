@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.cli.doctor.check import Check, State
-from zeus_core.cli.text import readable
+from zeus_core.cli.doctor.check import Check, still_counters
 
 _LOOK_SECONDS = 0.1  # a hundred updates
-_POLL_SECONDS = 0.002
 
 if TYPE_CHECKING:
     from zeus_core.device import Cpu
@@ -34,9 +31,8 @@ def check_rapl(root: Path | None = None, read_text: ReadText | None = None) -> C
     with_dram = sum(cpu.has_dram for cpu in discovery.cpus)
     found = f"{len(discovery.cpus)} CPU package(s) can be read, {with_dram} of them with DRAM"
     reason = discovery.unavailable_because
-    if still := [f"{name}'s counter stands still, and its energy is lost" for name in still_counters(discovery.cpus)]:
-        state: State = "missing" if len(still) == len(discovery.cpus) + with_dram else "limited"
-        return Check("CPU energy", state, "; ".join([found, *still, *filter(None, [reason])]))
+    if still := [f"{name}'s counter stands still, and its energy is lost" for name in still_cpus(discovery.cpus)]:
+        return Check("CPU energy", "limited", "; ".join([found, *still, *filter(None, [reason])]))
     if reason is None:
         return Check("CPU energy", "ok", found)
     if not discovery.cpus:
@@ -44,22 +40,14 @@ def check_rapl(root: Path | None = None, read_text: ReadText | None = None) -> C
     return Check("CPU energy", "limited", f"{found}; {reason}", _command_in(reason))
 
 
-def still_counters(cpus: Sequence[Cpu]) -> list[str]:
-    """Return the names of the packages and memories whose counters do not move while they are looked at."""
-    begin = time.monotonic()
-    first = [readable(cpu.read_energy_counters_joules) for cpu in cpus]
-    while True:
-        latest = [readable(cpu.read_energy_counters_joules) for cpu in cpus]
-        still = [
-            f"{part} {cpu.index}"
-            for cpu, before, now in zip(cpus, first, latest, strict=True)
-            if before is not None and now is not None
-            for part, old, new in zip(("CPU", "DRAM"), before, now, strict=True)
-            if old is not None and old == new
-        ]
-        if not still or time.monotonic() - begin > _LOOK_SECONDS:
-            return still
-        time.sleep(_POLL_SECONDS)
+def still_cpus(cpus: Sequence[Cpu]) -> list[str]:
+    """Return the labels of the packages and memories whose counters stand still, such as "DRAM 0"."""
+    reads = {
+        f"{kind} {cpu.index}": lambda cpu=cpu, place=place: cpu.read_energy_counters_joules()[place]
+        for cpu in cpus
+        for place, kind in enumerate(("CPU", "DRAM") if cpu.has_dram else ("CPU",))
+    }
+    return still_counters(reads, _LOOK_SECONDS)
 
 
 def _command_in(reason: str) -> str | None:
