@@ -69,7 +69,7 @@ class _Interval(NamedTuple):
     """Durations above `low`, up to `high`."""
 
     bound: float
-    number: int  # tells intervals with equal bounds apart
+    number: int  # orders intervals with equal bounds
     low: float
     high: float
     relaxed: Relaxed
