@@ -136,11 +136,23 @@ def test_rapl_that_stood_still_for_a_moment_is_estimated(tmp_path):
     machine = Machine(tmp_path)
     machine.monitor.begin_window("window")
     machine.run(60.0)
-    machine.run(0.5, still=["package"])
-    machine.run(60.0)
+    machine.run(1.5, still=["package"])
+    machine.run(200.0)
     measurement = machine.monitor.end_window("window")
     assert measurement.cpu_method == {0: "estimated"}
-    assert abs(measurement.cpu_energy[0] - 120.5 * 40.0) <= measurement.cpu_uncertainty_joules[0]
+    assert abs(measurement.cpu_energy[0] - 261.5 * 40.0) <= measurement.cpu_uncertainty_joules[0]
+
+
+def test_rapl_that_is_late_at_the_end_is_estimated_from_the_mean(tmp_path):
+    machine = Machine(tmp_path)
+    machine.monitor.begin_window("window")
+    machine.run(2.0)
+    machine.run(0.8, still=["package"])
+    measurement = machine.monitor.end_window("window")
+    assert measurement.cpu_method == {0: "estimated"}
+    assert measurement.cpu_energy == {0: pytest.approx(2.8 * 40.0)}
+    assert measurement.cpu_uncertainty_joules[0] >= 0.8 * 40.0
+    assert measurement.dram_method == {0: "counted"}
 
 
 def test_a_window_too_short_to_tell_is_no_zero_either(tmp_path):

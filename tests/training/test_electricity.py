@@ -434,3 +434,24 @@ def test_a_cpu_that_cannot_be_read_for_a_while_costs_nothing(gpu, time_source, t
     assert host.until(between).energy_joules == pytest.approx(3)
     assert host.until(between).lost_seconds == 0
     assert host.until(faulty).energy_joules == pytest.approx(3), "it was read at this very moment"
+
+
+def test_the_time_since_a_cpu_counter_stands_still_is_lost(gpu, time_source, tmp_path):
+    rapl, package, cpus = machine(tmp_path)
+    monitor = ZeusMonitor(gpus=[gpu], cpus=cpus, time_source=time_source)
+    host = HostEnergy(monitor, [0], monitor.read())
+    for _ in range(3):
+        time_source.advance(1.0)
+        rapl.add_energy(package, 30_000_000)
+        host.until(monitor.read())
+    time_source.advance(4.0)
+    tally = host.until(monitor.read())
+    assert (tally.measured_joules, tally.lost_seconds, tally.energy_joules) == (pytest.approx(90), 4.0, None)
+
+
+def test_a_cpu_counter_that_never_moves_is_lost_and_not_zero(gpu, time_source, tmp_path):
+    _, _, cpus = machine(tmp_path)
+    monitor = ZeusMonitor(gpus=[gpu], cpus=cpus, time_source=time_source)
+    host = HostEnergy(monitor, [0], monitor.read())
+    time_source.advance(4.0)
+    assert host.until(monitor.read()).energy_joules is None

@@ -106,13 +106,17 @@ def rapl_energy(
         return DeviceEnergy.lost("the RAPL counter stood still")
     if energy_joules == 0:
         return DeviceEnergy(0.0, RAPL_MAX_WATTS * elapsed_seconds, "estimated")
-    # At each edge, up to one period at the mean power.
-    edges_joules = 2 * energy_joules * _RAPL_PERIOD_SECONDS / max(elapsed_seconds, _RAPL_PERIOD_SECONDS)
+    # At each edge, up to one period at the mean power, or the time since the counter moved, if that is longer.
+    mean_watts = energy_joules / max(elapsed_seconds - end.late_seconds, _RAPL_PERIOD_SECONDS)
+    edges_joules = mean_watts * (begin.late_seconds + end.late_seconds + 2 * _RAPL_PERIOD_SECONDS)
     still_seconds = end.still_seconds - begin.still_seconds
-    if still_seconds <= 0:
+    if still_seconds > 0:
+        off_joules = edges_joules + RAPL_MAX_WATTS * still_seconds
+        return _estimated(energy_joules, off_joules, "the RAPL counter stood still for a while")
+    if max(begin.late_seconds, end.late_seconds) <= _RAPL_MOVES_SECONDS:
         return DeviceEnergy(energy_joules, edges_joules)
-    off_joules = edges_joules + RAPL_MAX_WATTS * still_seconds
-    return _estimated(energy_joules, off_joules, "the RAPL counter stood still for a while")
+    likely_joules = max(energy_joules + mean_watts * (end.late_seconds - begin.late_seconds), 0.0)
+    return _estimated(likely_joules, edges_joules, "the RAPL counter stood still for a while")
 
 
 def _possible(

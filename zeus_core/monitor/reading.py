@@ -9,7 +9,9 @@ from zeus_core.errors import DeviceError
 from zeus_core.ports import TimeSource
 from zeus_core.process.lock import ProcessLock
 
-_STILL_SECONDS = 0.4  # a RAPL counter without an update for longer stands still, as a GPU's of 0.1 s does
+# A RAPL counter without an update for longer stands still. Updates come every millisecond; those that a host emulates
+# for a virtual machine may come once a second.
+_STILL_SECONDS = 1.1
 
 
 class Breaks(NamedTuple):
@@ -106,12 +108,14 @@ class RaplReading(NamedTuple):
     """A RAPL counter at one moment.
 
     Attributes:
+        at: The moment.
         joules: The counter.
         moved_at: When it was first seen at this value.
         still_before: The seconds in which it stood still before that, since it was read first.
         still_seconds: The same up to this moment.
     """
 
+    at: float
     joules: float
     moved_at: float
     still_before: float = 0.0
@@ -121,6 +125,11 @@ class RaplReading(NamedTuple):
     def stands_still(self) -> bool:
         """Whether it stands still at this moment."""
         return self.still_seconds > self.still_before
+
+    @property
+    def late_seconds(self) -> float:
+        """The time since it moved, while that is not standing still."""
+        return 0.0 if self.stands_still else self.at - self.moved_at
 
 
 class CpuEdge(NamedTuple):
@@ -175,8 +184,9 @@ class CpuMeter:
 def _followed(before: RaplReading | None, at: float, joules: float) -> RaplReading:
     """Make a reading of one counter, by the one before."""
     if before is None:
-        return RaplReading(joules, at)
+        return RaplReading(at, joules, at)
     if joules != before.joules:
-        return RaplReading(joules, at, before.still_seconds, before.still_seconds)
+        return RaplReading(at, joules, at, before.still_seconds, before.still_seconds)
     seconds = at - before.moved_at
-    return before if seconds <= _STILL_SECONDS else before._replace(still_seconds=before.still_before + seconds)
+    still_seconds = before.still_before + seconds if seconds > _STILL_SECONDS else before.still_before
+    return before._replace(at=at, still_seconds=still_seconds)
