@@ -25,7 +25,7 @@ from zeus_core.testing import VirtualTime
 _START_SECONDS = 1e8  # three years: after the driver's start on any machine, so that each run is like the others
 _STEP_SECONDS = 5e-4
 _SEGMENTS = 64  # of one load of the driver
-_UNKNOWN_ERROR = 999
+_UNKNOWN_ERROR, _DRIVER_NOT_LOADED = 999, 9
 _DRIFT_UPDATES = 60  # a wander of so many times the drift of a period changes it by that within 10 s
 
 
@@ -66,7 +66,8 @@ class Fault:
 
     Attributes:
         kind: "fails": calls raise. "sticks": it stands still, and then shows all. "loses": it stands still, and then
-            goes on from there. "resets": it begins at zero again. "slips": it shows 0, or too much.
+            goes on from there. "resets": it begins at zero again. "slips": it shows 0, or too much. "leaves": the GPU
+            falls off the bus. "unloads": the driver is unloaded. "reloads": and loaded again, with a counter at zero.
         begin: When it begins, in seconds of the script.
         end: When it ends.
     """
@@ -183,6 +184,11 @@ class DrivenGpu:
     def _acts(self, kind: str) -> tuple[Callable[[], None], Callable[[], None]]:
         device, driver = self._device, self._driver
         slip_joules = self._random.choice([-1e6, 1e6])
+
+        def reload() -> None:
+            driver.clear_faults()
+            device.reset_counter()
+
         return {
             "fails": (
                 lambda: device.fail("nvmlDeviceGetTotalEnergyConsumption", _UNKNOWN_ERROR),
@@ -191,6 +197,9 @@ class DrivenGpu:
             "sticks": (device.stick_counter, device.release_counter),
             "loses": (device.stick_counter, device.release_counter_with_a_loss),
             "resets": (device.reset_counter, lambda: None),
+            "leaves": (device.lose, device.recover),
+            "unloads": (lambda: driver.fail(None, _DRIVER_NOT_LOADED), driver.clear_faults),
+            "reloads": (lambda: driver.fail(None, _DRIVER_NOT_LOADED), reload),
             "slips": (lambda: device.shift_counter(slip_joules), lambda: device.shift_counter(-slip_joules)),
         }[kind]
 

@@ -2,8 +2,8 @@
 
 Energy is exact between *knots*, the updates of the counter. A counter that stands still and catches up makes one long
 interval, which is exact too; samples of the power meanwhile tell how its energy lies in it. Where a counter steps
-back, jumps, or does not catch up, those samples take its place; without them, what each class drew beside it does;
-where a class was never seen elsewhere, its time is lost.
+back, jumps, or does not catch up, those samples take its place; a gap of a few periods in them is bridged by what each
+class drew beside it; a longer time that nothing was read in, or a class that was never seen elsewhere, is lost.
 
 Energies are whole multiples of 2^-10 J, so sums of them are exact in any order, up to 8 TJ: parts add up to their
 total to the last bit, over ranks, interruptions and files too.
@@ -18,14 +18,17 @@ from typing import NamedTuple
 from zeus_core.attribution.amount import Amount, add_expected, in_quanta, is_class, lose, revise, whole_quanta
 from zeus_core.attribution.class_energy import ClassEnergy
 from zeus_core.attribution.expected_energy import Interval
-from zeus_core.attribution.power_sum import PowerSum
+from zeus_core.attribution.power_sum import PowerSum, Sampled
+from zeus_core.attribution.sensor_comparison import SensorComparison
 from zeus_core.attribution.timeline import Part, Timeline
 from zeus_core.attribution.updates import STILL_PERIODS, CounterUpdates, Knot
 
 _SETTLED_AFTER_SECONDS = 0.6  # later than the edges of parts that a piece can be near, and some updates
 _UNKNOWN_PHASE_SECONDS = 2.5  # by then, the phase of the updates is known
 _SILENT_SECONDS = 2.0  # a counter that has not answered by then is given up; before anything is settled
-_OUTAGE_PERIODS = 6  # a driver may skip one update, not five
+# The longest time without a reading whose energy is estimated from that beside it: a driver may skip one update, not
+# five; six reads, as two calls are made at each while a counter is silent; and samples near edges are passed over.
+_OUTAGE_PERIODS, _OUTAGE_READS = 6, 6
 _OUTAGE_SECONDS = 30.0  # of a counter that was sound: then its time is settled by the power, little by little
 _LONG_INTERVALS = 3.0  # an interval of so many usual ones, as a counter that stood still leaves it, hides whole parts
 _AGE_PERIODS = 0.05  # how old the energy of an update can be; nobody has published that of a board
@@ -50,6 +53,7 @@ class DividedEnergy:
         timeline: The activities in time.
         before: The class of the time before the first moment that counts.
         spare: Its power while the source is silent; it takes the place of a source that never answers.
+        comparison: Compares the power that is sampled with the counter; nothing does if None.
         record: Notes each knot once it is known well, and whether it was counted; nothing does if None.
     """
 
@@ -60,10 +64,12 @@ class DividedEnergy:
         timeline: Timeline,
         before: Hashable,
         spare: PowerSum,
+        comparison: SensorComparison | None = None,
         record: Callable[[Knot, bool], None] | None = None,
     ) -> None:
         self.source = source
         self._spare = spare
+        self._comparison = comparison
         self._record = record
         self._is_silent = not source.is_of_power  # so far
         self._peak_watts = peak_watts
@@ -92,8 +98,15 @@ class DividedEnergy:
         return [key for key in keys if is_class(key) and key != self._before]
 
     @property
+    def lost_seconds(self) -> float:
+        """The time whose energy nobody knows, as far as it is settled, but for that before the first moment."""
+        return sum(self._settled[key].lost_seconds for key in self._counted(self._settled))
+
+    @property
     def _outage_seconds(self) -> float:
-        return max(_OUTAGE_PERIODS * self.source.period_seconds, 2 * _SETTLED_AFTER_SECONDS)
+        passed_over = 2 * _SETTLED_AFTER_SECONDS + _MOST_UNCLEAR_SECONDS if self.source.is_of_power else 0.0
+        reads_seconds = _OUTAGE_READS * self._spare.period_seconds
+        return passed_over + max(_OUTAGE_PERIODS * self.source.period_seconds, reads_seconds)
 
     @property
     def _reader(self) -> CounterUpdates | PowerSum:
@@ -163,6 +176,7 @@ class DividedEnergy:
         """
         amounts = {key: Amount(**vars(amount)) for key, amount in self._settled.items()}
         estimates = {key: self._classes.estimate(key) for key in amounts}
+        off_joules = 0.0
         late_joules = self.source.half_width_seconds * (self._classes.mean_watts or 0.0)
         for key, estimate in estimates.items():
             if not is_class(key):
@@ -173,12 +187,17 @@ class DividedEnergy:
             if self.source.is_of_power and known_seconds > 0.0:  # energies between samples are themselves uncertain
                 share = self._classes.total_seconds(key) / known_seconds
                 amounts[key].uncertainty_joules += self.source.uncertainty_joules * share + late_joules
+        if self._comparison is not None:
+            for key in amounts:
+                differing_joules = self._comparison.off_watts(key) * self._classes.total_seconds(key)
+                amounts[key].uncertainty_joules += differing_joules
+                off_joules += differing_joules if is_class(key) and key != self._before else 0.0
         uncounted = self._classes.uncounted
         if is_last:
             most = {key: self._peak_watts * self._classes.total_seconds(key) for key in amounts}
             revise(amounts, self._counted(amounts), estimates, most)
         off = estimates[self._before].uncertainty_joules if self._before in estimates else 0.0
-        off += self.source.uncertainty_joules
+        off += self.source.uncertainty_joules + off_joules
         off += 2 * late_joules if self.source.is_of_power else self._age_seconds * (self._classes.mean_watts or 0.0)
         off += uncounted.uncertainty_joules + abs(uncounted.energy_joules - self._lost_joules)
         off += self._add_unsettled(amounts, now, is_last)
@@ -220,6 +239,8 @@ class DividedEnergy:
 
     def _may_follow(self, first: Knot, second: Knot) -> bool:
         joules = second.energy_joules - first.energy_joules
+        if self.source.is_of_power and second.at - first.at > self._outage_seconds:
+            return False  # between two samples far from each other, any power is possible
         seconds = second.at - first.at + first.half_width_seconds + second.half_width_seconds
         return 0 <= joules <= self._peak_watts * seconds  # not if either is not known: nan
 
@@ -233,29 +254,44 @@ class DividedEnergy:
         joules: float | None = (
             whole_quanta(second.energy_joules - first.energy_joules) if self._may_follow(first, second) else None
         )
+        if joules is not None and self._comparison is not None and seconds <= self._outage_seconds:
+            self._comparison.add_energy(first.at, second.at, joules)
         is_still = second.still_seconds >= STILL_PERIODS * source.period_seconds
         knots = first.half_width_seconds, second.half_width_seconds
         is_long = so_far.seconds > 0 and seconds > _LONG_INTERVALS * so_far.usual_seconds
-        pieces: list[tuple[float, float]] = []
+        pieces: list[Sampled] = []
         if not source.is_of_power and (joules is None or is_still or is_long):
-            pieces = self._spare.between(first.at, second.at, self._timeline.is_one_part)
-            expected = sum(of_piece for _, of_piece in pieces)
+            pieces = self._spare.between(first.at, second.at, self._outage_seconds, self._timeline.is_one_part)
+            expected = sum(piece.energy_joules for piece in pieces)
             if not pieces:
                 parts = self._timeline.parts(first.at, second.at)
                 expected = sum(classes.expected(part).energy_joules for part in parts)
             still = min(second.still_seconds / seconds, 1.0) if is_still and so_far.seconds > 0 else 0.0
             if joules is not None and still > 0 and joules < (1 - _LOST * still) * expected:
                 joules = None  # it has not caught up
+        if joules is None and not pieces and seconds > self._outage_seconds:
+            self._lose(first.at, second.at)
+            return
         if not pieces:
             after, is_one_part = None, self._timeline.is_one_part
             if third is not None and is_one_part(second.at, third.at) and not is_one_part(first.at, second.at):
                 after = third.energy_joules - second.energy_joules, self._timeline.parts(second.at, third.at)[0]
             self._add(first.at, second.at, joules, knots, 0.0, after, is_estimated=joules is None)
             return
-        scale = 1.0 if joules is None or expected <= 0 else joules / expected
+        self._add_pieces(first, second, pieces, joules, 1.0 if joules is None or expected <= 0 else joules / expected)
+
+    def _add_pieces(
+        self, first: Knot, second: Knot, pieces: Sequence[Sampled], joules: float | None, scale: float
+    ) -> None:
+        """Add the energy between two knots by samples of the power, scaled to their sum if that is known."""
+        knots = first.half_width_seconds, second.half_width_seconds
         left, begin = joules, first.at
-        for number, (end, of_piece) in enumerate(pieces):
+        for number, (end, of_piece, is_read) in enumerate(pieces):
             is_end = number == len(pieces) - 1
+            if joules is None and not is_read:
+                self._lose(begin, end)
+                begin = end
+                continue
             some = whole_quanta(scale * of_piece) if left is None or not is_end else left
             left = None if left is None else left - some
             stderr = _SAMPLED * some if len(pieces) > 1 or joules is None else 0.0
@@ -263,6 +299,11 @@ class DividedEnergy:
                 stderr = math.hypot(stderr, self._spare.half_width_seconds * self._peak_watts / 3)
             self._add(begin, end, some, knots, stderr, is_estimated=joules is None)
             begin = end
+
+    def _lose(self, begin: float, end: float) -> None:
+        """Note that nothing was read between two moments."""
+        lose(self._settled, self._timeline.parts(begin, end))
+        self._classes.of_parts.skip()
 
     def _add(
         self,
@@ -301,7 +342,8 @@ class DividedEnergy:
         begin = self._timeline.begin if knot is None else knot.at
         tail = self._timeline.parts(begin, now)
         watts = self._classes.mean_watts or self._spare.watts
-        if now - begin > self._outage_seconds or watts is None:
+        unsettled_seconds = 0.0 if is_last or knot is not None else 2 * _SETTLED_AFTER_SECONDS
+        if now - begin > max(self._outage_seconds, unsettled_seconds) or watts is None:
             lose(amounts, tail)
             return off_joules
         self._add_expected(amounts, tail, None, watts)

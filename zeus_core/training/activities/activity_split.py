@@ -245,6 +245,11 @@ class ActivitySplit:
         return self._gpus.devices(list(self._seconds), self._since - self._first)
 
     @property
+    def remarks(self) -> list[str]:
+        """Remarks on these numbers for people."""
+        return self._gpus.remarks
+
+    @property
     def evaluation(self) -> Tally | None:
         """Time and energy of the current or latest evaluation, up to the latest update; None if there was none."""
         if not self._evaluation:
