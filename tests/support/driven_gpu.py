@@ -44,6 +44,8 @@ class Physics:
         age_seconds: How much older than its update a value of the counter is.
         drift_fraction: How far the period wanders, as a fraction of it, over some seconds.
         peaks_per_second: Bursts of 1 to 2 ms at the highest power.
+        sensor_gain: The power that the sensor shows, as a fraction of the true one.
+        sensor_offset_watts: What it shows beyond that.
         seed: Of all that is random.
     """
 
@@ -57,6 +59,8 @@ class Physics:
     age_seconds: float = 0.0
     drift_fraction: float = 0.0
     peaks_per_second: float = 0.0
+    sensor_gain: float = 1.0
+    sensor_offset_watts: float = 0.0
     seed: int = 0
 
 
@@ -146,7 +150,8 @@ class DrivenGpu:
 
     def read_power_watts(self) -> float:
         """Read the sensor."""
-        return self._call(self._gpu.read_power_watts, self._physics.refresh_seconds)
+        watts = self._call(self._gpu.read_power_watts, self._physics.refresh_seconds)
+        return self._physics.sensor_gain * watts + self._physics.sensor_offset_watts
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._gpu, name)

@@ -45,7 +45,7 @@ _SETTLE_SECONDS = 1.0
 
 _READS_PER_SECOND = 15.0  # of all GPUs together: enough for each update of a counter, and cheap (docs/measurement.md)
 # Of each GPU, to compare its power with its counter: twenty in ten seconds, fewer where many GPUs share the calls.
-_SAMPLES_PER_SECOND, _FEWEST_PER_SECOND = 2.0, 0.5
+_SAMPLES_PER_SECOND, _FEWEST_PER_SECOND = 2.0, 0.25
 _STALE_SECONDS = 0.3  # without a read in the background for so long, hooks read
 
 
@@ -279,6 +279,7 @@ class CountedGpus:
                 begin, sampled_watts = self._time_source.now(), self._answer(gpu.number, gpu.gpu.read_power_watts)
                 with self._lock:
                     gpu.comparison.add_sample((begin + self._time_source.now()) / 2, sampled_watts)
+                    gpu.energy.source.spend_call()
             if gpu.energy.next_read_at(now) <= now:
                 begin, counter_joules, power_watts, calls = self._time_source.now(), None, None, 0
                 if not gpu.energy.source.is_of_power:
