@@ -6,10 +6,15 @@ import pytest
 
 from tests.support.driven_gpu import Fault, Physics
 from tests.support.random_training import Case, measure
+from zeus_core.device import SimulatedGpu, find_preset
+from zeus_core.errors import DriverFaultError
 from zeus_core.events import Activity
+from zeus_core.monitor import ZeusMonitor
 from zeus_core.report.energy_statement import statement_of
 from zeus_core.report.run_page import run_page
 from zeus_core.report.run_text import run_line, runs_json, runs_markdown
+from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
+from zeus_core.training import TrainingEnergy
 from zeus_core.training.record.run_file import read_run
 
 BEGIN, GONE = 0.3, 4.3  # of the training, and of its driver
@@ -113,3 +118,33 @@ def test_a_counter_that_went_on_in_the_absence_loses_nothing(kind):
     assert total.lost_seconds == 0
     assert abs(total.energy_joules - sum(outcome.truth.values())) <= total.measured.uncertainty_joules
     assert total.measured.uncertainty_joules <= 0.01 * total.energy_joules
+
+
+def test_one_lost_gpu_of_two_ranks_is_named_to_both(tmp_path):
+    time_source = VirtualTime()
+    gpus = [FaultyGpu(SimulatedGpu(find_preset("A100"), index, time_source=time_source)) for index in range(2)]
+
+    def main(world):
+        monitor = ZeusMonitor(gpus=[gpus[world.rank]], time_source=time_source)
+        energy = TrainingEnergy(monitor, world=world, folder=tmp_path, quiet=True)
+        energy.on_train_begin()
+        for number in range(20):
+            if world.rank == 1 and number == 5:
+                for method in ("read_energy_counter_joules", "read_power_watts"):
+                    gpus[1].fail(method, DriverFaultError("it fell off the bus"))
+            world.gather(None)
+            with energy.step():
+                if world.rank == 0:
+                    time_source.advance(0.5)
+                world.gather(None)
+        summary = energy.finish()
+        energy.on_train_end()
+        return summary
+
+    first, second = ThreadWorld.run(2, main, timeout_seconds=10.0)
+    assert first.account == second.account
+    assert first.account.total.lost_seconds == pytest.approx(7.5, abs=0.3)
+    assert first.account.total.energy_joules is None
+    assert first.remarks == second.remarks
+    assert first.rows()["remarks"].startswith("rank 1, GPU 0: its energy is lost for 7.")
+    assert read_run(tmp_path).latest.results["remarks"] == first.rows()["remarks"]

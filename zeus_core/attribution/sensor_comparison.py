@@ -27,6 +27,7 @@ _LEAST_SECONDS, _LEAST_SAMPLES = 10.0, 8
 _MOST_LOOKS = 6  # so many times that without a clear answer: later samples alone count
 _MOST_ALIKE = 0.9  # r, of so few samples
 _LEAST_WATTS = 1.0  # what a sensor of whole watts cannot show
+_FAILED_SECONDS = 10.0  # a sensor that fails, or that a board has not, costs a call in so many
 _MOST_PENDING = 1024  # samples of half an hour whose energy is not settled
 
 
@@ -92,7 +93,9 @@ class SensorComparison:
     def add_sample(self, at: float, watts: float | None) -> None:
         """Note the power at a moment; None if it could not be read."""
         self.next_at = at + self._random.uniform(0.4, 1.6) / self._samples_per_second
-        if watts is not None:
+        if watts is None:
+            self.next_at += _FAILED_SECONDS
+        else:
             self._samples.append((at, watts))
 
     def add_energy(self, begin: float, end: float, energy_joules: float) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.events import Activity
-from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchRecord, SearchResult
+from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchRecord, SearchResult, saving_text
 from zeus_core.optimizer.global_setting.setting_history import SettingChange
 from zeus_core.report.run_metrics import energy_interval
 from zeus_core.search import Trial
@@ -80,10 +80,7 @@ def saving_line(run: RunRecord) -> str | None:
         return f"{percentage(run.saving_fraction, run.saving_uncertainty or 0.0)} of the energy of a step (95 %)"
     record = run.latest.search_record()
     comparison = None if record is None or record.result is None else record.result.comparison
-    if comparison is None:
-        return None
-    known = percentage(comparison.saving_fraction, comparison.saving_uncertainty)
-    return f"too small or too briefly measured to tell: {known}"
+    return None if comparison is None else saving_text(comparison)
 
 
 def activities_in_order(run: RunRecord) -> list[tuple[Activity, Tally]]:
