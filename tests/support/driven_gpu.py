@@ -70,8 +70,9 @@ class Fault:
 
     Attributes:
         kind: "fails": calls raise. "sticks": it stands still, and then shows all. "loses": it stands still, and then
-            goes on from there. "resets": it begins at zero again. "slips": it shows 0, or too much. "leaves": the GPU
-            falls off the bus. "unloads": the driver is unloaded. "reloads": and loaded again, with a counter at zero.
+            goes on from there. "resets": it begins at zero again. "slips": it shows 0, or too much. "freezes": it
+            stands still, and the power cannot be read. "leaves": the GPU falls off the bus. "unloads": the driver is
+            unloaded. "reloads": and loaded again, with a counter at zero.
         begin: When it begins, in seconds of the script.
         end: When it ends.
     """
@@ -190,6 +191,11 @@ class DrivenGpu:
         device, driver = self._device, self._driver
         slip_joules = self._random.choice([-1e6, 1e6])
 
+        def freeze() -> None:
+            device.stick_counter()
+            for function in ("nvmlDeviceGetFieldValues", "nvmlDeviceGetPowerUsage"):
+                device.fail(function, _UNKNOWN_ERROR)
+
         def reload() -> None:
             driver.clear_faults()
             device.reset_counter()
@@ -202,6 +208,7 @@ class DrivenGpu:
             "sticks": (device.stick_counter, device.release_counter),
             "loses": (device.stick_counter, device.release_counter_with_a_loss),
             "resets": (device.reset_counter, lambda: None),
+            "freezes": (freeze, driver.clear_faults),
             "leaves": (device.lose, device.recover),
             "unloads": (lambda: driver.fail(None, _DRIVER_NOT_LOADED), driver.clear_faults),
             "reloads": (lambda: driver.fail(None, _DRIVER_NOT_LOADED), reload),

@@ -42,7 +42,7 @@ def joules_until(case, moment):
 
 
 @pytest.mark.parametrize("period_seconds", PERIODS)
-@pytest.mark.parametrize("kind", ["leaves", "unloads"])
+@pytest.mark.parametrize("kind", ["leaves", "unloads", "freezes"])
 def test_the_rest_of_a_run_without_its_driver_is_lost(kind, period_seconds):
     """Before what was drawn until then was extrapolated: 1173 +-657 J of 2008, `lost_seconds` 0."""
     case = training_of(Fault(kind, GONE, 1000.0), period_seconds)
@@ -55,6 +55,15 @@ def test_the_rest_of_a_run_without_its_driver_is_lost(kind, period_seconds):
     assert before - 0.5 * 300 <= account.total.measured_joules <= before + account.total.measured.uncertainty_joules
     assert sum(tally.measured_joules for tally in account.activities.values()) == account.total.measured_joules
     assert sum(tally.lost_seconds for tally in account.activities.values()) == pytest.approx(account.total.lost_seconds)
+    (remark,) = outcome.summary.remarks
+    assert remark.startswith("GPU 0: its energy is lost for ")
+
+
+def test_a_gpu_that_never_answers_is_lost_and_named():
+    summary = measure(training_of(Fault("leaves", 0.0, 1000.0))).summary
+    assert summary.account.total.lost_seconds == summary.account.total.seconds
+    assert summary.account.total.measured_joules == 0
+    assert "the GPU fell off the bus" in summary.rows()["remarks"]
 
 
 def test_no_log_has_an_energy_after_the_driver_has_gone():

@@ -153,14 +153,14 @@ class DividedEnergy:
         if is_last and self._knot is not None and self._following is not None:
             self._divide(self._knot, self._following)
             self._knot, self._following = self._following, None
+        self._settle_outage(now, is_last)
         if not self.source.is_of_power:
-            self._settle_outage(now, is_last)
             self._spare.forget_before(self.settled_until - 1.0)
 
     def _settle_outage(self, now: float, is_last: bool) -> None:
-        """Divide the energy of a counter that is silent for good, or until the end, by the power."""
-        last = self._following or self._knot
-        if last is None or now - last.at <= (self._outage_seconds if is_last else _OUTAGE_SECONDS):
+        """Divide the energy of a source that is silent for good, or until the end, by the power."""
+        last = self._following or self._knot or Knot(self._timeline.begin, 0.0, math.nan)
+        if now - last.at <= (self._outage_seconds if is_last else _OUTAGE_SECONDS):
             return
         if self._knot is not None and self._following is not None:
             self._divide(self._knot, self._following)
