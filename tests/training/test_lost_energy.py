@@ -74,6 +74,22 @@ def test_no_log_has_an_energy_after_the_driver_has_gone():
     assert with_energy == sorted(with_energy, reverse=True)
 
 
+def test_quick_logs_extrapolate_no_longer_than_some_updates():
+    """Before, logs within a second of the latest division extended it by the power until then."""
+    gpu = FaultyGpu(SimulatedGpu(find_preset("A100"), time_source=(time_source := VirtualTime())))
+    with TrainingEnergy(ZeusMonitor(gpus=[gpu], time_source=time_source), quiet=True) as energy:
+        logged = {}
+        for number in range(100):
+            if number == 55:  # amid a second that one division is for
+                for method in ("read_energy_counter_joules", "read_power_watts"):
+                    gpu.fail(method, DriverFaultError("it fell off the bus"))
+            with energy.step():
+                time_source.advance(0.05)
+            logged[number] = energy.log()
+    assert all("energy_j" in logged[number] for number in range(20, 55))
+    assert not any("energy_j" in logged[number] for number in range(55 + round(0.7 / 0.05), 100))
+
+
 def test_box_and_table_state_the_least_and_the_reason(caplog):
     summary = measure(training_of(Fault("leaves", GONE, 1000.0))).summary
     rows = summary.rows()

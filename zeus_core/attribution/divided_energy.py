@@ -76,6 +76,7 @@ class DividedEnergy:
         self._timeline = timeline
         self._before = before
         self._classes = ClassEnergy(peak_watts)
+        self._answered_at = timeline.begin
         self._knot: Knot | None = None  # up to which all is settled
         self._following: Knot | None = None  # the next one, which is settled once the one after it is known
         self._settled: dict[Hashable, Amount] = {}
@@ -116,6 +117,10 @@ class DividedEnergy:
     def _age_seconds(self) -> float:
         return 0.0 if self.source.is_of_power else _AGE_PERIODS * self.source.period_seconds
 
+    def has_answered(self, now: float) -> bool:
+        """Whether anything was read so recently that the power now is known from it."""
+        return now - self._answered_at <= self._outage_seconds
+
     def needs_power(self, now: float, counter_joules: float | None) -> bool:
         """Whether the power is to be read, given what the counter shows now."""
         return counter_joules is None or self.source.stands_still(now, counter_joules)
@@ -130,6 +135,8 @@ class DividedEnergy:
 
     def add_edge(self, begin: float, end: float, counter_joules: float | None, power_watts: float | None) -> None:
         """Note a read that was made between two moments; None is what was not read."""
+        if power_watts is not None or counter_joules is not None:
+            self._answered_at = end
         if power_watts is not None:
             self._spare.add(begin, end, power_watts)
         if counter_joules is not None and not self.source.is_of_power:

@@ -198,6 +198,10 @@ class CountedGpus:
             self._divisions = [gpu.energy.division(now, is_last) for gpu in self._gpus]
         self._log_remarks()
 
+    def have_answered(self, now: float) -> bool:
+        """Whether each GPU was read so recently that its power now is known."""
+        return all(gpu.energy.has_answered(now) for gpu in self._gpus)
+
     def tell_more(self, watts: Sequence[float], seconds: float) -> tuple[float, float]:
         """Tell the energy since the latest update by the power of each GPU: none of it is taken back.
 

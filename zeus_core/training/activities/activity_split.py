@@ -204,11 +204,11 @@ class ActivitySplit:
 
         Returns:
             Whether that was possible; otherwise, call `update`: the latest one is too long ago, another activity has
-            begun since, or the power is not known.
+            begun since, or the power is not known, as of a GPU that has not answered for some updates.
         """
         now = self._end_gap()
         pace = self._pace
-        if pace is None or now >= pace.ends:
+        if pace is None or now >= pace.ends or not self._gpus.have_answered(now):
             return False
         self._charge_time(now)
         seconds = max(now - pace.at, 0.0)
