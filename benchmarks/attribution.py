@@ -58,12 +58,9 @@ def rows_of(condition: tuple[str, float, bool], seed: int) -> tuple[Rows, float,
     seconds = time.process_time() - begin
     rows: Rows = defaultdict(list)
     account = outcome.summary.account
+    names = NAMES | ({Activity.STEPS: "steps around passes"} if load == "passes" else {})
     known = [
-        (
-            f"{NAMES.get(activity, 'others')}, {outcome.lengths[activity]}",
-            tally,
-            outcome.truth[activity],
-        )
+        (f"{names.get(activity, 'others')}, {outcome.lengths[activity]}", tally, outcome.truth[activity])
         for activity, tally in account.activities.items()
     ]
     for name, tally, truth in [*known, ("total", account.total, sum(outcome.truth.values()))]:
@@ -94,10 +91,10 @@ def print_classes(
     """Print a table, beside an earlier one; return whether it is as promised."""
     are_good = True
     head = f"{'n':>4} {'inside':>6} {'error':>7} {'19/20':>7} {'+-':>7} {'19/20':>7}"
-    print(f"  {'':28} {head}{' | before: ' + head if beside else ''}")
+    print(f"  {'':36} {head}{' | before: ' + head if beside else ''}")
     for name, rows in sorted(classes.items()):
         before = f" |         {summary(beside[name])}" if name in beside else ""
-        print(f"  {name:28} {summary(rows)}{before}{'' if is_good(name, rows) else '  <- not as promised'}")
+        print(f"  {name:36} {summary(rows)}{before}{'' if is_good(name, rows) else '  <- not as promised'}")
         are_good &= is_good(name, rows)
     return are_good
 

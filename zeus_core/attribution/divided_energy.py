@@ -1,7 +1,7 @@
 """The energy of one GPU, divided among the classes of a timeline, from reads of its counter now and then. Pure.
 
 Energy is exact between *knots*, the updates of the counter. A counter that stands still and catches up makes one long
-interval, which is exact too; samples of the power meanwhile tell how its energy lies in it. Where a counter steps
+interval, which is exact too; samples of the power meanwhile show how its energy lies in it. Where a counter steps
 back, jumps, or does not catch up, those samples take its place; a gap of a few periods in them is bridged by what each
 class drew beside it; a longer time that nothing was read in, or a class that was never seen elsewhere, is lost.
 
@@ -81,7 +81,7 @@ class DividedEnergy:
         self._following: Knot | None = None  # the next one, which is settled once the one after it is known
         self._settled: dict[Hashable, Amount] = {}
         self._total_joules = 0.0  # as divided last
-        self._told_more_joules = 0.0  # since
+        self._reported_more_joules = 0.0  # since
         self._lost_joules = 0.0
 
     @property
@@ -210,9 +210,9 @@ class DividedEnergy:
         off += self._add_unsettled(amounts, now, is_last)
         return Division(amounts, off + self._keep_total(amounts))
 
-    def tell_more(self, energy_joules: float) -> None:
+    def report_more(self, energy_joules: float) -> None:
         """Note that so much more than at the latest division was reported: none of it is taken back."""
-        self._told_more_joules = max(energy_joules, self._told_more_joules)
+        self._reported_more_joules = max(energy_joules, self._reported_more_joules)
 
     def forget_spans_before(self, span: int) -> None:
         """Drop the spans with lower numbers."""
@@ -292,15 +292,15 @@ class DividedEnergy:
     ) -> None:
         """Add the energy between two knots by samples of the power, scaled to their sum if that is known."""
         knots = first.half_width_seconds, second.half_width_seconds
-        left, begin = joules, first.at
+        rest, begin = joules, first.at
         for number, (end, of_piece, is_read) in enumerate(pieces):
             is_end = number == len(pieces) - 1
             if joules is None and not is_read:
                 self._lose(begin, end)
                 begin = end
                 continue
-            some = whole_quanta(scale * of_piece) if left is None or not is_end else left
-            left = None if left is None else left - some
+            some = whole_quanta(scale * of_piece) if rest is None or not is_end else rest
+            rest = None if rest is None else rest - some
             stderr = _SAMPLED * some if len(pieces) > 1 or joules is None else 0.0
             if joules is None and (number == 0 or is_end):  # the power was another before or after
                 stderr = math.hypot(stderr, self._spare.half_width_seconds * self._peak_watts / 3)
@@ -373,7 +373,7 @@ class DividedEnergy:
 
     def _keep_total(self, amounts: dict[Hashable, Amount]) -> float:
         """Let none of the total be taken back; return how much would have been."""
-        self._total_joules, self._told_more_joules = self._total_joules + self._told_more_joules, 0.0
+        self._total_joules, self._reported_more_joules = self._total_joules + self._reported_more_joules, 0.0
         counted = self._counted(amounts)
         if not counted or any(amounts[key].lost_seconds for key in counted):
             return 0.0

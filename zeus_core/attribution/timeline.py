@@ -1,7 +1,7 @@
 """The course of a training: an unbroken row of parts, each of one class, cut into pieces. Pure.
 
 A step may be interrupted by parts of other classes, such as a pass of a reference model. It is cut into tenths of its
-*own* time, in which its class goes on. So what it does just before and after a pass is told by steps without one too.
+*own* time, in which its class goes on: what it draws around a pass is known from steps without one too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 _PHASES = 10  # of a step
 _MAX_STEP_SECONDS = 60.0  # longer ones hold a stop that nothing reported
-_MIN_STEP_SECONDS = 0.05  # phases of shorter ones would tell little: one interval between two updates holds several
+_MIN_STEP_SECONDS = 0.05  # phases of shorter ones would show little: one interval between two updates holds several
 
 
 class Piece(NamedTuple):
@@ -22,7 +22,7 @@ class Piece(NamedTuple):
 
     Attributes:
         seconds: How long.
-        phase: The tenth of a step's own time that it lies in, from 1; 0 where steps are not told apart.
+        phase: The tenth of a step's own time that it lies in, from 1; 0 where steps have no phases.
     """
 
     seconds: float

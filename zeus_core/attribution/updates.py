@@ -23,12 +23,12 @@ STILL_PERIODS = 1.6
 
 _REMEMBERED_UPDATES = 48  # enough for a period within 0.1 %; a phase that drifts is followed within some seconds
 _NARROW_FRACTION = 0.35  # of the period: a bracket that begins a grid
-_MAX_JITTER_FRACTION = 0.12  # of the period: beyond, the grid tells no more than the brackets alone
+_MAX_JITTER_FRACTION = 0.12  # of the period: beyond, the grid says no more than the brackets alone
 _FEW_UPDATES = 8  # by then, the phase is known as well as it will be for a while
 _FIT_EVERY = 4  # brackets
 _MAX_GAP_READS = 3.0  # the time of so many without a knot: then one that is known less closely is better than none
 _EXACT_SECONDS = 1e-6  # as good as none: keeps divisions finite
-_MAX_UNCLEAR = 6  # values in succession that cannot be told to be of one update
+_MAX_UNCLEAR = 6  # values in succession that cannot be matched with one update
 
 
 class Knot(NamedTuple):

@@ -185,8 +185,8 @@ class Statement:
     def _method(self) -> str:
         methods = dict.fromkeys(run.account.total.measured.method for _, run in self.runs)
         versions = dict.fromkeys(run.latest.versions.get("zeus-core", "unknown") for _, run in self.runs)
-        told = dict.fromkeys(text for _, run in self.runs if (text := remarks(run)))
-        return "; ".join([*(_METHODS[method] for method in methods), *told, f"zeus-core {', '.join(versions)}"])
+        remarked = dict.fromkeys(text for _, run in self.runs if (text := remarks(run)))
+        return "; ".join([*(_METHODS[method] for method in methods), *remarked, f"zeus-core {', '.join(versions)}"])
 
     def _hardware(self) -> str:
         return "; ".join(dict.fromkeys(hardware(run) for _, run in self.runs))

@@ -307,11 +307,11 @@ class RunRecorder:
         part.is_whole = True
         account = part.earlier + part.told
         self._spent = account.total
-        with suppress(WorldError):  # the account is known, also if a rank ends before it has told its devices
-            told = self._ranks.gather(lambda: [encode(part.split.devices()), part.split.remarks])
-            part.devices = {rank: decode(Energies, energies, "devices") for rank, (energies, _) in enumerate(told)}
-            labels = [f"rank {rank}, " if len(told) > 1 else "" for rank in range(len(told))]
-            part.remarks = [label + text for label, (_, texts) in zip(labels, told, strict=True) for text in texts]
+        with suppress(WorldError):  # the account is known, also if a rank ends before it has sent those of its devices
+            sent = self._ranks.gather(lambda: [encode(part.split.devices()), part.split.remarks])
+            part.devices = {rank: decode(Energies, energies, "devices") for rank, (energies, _) in enumerate(sent)}
+            labels = [f"rank {rank}, " if len(sent) > 1 else "" for rank in range(len(sent))]
+            part.remarks = [label + text for label, (_, texts) in zip(labels, sent, strict=True) for text in texts]
         return part.step - part.begin_step, account
 
     def _end(self) -> tuple[int, Account] | None:

@@ -168,7 +168,7 @@ class CountedGpus:
             self._background.wake()
 
     def feed(self, reading: Reading) -> None:
-        """Take in a reading of all devices, which has just ended."""
+        """Note a reading of all devices, which has just ended."""
         end = self._time_source.now()
         self._next_read_at = max(self._next_read_at, end)
         with self._lock:
@@ -202,8 +202,8 @@ class CountedGpus:
         """Whether each GPU was read so recently that its power now is known."""
         return all(gpu.energy.has_answered(now) for gpu in self._gpus)
 
-    def tell_more(self, watts: Sequence[float], seconds: float) -> tuple[float, float]:
-        """Tell the energy since the latest update by the power of each GPU: none of it is taken back.
+    def report_more(self, watts: Sequence[float], seconds: float) -> tuple[float, float]:
+        """Report the energy since the latest update by the power of each GPU: none of it is taken back.
 
         Returns:
             The energy and how far it can be off, in joules.
@@ -211,7 +211,7 @@ class CountedGpus:
         joules = off_joules = 0.0
         for gpu, gpu_watts in zip(self._gpus, watts, strict=True):
             more_joules = whole_quanta(gpu_watts * seconds)
-            gpu.energy.tell_more(more_joules)
+            gpu.energy.report_more(more_joules)
             joules += more_joules
             off_joules += max(gpu_watts, gpu.most_watts - gpu_watts) * seconds
         return joules, off_joules
