@@ -27,7 +27,7 @@ _SETTLED_AFTER_SECONDS = 0.6  # later than the edges of parts that a piece can b
 _UNKNOWN_PHASE_SECONDS = 2.5  # by then, the phase of the updates is known
 _SILENT_SECONDS = 2.0  # a counter that has not answered by then is given up; before anything is settled
 # The longest time without a reading whose energy is estimated from that beside it: a driver may skip one update, not
-# five; six reads, as two calls are made at each while a counter is silent; and samples near edges are passed over.
+# five; six reads, as two calls are made at each while a counter is silent.
 _OUTAGE_PERIODS, _OUTAGE_READS = 6, 6
 _OUTAGE_SECONDS = 30.0  # of a counter that was sound: then its time is settled by the power, little by little
 _LONG_INTERVALS = 3.0  # an interval of so many usual ones, as a counter that stood still leaves it, hides whole parts
@@ -105,9 +105,7 @@ class DividedEnergy:
 
     @property
     def _outage_seconds(self) -> float:
-        passed_over = 2 * _SETTLED_AFTER_SECONDS + _MOST_UNCLEAR_SECONDS if self.source.is_of_power else 0.0
-        reads_seconds = _OUTAGE_READS * self._spare.period_seconds
-        return passed_over + max(_OUTAGE_PERIODS * self.source.period_seconds, reads_seconds)
+        return max(_OUTAGE_PERIODS * self.source.period_seconds, _OUTAGE_READS * self._spare.period_seconds)
 
     @property
     def _reader(self) -> CounterUpdates | PowerSum:
@@ -167,7 +165,7 @@ class DividedEnergy:
     def _settle_outage(self, now: float, is_last: bool) -> None:
         """Divide the energy of a source that is silent for good, or until the end, by the power."""
         last = self._following or self._knot or Knot(self._timeline.begin, 0.0, math.nan)
-        if now - last.at <= (self._outage_seconds if is_last else _OUTAGE_SECONDS):
+        if now - last.at - last.half_width_seconds <= (self._outage_seconds if is_last else _OUTAGE_SECONDS):
             return
         if self._knot is not None and self._following is not None:
             self._divide(self._knot, self._following)
@@ -229,9 +227,10 @@ class DividedEnergy:
                 self._divide(Knot(self._timeline.begin, 0.0, math.nan), knot)
         elif following is not None:
             if self.source.is_of_power and self._is_unclear(last, following, knot):
+                self._following = knot._replace(still_seconds=max(following.still_seconds, knot.still_seconds))
                 return
             is_sound, does_go_on = self._may_follow(last, following), self._may_follow(following, knot)
-            is_passed_by = self._may_follow(last, knot)
+            is_passed_by = not self.source.is_of_power and self._may_follow(last, knot)
             if not (is_sound and does_go_on) and (is_passed_by or not (is_sound or does_go_on)):
                 return  # the one in between was a slip of the driver, or of an update that came late
             self._divide(last, following, knot if does_go_on else None)
@@ -246,7 +245,7 @@ class DividedEnergy:
 
     def _may_follow(self, first: Knot, second: Knot) -> bool:
         joules = second.energy_joules - first.energy_joules
-        if self.source.is_of_power and second.at - first.at > self._outage_seconds:
+        if self.source.is_of_power and second.still_seconds > self._outage_seconds:
             return False  # between two samples far from each other, any power is possible
         seconds = second.at - first.at + first.half_width_seconds + second.half_width_seconds
         return 0 <= joules <= self._peak_watts * seconds  # not if either is not known: nan
@@ -349,13 +348,14 @@ class DividedEnergy:
         begin = self._timeline.begin if knot is None else knot.at
         tail = self._timeline.parts(begin, now)
         watts = self._classes.mean_watts or self._spare.watts
-        unsettled_seconds = 0.0 if is_last or knot is not None else 2 * _SETTLED_AFTER_SECONDS
-        if now - begin > max(self._outage_seconds, unsettled_seconds) or watts is None:
+        known_seconds, reach_seconds = self._outage_seconds, knot.half_width_seconds if knot else 0.0
+        if not is_last and (knot is None or self.source.is_of_power):  # then what was read is not settled yet
+            known_seconds += 2 * _SETTLED_AFTER_SECONDS + _MOST_UNCLEAR_SECONDS
+        if now - begin - reach_seconds > known_seconds or watts is None:
             lose(amounts, tail)
             return off_joules
         self._add_expected(amounts, tail, None, watts)
-        reach = self._peak_watts * (knot.half_width_seconds if knot else 0.0)
-        return off_joules + reach + max(watts, self._peak_watts - watts) * (now - begin)
+        return off_joules + self._peak_watts * reach_seconds + max(watts, self._peak_watts - watts) * (now - begin)
 
     def _add_expected(
         self, amounts: dict[Hashable, Amount], parts: Sequence[Part], joules: float | None, watts: float = 0.0

@@ -77,8 +77,9 @@ class PowerSum:
             seconds = at - last_at
             self._joules += (power_watts + last_watts) / 2 * seconds
             self._squares += ((power_watts - last_watts) * (seconds + 2 * self.half_width_seconds)) ** 2
+        seconds = 0.0 if self._last is None else at - self._last[0]
         self._last = at, power_watts
-        self._knots.append(Knot(at - self.half_width_seconds, self.half_width_seconds, self._joules))
+        self._knots.append(Knot(at - self.half_width_seconds, self.half_width_seconds, self._joules, seconds))
 
     def knots_before(self, moment: float) -> list[Knot]:
         """Return the knots of the reads before a moment, each once."""

@@ -38,7 +38,8 @@ class Knot(NamedTuple):
         at: The moment, as far as it is known.
         half_width_seconds: How far it can be off.
         energy_joules: The counter.
-        still_seconds: How long the counter was seen to stand still before it showed that.
+        still_seconds: How long the counter was seen to stand still before it showed that; of a sample of the power, how
+            long nothing was read before it.
     """
 
     at: float
