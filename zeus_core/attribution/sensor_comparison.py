@@ -141,12 +141,7 @@ class SensorComparison:
         return {key: (one.counter_watts / one.count, one.sensor_watts / one.count) for key, one in means.items()}
 
     def off_watts(self, key: Hashable) -> float:
-        """Return by how much the mean power of a class differs by both; of a span, by the most of any class."""
-        differences = self.differences
-        if key in differences:
-            return abs(differences[key][1] - differences[key][0])
-        return (
-            0.0
-            if is_class(key)
-            else max((abs(sensor - counter) for counter, sensor in differences.values()), default=0.0)
-        )
+        """Return by how much the mean power of a class can differ by both; of a span, by the most of any class."""
+        keys = [key] if is_class(key) else list(self._different)
+        pairs = [self._all[other] for other in keys if other in self._different]
+        return max((abs(one.off_watts) + one.slack_watts for one in pairs), default=0.0)
