@@ -27,6 +27,7 @@ _LEAST_SECONDS, _LEAST_SAMPLES = 10.0, 8
 _MOST_LOOKS = 6  # so many times that without a clear answer: later samples alone count
 _MOST_ALIKE = 0.9  # r, of so few samples
 _LEAST_WATTS = 1.0  # what a sensor of whole watts cannot show
+_MOST_AGREED = 3  # times in turn: then a quarter of the samples is enough
 _FAILED_SECONDS = 10.0  # a sensor that fails, or that a board has not, costs a call in so many
 _MOST_PENDING = 1024  # samples of half an hour whose energy is not settled
 
@@ -41,9 +42,11 @@ class _Pairs:
     squares: float = 0.0
     products: float = 0.0
     latest_watts: float = 0.0
+    seconds: float = 0.0  # that they are samples of
 
-    def add(self, sensor_watts: float, counter_watts: float) -> None:
+    def add(self, sensor_watts: float, counter_watts: float, seconds: float) -> None:
         self.count += 1
+        self.seconds += seconds
         self.products += self.latest_watts * (sensor_watts - counter_watts)
         self.latest_watts = sensor_watts - counter_watts
         self.sensor_watts += sensor_watts
@@ -56,12 +59,12 @@ class _Pairs:
         return (self.sensor_watts - self.counter_watts) / self.count
 
     @property
-    def slack_watts(self) -> float:
-        """How far d can be off."""
+    def stderr_watts(self) -> float:
+        """The standard error of d: s."""
         variance = max(self.squares / self.count - self.off_watts**2, 0.0)
         alike = self.products / (self.count - 1) - self.off_watts**2
         correlation = min(max(alike / variance, 0.0), _MOST_ALIKE) if variance > 0 else 0.0
-        return _STANDARD_ERRORS * math.sqrt(variance / (self.count - 1) * (1 + correlation) / (1 - correlation))
+        return math.sqrt(variance / (self.count - 1) * (1 + correlation) / (1 - correlation))
 
 
 class SensorComparison:
@@ -70,7 +73,7 @@ class SensorComparison:
     Args:
         timeline: The classes in time.
         average_seconds: The time that each power is the mean of.
-        samples_per_second: How often the power may be read.
+        samples_per_second: How often the power may be read; in a class in which both agree, it is read less often.
         seed: The seed of the times of the samples.
 
     Attributes:
@@ -80,8 +83,8 @@ class SensorComparison:
     def __init__(self, timeline: Timeline, average_seconds: float, samples_per_second: float, seed: int = 0) -> None:
         self._timeline = timeline
         self._window_seconds = average_seconds + SENSOR_DELAY_SECONDS
-        self._samples_per_second = samples_per_second
-        self._least = max(math.ceil(_LEAST_SECONDS * samples_per_second), _LEAST_SAMPLES)
+        self._spacing_seconds = self._usual_seconds = 1 / samples_per_second
+        self._agreed: dict[Hashable, int] = {}  # how often both have agreed, in turn
         self._random = random.Random(seed)
         self.next_at: float = timeline.begin
         self._samples: deque[tuple[float, float]] = deque(maxlen=_MOST_PENDING)
@@ -92,7 +95,7 @@ class SensorComparison:
 
     def add_sample(self, at: float, watts: float | None) -> None:
         """Note the power at a moment; None if it could not be read."""
-        self.next_at = at + self._random.uniform(0.4, 1.6) / self._samples_per_second
+        self.next_at = at + self._random.uniform(0.4, 1.6) * self._spacing_seconds
         if watts is None:
             self.next_at += _FAILED_SECONDS
         else:
@@ -119,13 +122,17 @@ class SensorComparison:
         counter_watts = (self._joules_until(at) - self._joules_until(begin)) / self._window_seconds
         block = self._block.setdefault(key, _Pairs())
         for pairs in (block, self._all.setdefault(key, _Pairs())):
-            pairs.add(watts, counter_watts)
-        if block.count < self._least:
+            pairs.add(watts, counter_watts, self._spacing_seconds)
+        self._spacing_seconds = self._usual_seconds * (1 + min(self._agreed.get(key, 0), _MOST_AGREED))
+        if block.seconds < _LEAST_SECONDS or block.count < _LEAST_SAMPLES:
             return
         limit = max(_DIFFERENT * block.counter_watts / block.count, _LEAST_WATTS)
-        if abs(block.off_watts) - block.slack_watts > limit:
-            self._different[key] = None
-        elif abs(block.off_watts) + block.slack_watts > limit and block.count < _MOST_LOOKS * self._least:
+        slack_watts = _STANDARD_ERRORS * block.stderr_watts
+        if abs(block.off_watts) - slack_watts > limit:
+            self._different[key], self._agreed[key] = None, 0
+        elif abs(block.off_watts) + slack_watts <= limit:
+            self._agreed[key] = self._agreed.get(key, 0) + 1
+        elif block.seconds < _MOST_LOOKS * _LEAST_SECONDS:
             return
         del self._block[key]
 
@@ -144,4 +151,4 @@ class SensorComparison:
         """Return by how much the mean power of a class can differ by both; of a span, by the most of any class."""
         keys = [key] if is_class(key) else list(self._different)
         pairs = [self._all[other] for other in keys if other in self._different]
-        return max((abs(one.off_watts) + one.slack_watts for one in pairs), default=0.0)
+        return max((abs(one.off_watts) + 2 * one.stderr_watts for one in pairs), default=0.0)
