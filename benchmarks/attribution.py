@@ -6,7 +6,8 @@ Random trainings of 25 s in virtual time, on the NVML driver in C of the tests (
 energy: counters of 20 and 100 ms with jitter, a wandering period and values of a while ago; a power that follows the
 load with a lag of up to 30 ms, noise and bursts; calls of up to 2 ms; with and without a passing fault (the counter
 fails, stands still, loses energy, begins again, tells nonsense). The steps and other parts of `usual` loads are like
-each other; those of `erratic` ones draw a power of their own each, ramp, or wander (tests/support/random_training.py).
+each other; those of `erratic` ones draw a power of their own each, ramp, or wander; `passes` are loads whose steps
+hold reference passes of a tenth of a period to two periods of the counter (tests/support/random_training.py).
 
 A class is one activity of a training, by the usual length of its parts (long: two updates of the counter and more) and
 their time in all. For each: how many there are; the share whose truth lies in the stated interval; the error and the
@@ -35,10 +36,12 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from tests.support.random_training import make_case, make_erratic_case, measure  # noqa: E402
+from tests.support.random_training import make_case, make_erratic_case, make_pass_case, measure  # noqa: E402
+from zeus_core.events import Activity  # noqa: E402
 
-LOADS = {"usual": make_case, "erratic": make_erratic_case}
+LOADS = {"usual": make_case, "erratic": make_erratic_case, "passes": make_pass_case}
 BOUNDS = {"steps, long, 5 s and more": 0.02, "others, long, 5 s and more": 0.06}
+NAMES = {Activity.STEPS: "steps", Activity.REFERENCE: "passes"}
 LEAST_SHARE = 0.95
 CONDITIONS = [(load, period, is_faulty) for load in LOADS for period in (0.1, 0.02) for is_faulty in (False, True)]
 
@@ -55,12 +58,9 @@ def rows_of(condition: tuple[str, float, bool], seed: int) -> tuple[Rows, float,
     seconds = time.process_time() - begin
     rows: Rows = defaultdict(list)
     account = outcome.summary.account
+    names = NAMES | ({Activity.STEPS: "steps around passes"} if load == "passes" else {})
     known = [
-        (
-            f"{'steps' if activity.value == 'steps' else 'others'}, {outcome.lengths[activity]}",
-            tally,
-            outcome.truth[activity],
-        )
+        (f"{names.get(activity, 'others')}, {outcome.lengths[activity]}", tally, outcome.truth[activity])
         for activity, tally in account.activities.items()
     ]
     for name, tally, truth in [*known, ("total", account.total, sum(outcome.truth.values()))]:
@@ -91,10 +91,10 @@ def print_classes(
     """Print a table, beside an earlier one; return whether it is as promised."""
     are_good = True
     head = f"{'n':>4} {'inside':>6} {'error':>7} {'19/20':>7} {'+-':>7} {'19/20':>7}"
-    print(f"  {'':28} {head}{' | before: ' + head if beside else ''}")
+    print(f"  {'':36} {head}{' | before: ' + head if beside else ''}")
     for name, rows in sorted(classes.items()):
         before = f" |         {summary(beside[name])}" if name in beside else ""
-        print(f"  {name:28} {summary(rows)}{before}{'' if is_good(name, rows) else '  <- not as promised'}")
+        print(f"  {name:36} {summary(rows)}{before}{'' if is_good(name, rows) else '  <- not as promised'}")
         are_good &= is_good(name, rows)
     return are_good
 

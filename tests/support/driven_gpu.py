@@ -25,7 +25,7 @@ from zeus_core.testing import VirtualTime
 _START_SECONDS = 1e8  # three years: after the driver's start on any machine, so that each run is like the others
 _STEP_SECONDS = 5e-4
 _SEGMENTS = 64  # of one load of the driver
-_UNKNOWN_ERROR = 999
+_UNKNOWN_ERROR, _DRIVER_NOT_LOADED = 999, 9
 _DRIFT_UPDATES = 60  # a wander of so many times the drift of a period changes it by that within 10 s
 
 
@@ -44,7 +44,8 @@ class Physics:
         age_seconds: How much older than its update a value of the counter is.
         drift_fraction: How far the period wanders, as a fraction of it, over some seconds.
         peaks_per_second: Bursts of 1 to 2 ms at the highest power.
-        power_gain: What the power sensor shows, of what is drawn.
+        power_gain: The power that the sensor shows, as a fraction of the true one.
+        power_offset_watts: What it shows beyond that.
         spike_every: One in so many readings of the power is garbage; 0 for none.
         seed: Of all that is random.
     """
@@ -60,6 +61,7 @@ class Physics:
     drift_fraction: float = 0.0
     peaks_per_second: float = 0.0
     power_gain: float = 1.0
+    power_offset_watts: float = 0.0
     spike_every: int = 0
     seed: int = 0
 
@@ -70,7 +72,9 @@ class Fault:
 
     Attributes:
         kind: "fails": calls raise. "sticks": it stands still, and then shows all. "loses": it stands still, and then
-            goes on from there. "resets": it begins at zero again. "slips": it shows 0, or too much.
+            goes on from there. "resets": it begins at zero again. "slips": it shows 0, or too much. "freezes": it
+            stands still, and the power cannot be read. "leaves": the GPU falls off the bus. "unloads": the driver is
+            unloaded. "reloads": and loaded again, with a counter at zero.
         begin: When it begins, in seconds of the script.
         end: When it ends.
     """
@@ -152,7 +156,8 @@ class DrivenGpu:
 
     def read_power_watts(self) -> float:
         """Read the sensor."""
-        return self._call(self._gpu.read_power_watts, self._physics.refresh_seconds)
+        watts = self._call(self._gpu.read_power_watts, self._physics.refresh_seconds)
+        return watts + self._physics.power_offset_watts
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._gpu, name)
@@ -190,6 +195,16 @@ class DrivenGpu:
     def _acts(self, kind: str) -> tuple[Callable[[], None], Callable[[], None]]:
         device, driver = self._device, self._driver
         slip_joules = self._random.choice([-1e6, 1e6])
+
+        def freeze() -> None:
+            device.stick_counter()
+            for function in ("nvmlDeviceGetFieldValues", "nvmlDeviceGetPowerUsage"):
+                device.fail(function, _UNKNOWN_ERROR)
+
+        def reload() -> None:
+            driver.clear_faults()
+            device.reset_counter()
+
         return {
             "fails": (
                 lambda: device.fail("nvmlDeviceGetTotalEnergyConsumption", _UNKNOWN_ERROR),
@@ -198,6 +213,10 @@ class DrivenGpu:
             "sticks": (device.stick_counter, device.release_counter),
             "loses": (device.stick_counter, device.release_counter_with_a_loss),
             "resets": (device.reset_counter, lambda: None),
+            "freezes": (freeze, driver.clear_faults),
+            "leaves": (device.lose, device.recover),
+            "unloads": (lambda: driver.fail(None, _DRIVER_NOT_LOADED), driver.clear_faults),
+            "reloads": (lambda: driver.fail(None, _DRIVER_NOT_LOADED), reload),
             "slips": (lambda: device.shift_counter(slip_joules), lambda: device.shift_counter(-slip_joules)),
         }[kind]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.support.driven_gpu import DrivenGpu, Fault, Physics
 from zeus_core.device import CpuDiscovery
@@ -15,7 +17,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FaultyGpu
 from zeus_core.training import TrainingEnergy, TrainingSummary
 
-__all__ = ["LAGS_SECONDS", "Case", "Outcome", "make_case", "make_erratic_case", "measure"]
+__all__ = ["LAGS_SECONDS", "Case", "Outcome", "make_case", "make_erratic_case", "make_pass_case", "measure"]
 
 LAGS_SECONDS = (0.0, 0.003, 0.008, 0.015, 0.03)
 _JITTERS = (0.0, 0.002, 0.005, 0.01, 0.02)
@@ -34,10 +36,30 @@ class Case:
     parts: list[tuple[Activity, float]] = field(default_factory=list)
     script: list[tuple[float, float]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    passes: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+    """By the number of a step: begin and seconds of the reference passes in it."""
 
     def run(self, activity: Activity, watts: list[float], seconds: float) -> None:
         self.parts.append((activity, seconds))
         self.script += [(power, seconds / len(watts)) for power in watts]
+
+    def step(self, pieces: list[tuple[Activity, float, float]]) -> None:
+        """Run a step of such activities, watts and seconds: steps and reference passes."""
+        begin, passes = 0.0, []
+        for activity, watts, seconds in pieces:
+            if activity is Activity.REFERENCE:
+                passes.append((begin, seconds))
+            begin += seconds
+            self.script.append((watts, seconds))
+        self.passes[len(self.parts)] = passes
+        self.parts.append((Activity.STEPS, begin))
+
+    def lengths(self, activity: Activity) -> list[float]:
+        """Return how long each part of an activity is, in order of that."""
+        inside = [seconds for passes in self.passes.values() for _, seconds in passes]
+        if activity is Activity.REFERENCE:
+            return sorted(inside)
+        return sorted(seconds for other, seconds in self.parts if other is activity)
 
 
 @dataclass
@@ -48,6 +70,7 @@ class Outcome:
     truth: dict[Activity, float]
     totals: list[float]
     powers: list[float]
+    logged: list[dict[str, float]]
     calls_per_second: float
     """In the background: without those of logs."""
     max_watts: float
@@ -146,16 +169,58 @@ def make_erratic_case(seed: int, period_seconds: float, is_faulty: bool, seconds
     return case
 
 
-def measure(case: Case, unanswered: int | None = 0) -> Outcome:
-    """Train, while this many calls of the counter fail; None for all."""
+def make_pass_case(seed: int, period_seconds: float, is_faulty: bool, seconds: float = 25.0) -> Case:
+    """A random training with reference passes of up to two periods of the counter inside its steps."""
+    usual = make_case(seed, period_seconds, is_faulty, seconds)
+    generator = random.Random(seed + 154)
+    case = Case(usual.physics, script=usual.script[:1], faults=usual.faults)
+    peak, period = generator.uniform(250.0, 600.0), usual.physics.nominal_period_seconds
+    pass_seconds = period * math.exp(generator.uniform(math.log(0.1), math.log(2.0)))
+    rest_seconds = pass_seconds * math.exp(generator.uniform(math.log(0.5), math.log(20.0)))
+    if generator.random() < 0.33:  # in step with the counter
+        rest_seconds = generator.choice((1, 2, 3)) * usual.physics.period_seconds * generator.choice((0.99, 1.01))
+        rest_seconds = max(rest_seconds - pass_seconds, 0.5 * pass_seconds)
+    place, count = generator.choice((0.0, 0.1, 0.3, 0.5)), generator.choice((1, 1, 2))
+    every, scatter = generator.choice((1, 1, 4)), generator.choice((0.0, 0.01, 0.05, 0.2))
+    shape = [peak * generator.uniform(0.45, 1.0) for _ in range(generator.choice((1, 2, 4)))]
+    pass_watts, variation = peak * generator.uniform(0.2, 1.0), generator.choice((0.0, 0.02, 0.1))
+    number = 0
+
+    def rest(begin: float, end: float, level: float) -> list[tuple[Activity, float, float]]:
+        cuts = [begin, *(cut / len(shape) for cut in range(1, len(shape)) if begin < cut / len(shape) < end), end]
+        return [
+            (Activity.STEPS, min(level * shape[int(len(shape) * (low + high) / 2)], peak), (high - low) * rest_seconds)
+            for low, high in itertools.pairwise(cuts)
+            if high > low
+        ]
+
+    while (elapsed := sum(duration for _, duration in case.parts)) < seconds:
+        level = 1 + variation * generator.uniform(-1, 1)
+        pieces = rest(0.0, place, level)
+        if number % every == 0:
+            for _ in range(count):
+                pieces.append((Activity.REFERENCE, min(level * pass_watts, peak), pass_seconds))
+                pieces.append((Activity.STEPS, level * shape[0], 0.1 * pass_seconds))
+        pieces += rest(place, 1.0, level)
+        times = 1 + scatter * generator.uniform(-1, 1)
+        case.step([(activity, watts, times * part_seconds) for activity, watts, part_seconds in pieces])
+        if elapsed > 0 and generator.random() < 0.02:
+            case.run(Activity.EVALUATION, [0.6 * peak], length(generator))
+        number += 1
+    case.script.append((0.15 * peak, 1.0))
+    return case
+
+
+def measure(case: Case, unanswered: int | None = 0, folder: Path | None = None) -> Outcome:
+    """Train, while this many calls of the counter fail, None for all; write the file of the run to a folder."""
     gpu = DrivenGpu(case.script, case.physics, case.faults)
     try:
-        return _measured(case, gpu, unanswered)
+        return _measured(case, gpu, unanswered, folder)
     finally:
         gpu.close()
 
 
-def _measured(case: Case, gpu: DrivenGpu, unanswered: int | None) -> Outcome:
+def _measured(case: Case, gpu: DrivenGpu, unanswered: int | None, folder: Path | None) -> Outcome:
     time_source = gpu.time_source
     faulty = FaultyGpu(gpu)
     if unanswered != 0:
@@ -163,7 +228,7 @@ def _measured(case: Case, gpu: DrivenGpu, unanswered: int | None) -> Outcome:
     monitor = ZeusMonitor(
         gpus=[faulty], cpus=CpuDiscovery((), "none"), time_source=time_source, synchronize=lambda _: None
     )
-    energy = TrainingEnergy(monitor, quiet=True)
+    energy = TrainingEnergy(monitor, quiet=True, folder=folder)
     begin = case.script[0][1]
     time_source.advance(begin - 0.1 - gpu.seconds)
     first_call = len(gpu.calls)
@@ -185,6 +250,13 @@ def _measured(case: Case, gpu: DrivenGpu, unanswered: int | None) -> Outcome:
         if following is Activity.STEPS:
             energy.on_step_begin()
             charge(following)
+            for begin_seconds, pass_seconds in case.passes.get(number, ()):
+                time_source.advance(ends - seconds + begin_seconds - gpu.seconds)
+                energy.on_pass_begin(Activity.REFERENCE)
+                charge(Activity.REFERENCE)
+                time_source.advance(ends - seconds + begin_seconds + pass_seconds - gpu.seconds)
+                energy.on_pass_end()
+                charge(Activity.STEPS)
             time_source.advance(ends - gpu.seconds)
             energy.on_step_end()
         else:
@@ -209,6 +281,7 @@ def _measured(case: Case, gpu: DrivenGpu, unanswered: int | None) -> Outcome:
         truth,
         [values["total_energy_j"] for values in logged if "total_energy_j" in values],
         [values["power_w"] for values in logged if "power_w" in values],
+        logged,
         (len(calls) - calls_of_logs) / (calls[-1] - calls[0]),
         1.1 * gpu.highest_watts,
         {activity: kind_of(case, activity) for activity in truth},
@@ -217,6 +290,6 @@ def _measured(case: Case, gpu: DrivenGpu, unanswered: int | None) -> Outcome:
 
 def kind_of(case: Case, activity: Activity) -> str:
     """Say to which class the parts of an activity belong, by their usual length and their time in all."""
-    lengths = sorted(seconds for other, seconds in case.parts if other is activity) or [0.0]
+    lengths = case.lengths(activity) or [0.0]
     is_long = lengths[len(lengths) // 2] >= 2 * case.physics.nominal_period_seconds
     return f"{'long' if is_long else 'short'}, {'5 s and more' if sum(lengths) >= 5 else 'under 5 s'}"

@@ -11,7 +11,15 @@ from collections import defaultdict
 import pytest
 
 from tests.support.driven_gpu import Fault, Physics
-from tests.support.random_training import LAGS_SECONDS, Case, Outcome, make_case, make_erratic_case, measure
+from tests.support.random_training import (
+    LAGS_SECONDS,
+    Case,
+    Outcome,
+    make_case,
+    make_erratic_case,
+    make_pass_case,
+    measure,
+)
 from tests.support.variants import long_but_first
 from zeus_core.events import Activity
 
@@ -241,6 +249,38 @@ def test_parts_of_two_updates_are_within_six_percent_steps_within_two(period_sec
     evaluation, steps = activities[Activity.EVALUATION].measured, activities[Activity.STEPS].measured
     assert evaluation.uncertainty_joules <= 0.06 * outcome.truth[Activity.EVALUATION]
     assert steps.uncertainty_joules <= 0.02 * outcome.truth[Activity.STEPS]
+
+
+@pytest.mark.parametrize("seed", [1005, 1036, 1038, 1050])
+def test_short_passes_inside_steps_are_in_their_intervals(seed):
+    """Before, what a step does after a pass was taken for any of its time: 20 % of such passes of 5 s were missed."""
+    outcome = measure(make_pass_case(seed, 0.1, is_faulty=False))
+    check_sums(outcome)
+    check_truth([outcome])
+
+
+@pytest.mark.parametrize("period_seconds", [0.1, 0.02])
+def test_a_reference_pass_of_half_an_update_is_measured(period_seconds):
+    case = Case(Physics(1.013 * period_seconds, period_seconds, 0.005, 0.01, 0.02, seed=5), script=[(70.0, 0.3)])
+    for _ in range(40):
+        step = [(Activity.STEPS, 350.0, 0.03), (Activity.REFERENCE, 180.0, 0.05), (Activity.STEPS, 420.0, 0.21)]
+        case.step([*step, (Activity.STEPS, 300.0, 0.1)])
+    case.script.append((70.0, 1.0))
+    outcome = measure(case)
+    check_sums(outcome)
+    check_truth([outcome])
+    reference = outcome.summary.account.activities[Activity.REFERENCE].measured
+    assert reference.uncertainty_joules <= 0.5 * outcome.truth[Activity.REFERENCE]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_faulty", [False, True], ids=["sound", "faulty"])
+@pytest.mark.parametrize("period_seconds", [0.1, 0.02])
+def test_short_passes_of_many_trainings_are_in_their_intervals(period_seconds, is_faulty):
+    outcomes = [measure(make_pass_case(seed, period_seconds, is_faulty)) for seed in range(100, 140)]
+    for outcome in outcomes:
+        check_sums(outcome)
+    check_truth(outcomes)
 
 
 def test_thirty_evaluations_of_thirty_milliseconds_between_steps():

@@ -66,6 +66,11 @@ class PowerColumns:
             self._left, self._latest = left[:, -1], (part.key, part.pieces[-1].phase)
         return rows, crossing
 
+    def skip(self) -> None:
+        """Note that nothing is known of the power before the next interval."""
+        self._latest = None
+        self._left = np.zeros(len(LAGS_SECONDS))
+
     def alone(self, part: Part) -> Array:
         """Return the seconds of a part in each column where the power has no lag."""
         self._grow([part])

@@ -156,6 +156,11 @@ class ExpectedEnergy:
         self._latest = parts[-1].key
         return drawn, crossing, begun
 
+    def skip(self) -> None:
+        """Note that the next interval does not follow the one before: nothing is known of the time in between."""
+        self._beside, self._latest = None, None
+        self._columns.skip()
+
     def _compare(self, energy_joules: float, plain: Drawn, by_beside: Drawn) -> None:
         """Note by how much an interval in one part is off what its class, and what the one beside it, show."""
         errors = self._errors.get(plain.part.key, (0.0, 0.0))

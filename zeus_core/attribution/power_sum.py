@@ -11,12 +11,27 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from zeus_core.attribution.sensor import CANCELLING, SENSOR_DELAY_SECONDS
 from zeus_core.attribution.updates import Knot
 
 _UNSEEN_FRACTION = 0.01  # of the energy, for bursts between two samples
 _MOST_SAMPLES = 4096  # some five minutes of a counter that is silent
+
+
+class Sampled(NamedTuple):
+    """The energy from one moment to another, by samples of the power.
+
+    Attributes:
+        end: The second moment.
+        energy_joules: The energy.
+        is_read: Whether the power was read often enough to know it.
+    """
+
+    end: float
+    energy_joules: float
+    is_read: bool
 
 
 class PowerSum:
@@ -62,8 +77,9 @@ class PowerSum:
             seconds = at - last_at
             self._joules += (power_watts + last_watts) / 2 * seconds
             self._squares += ((power_watts - last_watts) * (seconds + 2 * self.half_width_seconds)) ** 2
+        seconds = 0.0 if self._last is None else at - self._last[0]
         self._last = at, power_watts
-        self._knots.append(Knot(at - self.half_width_seconds, self.half_width_seconds, self._joules))
+        self._knots.append(Knot(at - self.half_width_seconds, self.half_width_seconds, self._joules, seconds))
 
     def knots_before(self, moment: float) -> list[Knot]:
         """Return the knots of the reads before a moment, each once."""
@@ -72,16 +88,16 @@ class PowerSum:
             knots.append(self._knots.popleft())
         return knots
 
-    def between(self, begin: float, end: float, is_clear: Callable[[float, float], bool]) -> list[tuple[float, float]]:
-        """Return some moments of a time, and the energy from each to the next; the last is the end of the time.
+    def between(
+        self, begin: float, end: float, longest_seconds: float, is_clear: Callable[[float, float], bool]
+    ) -> list[Sampled]:
+        """Return the energy of a time, piece by piece; nothing if fewer than two powers of that time are known.
 
         Args:
             begin: The beginning.
             end: The end.
+            longest_seconds: The longest time from one sample to the next in which the power is known.
             is_clear: Whether no other part begins between two moments: then a late power is that of its own part.
-
-        Returns:
-            The moments and joules. Nothing if fewer than two powers of that time are known.
         """
         inside = [knot for knot in self._knots if begin < knot.at < end]
         if len(inside) < 2:
@@ -91,9 +107,15 @@ class PowerSum:
         tail_watts = (last.energy_joules - before.energy_joules) / (last.at - before.at)
         offset = first.energy_joules - head_watts * (first.at - begin)
         reach = self.half_width_seconds
-        sums = [(knot.at, knot.energy_joules - offset) for knot in inside if is_clear(knot.at - reach, knot.at + reach)]
-        sums = [(begin, 0.0), *sums, (end, last.energy_joules - offset + tail_watts * (end - last.at))]
-        return [(later[0], later[1] - earlier[1]) for earlier, later in itertools.pairwise(sums)]
+        tail_joules = last.energy_joules + tail_watts * (end - last.at)
+        marks = [Knot(begin, 0.0, offset), *inside, Knot(end, 0.0, tail_joules)]
+        gaps = {pair for pair in itertools.pairwise(marks) if pair[1].at - pair[0].at > longest_seconds}
+        known = {marks[0], marks[-1], *itertools.chain.from_iterable(gaps)}
+        known |= {knot for knot in inside if is_clear(knot.at - reach, knot.at + reach)}
+        return [
+            Sampled(pair[1].at, pair[1].energy_joules - pair[0].energy_joules, pair not in gaps)
+            for pair in itertools.pairwise(sorted(known))
+        ]
 
     def forget_before(self, moment: float) -> None:
         """Drop the powers of times that are settled."""
@@ -107,6 +129,9 @@ class PowerSum:
     def stands_still(self, now: float, energy_joules: float) -> bool:
         """Whether it shows the same for too long: never, it is no counter."""
         return False
+
+    def spend_call(self) -> None:
+        """Note a call of the driver for something else."""
 
     def plan_read(self, now: float, calls: int) -> None:
         """Plan the next read after one that has ended now, and took so many calls of the driver."""

@@ -1,7 +1,7 @@
 """When to read a counter whose updates are known, or to be found. Pure.
 
 A read after an update shows the energy at that update, and a read just before the next one shows it too. Where the
-counter may be read less often than it is updated, reads are kept for the times when the load changes: one before the
+counter may be read less often than it is updated, reads are saved for the times when the load changes: one before the
 next update and one after it, so that no more than one period lies between the knots around an edge.
 """
 
@@ -22,7 +22,7 @@ _BEYOND_FRACTION = 0.02  # of the period: a jitter of real boards
 _SHARP_FRACTION = 0.03  # of the period: updates known less closely are looked for more often
 _PAIRS_OF_EACH, _PAIRS_OF_SOME = 0.6, 0.4  # the share that looks for the phase, where each update is read, or some
 # Where only some updates are read: the time from one to the next, in reads at the usual rate, 0.12 s. A counter that
-# stands still for 0.3 s is then read twice in that time. A third of the reads is left for the edges of parts.
+# stands still for 0.3 s is then read twice in that time. A third of the reads remains for the edges of parts.
 _READS_TO_NEXT = 1.8
 _MIN_EDGE_READS = 3  # those allowed, for an edge to get two of them
 _EACH_UPDATE = 1.3  # reads for an update, from which on each one is read
@@ -67,6 +67,10 @@ class ReadPlan:
                 self._planned_at, self._sought_at = max(before, now), grid.at(number)
         return self._planned_at
 
+    def spend_call(self) -> None:
+        """Note a call of the driver for something else."""
+        self._allowance -= 1
+
     def follow(self, now: float, grid: UpdateGrid | None, last: int, is_same: bool, calls: int) -> None:
         """Plan the next read after one that has ended now.
 
@@ -75,7 +79,7 @@ class ReadPlan:
             grid: The updates; None while they are not known.
             last: The number of the latest update that was seen.
             is_same: Whether the read has shown the same as the one before.
-            calls: How many calls of the driver it took; more than one where the counter tells nothing.
+            calls: How many calls of the driver it took; more than one where the counter shows nothing new.
         """
         self._allowance = min(self._allowance + self._earned(now), _MAX_BURST_READS) - calls
         self._allowed_at = now
@@ -88,7 +92,7 @@ class ReadPlan:
         if at < allowed_at and self._allowance < 1:
             at = allowed_at
             if grid is not None:
-                self._sought_at = None  # else a read between two updates would tell nothing
+                self._sought_at = None  # else a read between two updates would show nothing new
                 at = _after(grid, grid.number_near(allowed_at) + 1)
         self._planned_at = at
 
@@ -127,7 +131,7 @@ class ReadPlan:
         if reach < _SHARP_FRACTION * period and self._random.random() >= pairs:
             return _after(grid, number)
         self._sought_at = grid.at(number)
-        # Whether it has happened by then tells the phase. Some of these reads look beyond the jitter that is known.
+        # Whether it has happened by then shows the phase. Some of these reads look beyond the jitter that is known.
         width = 0.6 * reach if self._random.random() < 0.7 else reach + _BEYOND_FRACTION * period
         return self._sought_at + width * self._random.uniform(-1.0, 1.0)
 

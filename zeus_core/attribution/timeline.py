@@ -1,4 +1,8 @@
-"""The course of a training: an unbroken row of parts, each of one class, cut into pieces. Pure."""
+"""The course of a training: an unbroken row of parts, each of one class, cut into pieces. Pure.
+
+A step may be interrupted by parts of other classes, such as a pass of a reference model. It is cut into tenths of its
+*own* time, in which its class goes on: what it draws around a pass is known from steps without one too.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 _PHASES = 10  # of a step
-_MIN_STEP_SECONDS = 0.05  # phases of shorter ones would tell little: one interval between two updates holds several
+_MAX_STEP_SECONDS = 60.0  # longer ones hold a stop that nothing reported
+_MIN_STEP_SECONDS = 0.05  # phases of shorter ones would show little: one interval between two updates holds several
 
 
 class Piece(NamedTuple):
@@ -17,7 +22,7 @@ class Piece(NamedTuple):
 
     Attributes:
         seconds: How long.
-        phase: The tenth of a step that it lies in, from 1; 0 where steps are not told apart.
+        phase: The tenth of a step's own time that it lies in, from 1; 0 where steps have no phases.
     """
 
     seconds: float
@@ -59,6 +64,12 @@ class _Change(NamedTuple):
     at: float
     key: Hashable
     span: Hashable
+    own_seconds: float  # how long the class of steps had gone on until then
+    is_stepping: bool
+
+    def own_until(self, moment: float) -> float:
+        """Return how long the class of steps has gone on until a moment before the next change."""
+        return self.own_seconds + (moment - self.at if self.is_stepping else 0.0)
 
 
 class Timeline:
@@ -76,8 +87,8 @@ class Timeline:
     def __init__(self, at: float, before: Hashable, key: Hashable, stepping: Hashable = None) -> None:
         self.stepping = stepping
         """The class that consists of steps."""
-        self._changes = [_Change(-math.inf, before, None), _Change(at, key, None)]
-        self._steps = [-math.inf]
+        self._changes = [_Change(-math.inf, before, None, 0.0, False), _Change(at, key, None, 0.0, key == stepping)]
+        self._steps = [-math.inf]  # when they begin, by the own time of their class
         self.begin = at
         """The first moment."""
 
@@ -88,23 +99,32 @@ class Timeline:
 
     def change(self, at: float, key: Hashable, span: Hashable = None) -> None:
         """Begin another class."""
-        self._changes.append(_Change(at, key, span))
+        own_seconds = self._changes[-1].own_until(at)
+        self._changes.append(_Change(at, key, span, own_seconds, key == self.stepping))
 
     def begin_step(self, at: float) -> None:
         """Begin a step, whose power is likely that of the step before."""
-        self._steps.append(at)
+        _, _, _, own_seconds, is_stepping = change = self._changes[-1]
+        self._steps.append(own_seconds + (at - change.at) if is_stepping else own_seconds)  # own_until, without a call
 
     def is_one_part(self, begin: float, end: float) -> bool:
         """Whether all time between two moments is of one part."""
         number = bisect.bisect_right(self._changes, begin, key=lambda change: change.at)
         return number == len(self._changes) or self._changes[number].at >= end
 
+    def key_within(self, begin: float, end: float) -> Hashable:
+        """Return the class of the time between two moments; None if that is of several parts."""
+        number = bisect.bisect_right(self._changes, begin, key=lambda change: change.at)
+        is_one = number > 0 and (number == len(self._changes) or self._changes[number].at >= end)
+        return self._changes[number - 1].key if is_one else None
+
     def forget_before(self, moment: float) -> None:
         """Drop what is not needed for the parts after a moment."""
         first = bisect.bisect_right(self._changes, moment, key=lambda change: change.at) - 1
+        own_seconds = self._changes[max(first, 0)].own_until(moment)
         if first > 64:
             del self._changes[:first]
-        first = bisect.bisect_right(self._steps, moment) - 2
+        first = bisect.bisect_right(self._steps, own_seconds) - 2
         if first > 64:
             del self._steps[:first]
 
@@ -114,24 +134,25 @@ class Timeline:
         number = bisect.bisect_right(changes, begin, key=lambda change: change.at) - 1
         parts = []
         while begin < end:
-            last = changes[number + 1].at if number + 1 < len(changes) else math.inf
-            in_part = steps if changes[number].key == self.stepping else []
-            pieces = _pieces(begin, min(end, last), changes[number].at, last, in_part)
+            change, last = changes[number], changes[number + 1].at if number + 1 < len(changes) else math.inf
+            until = min(end, last)
+            pieces = [Piece(until - begin)] if until > begin else []
+            if pieces and change.is_stepping:
+                pieces = _pieces(change.own_until(begin), change.own_until(until), steps) or pieces
             if pieces:
-                parts.append(Part(changes[number].key, pieces, changes[number].span))
+                parts.append(Part(change.key, pieces, change.span))
             begin = max(begin, last)
             number += 1
         return parts
 
 
-def _pieces(begin: float, end: float, part_begin: float, part_end: float, steps: list[float]) -> list[Piece]:
-    if end <= begin:
-        return []
+def _pieces(begin: float, end: float, steps: list[float]) -> list[Piece]:
+    """Return the pieces between two moments of one part; all times are those of its class."""
     cuts = [begin, end]
     number = max(bisect.bisect_right(steps, begin) - 1, 0)
     spans = []
     while number < len(steps) and steps[number] < end:
-        span = _step_span(steps, number, part_begin, part_end)
+        span = _step_span(steps, number)
         if span is not None:
             spans.append(span)
             cuts += [
@@ -144,16 +165,14 @@ def _pieces(begin: float, end: float, part_begin: float, part_end: float, steps:
     return [Piece(high - low, _phase((low + high) / 2, spans)) for low, high in itertools.pairwise(cuts) if high > low]
 
 
-def _step_span(steps: list[float], number: int, part_begin: float, part_end: float) -> tuple[float, float] | None:
+def _step_span(steps: list[float], number: int) -> tuple[float, float] | None:
     """Return the time of a step; None if it is too short, or not known."""
     begin = steps[number]
-    end = steps[number + 1] if number + 1 < len(steps) else math.inf
-    end = min(end, part_end)
-    if math.isinf(end) and number > 0:  # it has not ended: it will likely take as long as the one before
-        end = begin + (begin - steps[number - 1])
-    if begin < part_begin or not _MIN_STEP_SECONDS <= end - begin < 60.0:
-        return None
-    return begin, end
+    if number + 1 < len(steps):
+        end = steps[number + 1]
+    else:  # it has not ended: it will likely take as long as the one before
+        end = begin + (begin - steps[number - 1]) if number > 0 else math.inf
+    return (begin, end) if _MIN_STEP_SECONDS <= end - begin < _MAX_STEP_SECONDS else None
 
 
 def _phase(at: float, spans: list[tuple[float, float]]) -> int:

@@ -23,12 +23,12 @@ STILL_PERIODS = 1.6
 
 _REMEMBERED_UPDATES = 48  # enough for a period within 0.1 %; a phase that drifts is followed within some seconds
 _NARROW_FRACTION = 0.35  # of the period: a bracket that begins a grid
-_MAX_JITTER_FRACTION = 0.12  # of the period: beyond, the grid tells no more than the brackets alone
+_MAX_JITTER_FRACTION = 0.12  # of the period: beyond, the grid says no more than the brackets alone
 _FEW_UPDATES = 8  # by then, the phase is known as well as it will be for a while
 _FIT_EVERY = 4  # brackets
 _MAX_GAP_READS = 3.0  # the time of so many without a knot: then one that is known less closely is better than none
 _EXACT_SECONDS = 1e-6  # as good as none: keeps divisions finite
-_MAX_UNCLEAR = 6  # values in succession that cannot be told to be of one update
+_MAX_UNCLEAR = 6  # values in succession that cannot be matched with one update
 
 
 class Knot(NamedTuple):
@@ -38,7 +38,8 @@ class Knot(NamedTuple):
         at: The moment, as far as it is known.
         half_width_seconds: How far it can be off.
         energy_joules: The counter.
-        still_seconds: How long the counter was seen to stand still before it showed that.
+        still_seconds: How long the counter was seen to stand still before it showed that; of a sample of the power, how
+            long nothing was read before it.
     """
 
     at: float
@@ -179,6 +180,10 @@ class CounterUpdates:
         """Whether the counter has shown the same for too long, given what it shows now."""
         longest = (1 + PERIOD_TOLERANCE) * self.period_seconds
         return energy_joules == self._last_joules and now - self._shown_since > longest
+
+    def spend_call(self) -> None:
+        """Note a call of the driver for something else: the counter is read less often for it."""
+        self._plan.spend_call()
 
     def plan_read(self, now: float, calls: int) -> None:
         """Plan the next read after one that has ended now, and took so many calls of the driver."""

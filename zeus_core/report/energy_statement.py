@@ -17,7 +17,7 @@ from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.electricity import Electricity
 from zeus_core.report._statement_emissions import Emissions, emissions_of, factor_text, sum_of, sum_of_emissions
 from zeus_core.report.run_metrics import Quantity, energy_interval
-from zeus_core.report.run_sections import DATA_CENTRE, gaps, hardware, moment
+from zeus_core.report.run_sections import DATA_CENTRE, gaps, hardware, moment, remarks
 from zeus_core.report.run_text import markdown_table, run_line
 from zeus_core.training.record.run_file import RunRecord
 from zeus_core.units import kilowatt_hours_from_joules
@@ -82,7 +82,7 @@ class Statement:
         """Return the metadata of a model card, as the Hub reads it; a comment if the emissions are not known."""
         fields = self.hub_fields()
         if fields is None:
-            return "# co2_eq_emissions: not known, as no carbon intensity was given (--intensity 380g/kWh)"
+            return f"# co2_eq_emissions: not known: {self._unknown_because}"
         # A text in JSON is one in YAML too.
         return "\n".join(["co2_eq_emissions:", *(f"  {name}: {json.dumps(value)}" for name, value in fields.items())])
 
@@ -111,7 +111,7 @@ class Statement:
             ("hardware", f"{self._hardware()}; {sum(_gpu_hours(run) for _, run in self.runs):.4g} GPU hours"),
             ("place", self.location or "not stated"),
             ("time", self._time_text()),
-            ("emissions", "not known: no carbon intensity was given" if self.emissions is None else self._emitted()),
+            ("emissions", f"not known: {self._unknown_because}" if self.emissions is None else self._emitted()),
         ]
         texts = [
             "# Energy statement",
@@ -127,10 +127,19 @@ class Statement:
     def _purpose_text(self) -> str:
         if self._is_simulated:
             return "**The GPUs are simulated: this is an example, and states the energy of nothing.**"
+        if self.energy is None:
+            return "**Some of the energy was lost: this states the least that was used, and not the energy.**"
         return (
             "The energy is the one that Annex XI, section 1, point 2 (e) of Regulation (EU) 2024/1689 (AI Act) asks "
             "for: measured, within the boundary above."
         )
+
+    @property
+    def _unknown_because(self) -> str:
+        """Why the emissions are not known."""
+        if self.energy is None:
+            return "some of the energy was lost"
+        return "no carbon intensity was given (--intensity 380g/kWh)"
 
     @property
     def _is_simulated(self) -> bool:
@@ -176,7 +185,8 @@ class Statement:
     def _method(self) -> str:
         methods = dict.fromkeys(run.account.total.measured.method for _, run in self.runs)
         versions = dict.fromkeys(run.latest.versions.get("zeus-core", "unknown") for _, run in self.runs)
-        return f"{'; '.join(_METHODS[method] for method in methods)}; zeus-core {', '.join(versions)}"
+        remarked = dict.fromkeys(text for _, run in self.runs if (text := remarks(run)))
+        return "; ".join([*(_METHODS[method] for method in methods), *remarked, f"zeus-core {', '.join(versions)}"])
 
     def _hardware(self) -> str:
         return "; ".join(dict.fromkeys(hardware(run) for _, run in self.runs))

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.events import Activity
-from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchRecord, SearchResult
+from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchRecord, SearchResult, saving_text
 from zeus_core.optimizer.global_setting.setting_history import SettingChange
 from zeus_core.report.run_metrics import energy_interval
 from zeus_core.search import Trial
 from zeus_core.search.comparison import energy_error_fraction, percentage
 from zeus_core.training.activities.tally import Tally
-from zeus_core.training.record.run_file import DeviceRecord, PartRecord, RunRecord
+from zeus_core.training.record.run_file import REMARKS, DeviceRecord, PartRecord, RunRecord
 
 DATA_CENTRE = "cooling and losses of the data centre"
 _MAX_ROWS = 40  # of a table: a page on 512 GPUs is to be read too
@@ -49,7 +49,7 @@ def sections_of(run: RunRecord) -> list[Section]:
         Section("power", "Power over time", _power_text(run)),
         *([] if search is None else [_search(run, search)]),
         *([] if record is None or not record.changes else [_changes(record)]),
-        _results(run.latest.results, set() if search is None else {search.name, "saving", "slowdown"}),
+        _results(run.latest.results, {REMARKS} if search is None else {REMARKS, search.name, "saving", "slowdown"}),
         _electricity(run),
         Section("gaps", "What was not measured, and why", "", ("what", "why"), gaps(run)),
         _parts(run),
@@ -80,10 +80,7 @@ def saving_line(run: RunRecord) -> str | None:
         return f"{percentage(run.saving_fraction, run.saving_uncertainty or 0.0)} of the energy of a step (95 %)"
     record = run.latest.search_record()
     comparison = None if record is None or record.result is None else record.result.comparison
-    if comparison is None:
-        return None
-    known = percentage(comparison.saving_fraction, comparison.saving_uncertainty)
-    return f"too small or too briefly measured to tell: {known}"
+    return None if comparison is None else saving_text(comparison)
 
 
 def activities_in_order(run: RunRecord) -> list[tuple[Activity, Tally]]:
@@ -132,7 +129,12 @@ def _activities(run: RunRecord) -> Section:
         rows.append(("of it done twice", duration_text(redone.seconds), *_energy_cells(redone), "", ""))
     rows.append(("total", duration_text(total.seconds), *_energy_cells(total), "100%", total.measured.method))
     columns = ("activity", "time", "energy", "mean power", "share", "how")
-    return Section("activities", "Where the energy went", "", columns, rows)
+    return Section("activities", "Where the energy went", remarks(run), columns, rows)
+
+
+def remarks(run: RunRecord) -> str:
+    """Return the remarks on the numbers of each part of a run, such as why energy was lost."""
+    return "; ".join(dict.fromkeys(part.results[REMARKS] for part in run.parts if REMARKS in part.results))
 
 
 def _devices(run: RunRecord) -> Section:
@@ -158,6 +160,7 @@ def _power_text(run: RunRecord) -> str:
     count, of = len(told), len(_devices_of(run.latest))
     which = "all GPUs together" if count == of else f"{count} of {of} GPUs, those that had told it"
     text = f"Mean power between two points, of {which}. Dashed lines are changes of the setting."
+    text += " Time whose energy was lost is left out." if run.account.total.lost_seconds > 0 else ""
     return text if len(run.parts) == 1 else f"{text} Red lines are interruptions, whose time is left out."
 
 

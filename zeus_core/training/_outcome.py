@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zeus_core.codec import encode
@@ -49,6 +49,7 @@ def summary_of(
     electricity: Electricity | None,
     steps: int,
     account: Account,
+    remarks: Sequence[str],
 ) -> TrainingSummary:
     """Return the summary of a training.
 
@@ -58,6 +59,7 @@ def summary_of(
         electricity: By which emissions and cost are reported, if they are.
         steps: The optimizer steps that were done.
         account: All time and energy.
+        remarks: Remarks on them for people.
     """
     return TrainingSummary(
         steps,
@@ -67,6 +69,7 @@ def summary_of(
         detected_evaluations=training.detected_evaluations,
         saving_uncertainty=None if optimizer is None else optimizer.saving_uncertainty,
         electricity=electricity,
+        remarks=tuple(remarks),
     )
 
 

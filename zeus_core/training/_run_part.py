@@ -39,6 +39,7 @@ class RunPart:
         summarized: The same, if it was told as the whole part and nothing was reported since.
         told: The account of all ranks, as they have told it last.
         devices: The energies of the devices of the ranks that have told them.
+        remarks: Remarks on the numbers for people, of the ranks that have sent them.
         is_whole: Whether all ranks have told their energy after the latest step.
         name: Tells this part from others of the run.
     """
@@ -59,6 +60,7 @@ class RunPart:
     summarized: Account | None = None
     told: Account | None = None
     devices: dict[int, Energies] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
     is_whole: bool = False
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -307,9 +307,11 @@ class RunRecorder:
         part.is_whole = True
         account = part.earlier + part.told
         self._spent = account.total
-        with suppress(WorldError):  # the account is known, also if a rank ends before it has told its devices
-            told = self._ranks.gather(lambda: encode(part.split.devices()))
-            part.devices = {rank: decode(Energies, energies, "devices") for rank, energies in enumerate(told)}
+        with suppress(WorldError):  # the account is known, also if a rank ends before it has sent those of its devices
+            sent = self._ranks.gather(lambda: [encode(part.split.devices()), part.split.remarks])
+            part.devices = {rank: decode(Energies, energies, "devices") for rank, (energies, _) in enumerate(sent)}
+            labels = [f"rank {rank}, " if len(sent) > 1 else "" for rank in range(len(sent))]
+            part.remarks = [label + text for label, (_, texts) in zip(labels, sent, strict=True) for text in texts]
         return part.step - part.begin_step, account
 
     def _end(self) -> tuple[int, Account] | None:
@@ -335,6 +337,12 @@ class RunRecorder:
         if part is None or self._keeper is None or self._journal is None or self._journal.waits:
             return
         self._keeper.keep(run_so_far(part, self._ranks, outcome, self._electricity, part is self._ended, self._clock()))
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Remarks on the numbers of the current or latest part, for people."""
+        part = self._part or self._ended
+        return () if part is None else part.remarks or part.split.remarks
 
     @property
     def keeps_run(self) -> bool:

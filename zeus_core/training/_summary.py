@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,14 @@ from zeus_core.search.comparison import percentage
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_rows, electricity_summary_values
+from zeus_core.training.record.run_file import REMARKS
 from zeus_core.units import watt_hours_from_joules
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
+
+
+_MAX_REMARKS = 8  # of 512 GPUs that lose their driver together
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class TrainingSummary:
         detected_evaluations: Evaluations of this part and process that nothing announced, but their forward passes.
         saving_uncertainty: How far `saving_fraction` can be off; None if that is.
         electricity: The electricity, as it was given; None if it was not.
+        remarks: Remarks on the numbers for people, such as why energy was lost.
     """
 
     steps: int
@@ -40,6 +45,7 @@ class TrainingSummary:
     detected_evaluations: int = 0
     saving_uncertainty: float | None = None
     electricity: Electricity | None = None
+    remarks: tuple[str, ...] = ()
 
     def __add__(self, later: TrainingSummary) -> TrainingSummary:
         """Return the summary of both runs. Saving and electricity are those of the later one."""
@@ -49,6 +55,7 @@ class TrainingSummary:
             account=self.account + later.account,
             overhead_seconds=self.overhead_seconds + later.overhead_seconds,
             detected_evaluations=self.detected_evaluations + later.detected_evaluations,
+            remarks=tuple(dict.fromkeys(self.remarks + later.remarks)),
         )
 
     @property
@@ -88,10 +95,11 @@ class TrainingSummary:
         rows |= electricity_rows(self.account, self.electricity)
         measured = [(activity, tally) for activity, tally in self._in_order() if tally.measured_joules > 0]
         if measured:
-            parts = (f"{activity.words} {energy_text(tally.measured_joules)}" for activity, tally in measured)
+            parts = (f"{activity.words} {_measured_text(tally)}" for activity, tally in measured)
             rows["spent on"] = ", ".join(parts)
+        rows |= remark_rows(self.remarks)
         if self._redone is not None:
-            rows["done twice"] = energy_text(self._redone.measured_joules)
+            rows["done twice"] = _measured_text(self._redone)
         if self.detected_evaluations > 0:
             noun = "evaluation" if self.detected_evaluations == 1 else "evaluations"
             rows["detected"] = f"{self.detected_evaluations} {noun} that nothing announced"
@@ -109,6 +117,7 @@ class TrainingSummary:
             saving = percentage(self.saving_fraction, self.saving_uncertainty or 0.0)
             lines.append(f"saved per step by the power limit: {saving}")
         lines += [f"{label}: {text}" for label, text in electricity_rows(self.account, self.electricity).items()]
+        lines += [f"{label}: {text}" for label, text in remark_rows(self.remarks).items()]
         if self.detected_evaluations > 0:
             lines.append(f"evaluations detected by their forward passes: {self.detected_evaluations}")
         return "\n".join(lines)
@@ -122,6 +131,12 @@ class TrainingSummary:
         return self.account.redone if self.account.redone.seconds > 0 else None
 
 
+def remark_rows(remarks: Sequence[str]) -> dict[str, str]:
+    """Return a labelled line of remarks; nothing without any."""
+    more = f"; and {len(remarks) - _MAX_REMARKS} more" if len(remarks) > _MAX_REMARKS else ""
+    return {REMARKS: "; ".join(remarks[:_MAX_REMARKS]) + more} if remarks else {}
+
+
 def _total_text(total: Tally) -> str:
     joules, watts = total.energy_joules, total.power_watts
     if joules is None or watts is None:
@@ -131,9 +146,18 @@ def _total_text(total: Tally) -> str:
     return f"{energy} in {duration_text(total.seconds)}, mean {watts:.0f} W"
 
 
+def _measured_text(tally: Tally) -> str:
+    """Return the energy as far as it was measured, and marked if some was lost."""
+    return f"{'at least ' if tally.lost_seconds > 0 else ''}{energy_text(tally.measured_joules)}"
+
+
 def _cells(tally: Tally) -> str:
     joules, watts = tally.energy_joules, tally.power_watts
-    energy = "lost" if joules is None else f"{joules:.1f} J ±{tally.measured.uncertainty_joules:.1f}"
+    energy = f"{tally.measured_joules:.1f} J ±{tally.measured.uncertainty_joules:.1f}"
+    if joules is None:
+        return (
+            f"{tally.seconds:10.1f} s {f'at least {tally.measured_joules:.1f} J':>24}, {tally.lost_seconds:.1f} s lost"
+        )
     return f"{tally.seconds:10.1f} s {energy:>24} {'' if watts is None else f'{watts:.0f} W':>7}"
 
 

@@ -34,7 +34,7 @@ from zeus_core.ports import World
 from zeus_core.ports.world import SoloWorld, checked_world, warn_if_others_train
 from zeus_core.training._outcome import outcome_of, summary_of
 from zeus_core.training._run_recorder import RunRecorder
-from zeus_core.training._summary import TrainingSummary, known_values
+from zeus_core.training._summary import TrainingSummary, known_values, remark_rows
 from zeus_core.training.charges.charged_electricity import checked_electricity
 from zeus_core.validate import checked_flag, checked_object, checked_path, shown
 
@@ -266,7 +266,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
     def _conclude(self) -> None:
         self._training, ended = None, self._recorder.ended
         if self.summary is None and ended is not None:
-            self.summary = summary_of(self, self.optimizer, self._electricity, *ended)
+            self.summary = summary_of(self, self.optimizer, self._electricity, *ended, self._recorder.remarks)
         self._keep_run()
         if self._is_result_due:
             self._is_result_due = False
@@ -319,7 +319,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Return the summary of the run, at the end of training; None outside of it. A collective call."""
         taken = self._recorder.account()
         if taken is not None:
-            self.summary = summary_of(self, self.optimizer, self._electricity, *taken)
+            self.summary = summary_of(self, self.optimizer, self._electricity, *taken, self._recorder.remarks)
             self._keep_run()
         return self.summary
 
@@ -354,7 +354,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Bring the file of the run up to date, on the rank that keeps it."""
         if not self._recorder.keeps_run:
             return
-        self._recorder.keep_run(outcome_of(self, self.optimizer, self._optimizer.result()))
+        results = {**remark_rows(self._recorder.remarks), **self._optimizer.result()}
+        self._recorder.keep_run(outcome_of(self, self.optimizer, results))
 
 
 class _Guest:

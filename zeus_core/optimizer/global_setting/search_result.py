@@ -88,7 +88,7 @@ class SearchResult:
         if self.ended_because is not None:
             return rows
         if self.comparison is not None:
-            rows["saving"] = _saving_text(self.comparison)
+            rows["saving"] = saving_text(self.comparison)
         if self.slowdown_text:
             rows["slowdown"] = self.slowdown_text
         if self.comparison is not None:
@@ -248,7 +248,10 @@ def _joules_error(trial: Trial) -> float:
     return trial.joules_per_step * energy_error_fraction(trial)
 
 
-def _saving_text(comparison: Comparison) -> str:
+def saving_text(comparison: Comparison) -> str:
+    """Return the saving with its uncertainty; no number where nothing bounds it."""
+    if math.isinf(comparison.saving_uncertainty):
+        return "not known: too few steps were measured, or too little of their energy"
     saving = percentage(comparison.saving_fraction, comparison.saving_uncertainty)
     if not comparison.is_certain:
         return f"too small or too briefly measured to tell: {saving}"

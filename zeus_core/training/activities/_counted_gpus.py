@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeus_core._step_gaps import StepGaps
 from zeus_core.adapters import contained
+from zeus_core.adapters.result import duration_text
 from zeus_core.attribution.amount import Amount, whole_quanta
 from zeus_core.attribution.divided_energy import DividedEnergy, Division
 from zeus_core.attribution.power_sum import PowerSum
+from zeus_core.attribution.sensor_comparison import SensorComparison
 from zeus_core.attribution.timeline import Timeline
 from zeus_core.attribution.updates import CounterUpdates
 from zeus_core.device import Gpu
@@ -32,6 +35,8 @@ from zeus_core.training.record.power_series import EnergyPoint, PowerSeries
 if TYPE_CHECKING:
     from zeus_core.tracing.recorder import TraceRecorder
 
+_logger = logging.getLogger(__name__)
+
 BEFORE = "before"
 """The class of the time before the run."""
 
@@ -39,18 +44,48 @@ _SETTLE_SECONDS = 1.0
 """Between two rounds of dividing what has become known. A round takes 1 to 2 ms, 0.2 % of this time."""
 
 _READS_PER_SECOND = 15.0  # of all GPUs together: enough for each update of a counter, and cheap (docs/measurement.md)
+# Of each GPU, to compare its power with its counter: twenty in ten seconds, fewer where many GPUs share the calls.
+_SAMPLES_PER_SECOND, _FEWEST_PER_SECOND = 2.0, 0.25
 _STALE_SECONDS = 0.3  # without a read in the background for so long, hooks read
 
 
 class _Counted(NamedTuple):
-    """A GPU, where its reading is found, and its energy."""
+    """A GPU, its name for people, where its reading is found, and its energy."""
 
+    label: str
     number: int
     gpu: Gpu
     read_power: Callable[[], float]
     most_watts: float
+    comparison: SensorComparison | None
     energy: DividedEnergy
     power: PowerSeries
+
+    def next_read_at(self, now: float) -> float:
+        """Return when to read its counter or its power next."""
+        at = self.energy.next_read_at(now)
+        return at if self.comparison is None else min(at, self.comparison.next_at)
+
+    def remarks(self, fault: str | None) -> dict[str, str]:
+        """Return remarks on its numbers for people, by their kind.
+
+        Args:
+            fault: Why it could not be read the last time that it could not.
+        """
+        remarks, lost_seconds = {}, self.energy.lost_seconds
+        if lost_seconds > 0:
+            because = f": {fault}" if fault else ""
+            remarks["lost"] = f"its energy is lost for {duration_text(lost_seconds)}{because}"
+        differences = {} if self.comparison is None else self.comparison.differences
+        if differences:
+            powers = (
+                f"{watts[0]:.0f} W and {watts[1]:.0f} W in {Activity(key).words}" for key, watts in differences.items()
+            )
+            remarks["differs"] = (
+                f"its energy counter and its power sensor differ ({', '.join(powers)}), and nobody knows which to "
+                "believe: the intervals hold both"
+            )
+        return {kind: f"{self.label}: {remark}" for kind, remark in remarks.items()}
 
 
 class CountedGpus:
@@ -85,16 +120,11 @@ class CountedGpus:
         calls = [functools.partial(peak_watts, gpu) for _, _, gpu in counted]
         peaks = ParallelCalls().call_within(CALL_SECONDS, calls, lambda _number, _reason: UNKNOWN_PEAK_WATTS)
         self._gpus = [
-            _Counted(
-                number,
-                gpu,
-                PossiblePower(gpu, most_watts).read_watts,
-                most_watts,
-                self._divided(index, gpu, reading.gpus[number], most_watts, len(counted)),
-                PowerSeries(),
-            )
+            self._counted(number, index, gpu, reading.gpus[number], most_watts, len(counted))
             for (number, index, gpu), most_watts in zip(counted, peaks, strict=True)
         ]
+        self._faults: dict[int, str] = {}  # the latest of each GPU
+        self._remarked: set[tuple[int, str]] = set()  # the GPUs and kinds of the remarks that were logged
         self.max_watts = max(peaks, default=math.inf)
         """The most that one of these GPUs can draw."""
         self._divisions: list[Division] = []  # of the GPUs
@@ -103,13 +133,19 @@ class CountedGpus:
         self._background: RepeatedCall | None = None
         self.feed(reading)
 
-    def _divided(self, index: int, gpu: Gpu, edge: GpuEdge, most_watts: float, gpu_count: int) -> DividedEnergy:
+    def _counted(self, number: int, index: int, gpu: Gpu, edge: GpuEdge, most_watts: float, gpu_count: int) -> _Counted:
         reads_per_second = _READS_PER_SECOND / gpu_count
         spare = PowerSum(gpu.power_average_seconds, reads_per_second)
         has_counter = edge.counter_joules is not None or edge.fault is not None
         source = CounterUpdates(gpu.energy_counter_period_seconds, reads_per_second) if has_counter else spare
         record = None if self._trace is None else self._trace.follow(index, gpu, most_watts)
-        return DividedEnergy(source, most_watts, self._timeline, BEFORE, spare, record)
+        samples_per_second = max(_SAMPLES_PER_SECOND / gpu_count, _FEWEST_PER_SECOND)
+        comparison = (
+            SensorComparison(self._timeline, gpu.power_average_seconds, samples_per_second) if has_counter else None
+        )
+        energy = DividedEnergy(source, most_watts, self._timeline, BEFORE, spare, comparison, record)
+        read_power = PossiblePower(gpu, most_watts).read_watts
+        return _Counted(f"GPU {index}", number, gpu, read_power, most_watts, comparison, energy, PowerSeries())
 
     def __len__(self) -> int:
         return len(self._gpus)
@@ -134,13 +170,15 @@ class CountedGpus:
             self._background.wake()
 
     def feed(self, reading: Reading) -> None:
-        """Take in a reading of all devices, which has just ended."""
+        """Note a reading of all devices, which has just ended."""
         end = self._time_source.now()
         self._next_read_at = max(self._next_read_at, end)
         with self._lock:
             for gpu in self._gpus:
                 edge = reading.gpus[gpu.number]
                 power_watts = edge.power_watts if edge.fault is None else None  # else it may be of an earlier moment
+                if edge.fault is not None:
+                    self._faults[gpu.number] = edge.fault
                 gpu.energy.add_edge(edge.at, end, edge.counter_joules, power_watts)
 
     def leave_out(self, begin: float, end: float) -> None:
@@ -160,9 +198,14 @@ class CountedGpus:
         with self._lock:
             self._settle(now, is_last)
             self._divisions = [gpu.energy.division(now, is_last) for gpu in self._gpus]
+        self._log_remarks()
 
-    def tell_more(self, watts: Sequence[float], seconds: float) -> tuple[float, float]:
-        """Tell the energy since the latest update by the power of each GPU: none of it is taken back.
+    def have_answered(self, now: float) -> bool:
+        """Whether each GPU was read so recently that its power now is known."""
+        return all(gpu.energy.has_answered(now) for gpu in self._gpus)
+
+    def report_more(self, watts: Sequence[float], seconds: float) -> tuple[float, float]:
+        """Report the energy since the latest update by the power of each GPU: none of it is taken back.
 
         Returns:
             The energy and how far it can be off, in joules.
@@ -170,7 +213,7 @@ class CountedGpus:
         joules = off_joules = 0.0
         for gpu, gpu_watts in zip(self._gpus, watts, strict=True):
             more_joules = whole_quanta(gpu_watts * seconds)
-            gpu.energy.tell_more(more_joules)
+            gpu.energy.report_more(more_joules)
             joules += more_joules
             off_joules += max(gpu_watts, gpu.most_watts - gpu_watts) * seconds
         return joules, off_joules
@@ -238,12 +281,17 @@ class CountedGpus:
         now = self._time_source.now()
         self._is_reading = True
         for gpu in self._gpus:
+            if gpu.comparison is not None and gpu.comparison.next_at <= now:
+                begin, sampled_watts = self._time_source.now(), self._answer(gpu.number, gpu.read_power)
+                with self._lock:
+                    gpu.comparison.add_sample((begin + self._time_source.now()) / 2, sampled_watts)
+                    gpu.energy.source.spend_call()
             if gpu.energy.next_read_at(now) <= now:
                 begin, counter_joules, power_watts, calls = self._time_source.now(), None, None, 0
                 if not gpu.energy.source.is_of_power:
-                    counter_joules, calls = _answer(gpu.gpu.read_energy_counter_joules), 1
+                    counter_joules, calls = self._answer(gpu.number, gpu.gpu.read_energy_counter_joules), 1
                 if gpu.energy.needs_power(begin, counter_joules):
-                    power_watts, calls = _answer(gpu.read_power), calls + 1
+                    power_watts, calls = self._answer(gpu.number, gpu.read_power), calls + 1
                 end = self._time_source.now()
                 with self._lock:
                     gpu.energy.add_edge(begin, end, counter_joules, power_watts)
@@ -253,8 +301,30 @@ class CountedGpus:
         if now - self._settled_at > _SETTLE_SECONDS:
             with self._lock:
                 self._settle(now)
-        self._next_read_at = min(gpu.energy.next_read_at(now) for gpu in self._gpus)
+            self._log_remarks()
+        self._next_read_at = min(gpu.next_read_at(now) for gpu in self._gpus)
         return max(self._next_read_at - now, MIN_WAIT_SECONDS)
+
+    def _answer(self, number: int, read: Callable[[], float]) -> float | None:
+        """Return what a GPU answers; None if it fails: what is missing shows as a gap."""
+        try:
+            return read()
+        except DeviceError as error:
+            self._faults[number] = str(error)
+            return None
+
+    @property
+    def remarks(self) -> list[str]:
+        """Remarks on the numbers by the latest update, for people."""
+        return [remark for gpu in self._gpus for remark in gpu.remarks(self._faults.get(gpu.number)).values()]
+
+    def _log_remarks(self) -> None:
+        """Log each kind of remark on each GPU once."""
+        for gpu in self._gpus:
+            for kind, remark in gpu.remarks(self._faults.get(gpu.number)).items():
+                if (gpu.number, kind) not in self._remarked:
+                    self._remarked.add((gpu.number, kind))
+                    _logger.warning("%s", remark)
 
     def _settle(self, now: float, is_last: bool = False) -> None:
         self._settled_at = now
@@ -265,16 +335,9 @@ class CountedGpus:
             now = min(now, since)
         for gpu in self._gpus:
             gpu.energy.settle(now, is_last)
-            gpu.power.add(gpu.energy.settled_until - self._first, gpu.energy.settled_joules)
+            known_seconds = gpu.energy.settled_until - self._first - gpu.energy.lost_seconds
+            gpu.power.add(known_seconds, gpu.energy.settled_joules)  # what is lost is no time at 0 W
         self._timeline.forget_before(min((gpu.energy.settled_until for gpu in self._gpus), default=now))
-
-
-def _answer(read: Callable[[], float]) -> float | None:
-    """Return what a GPU answers; None if it fails: what is missing shows as a gap."""
-    try:
-        return read()
-    except DeviceError:
-        return None
 
 
 def _method(source: CounterUpdates | PowerSum, amount: Amount) -> Method:

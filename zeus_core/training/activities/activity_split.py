@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # A log divides all energy anew if the latest division is older: that takes 1 to 3 ms, 0.3 % of this time.
 _PACE_SECONDS = 1.0
 _FIRST_PACE_SECONDS = 0.5  # by then, the power of an activity is known better
-_RECENT_SECONDS = 0.3  # which tell the power of an activity better than all its time does: three updates of a counter
+_RECENT_SECONDS = 0.3  # which show the power of an activity better than all its time does: three updates of a counter
 _STEPS = Activity.STEPS  # to look it up in the enumeration takes 0.1 µs, and this is each step
 
 _logger = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class ActivitySplit:
         self._end_gap()
         self.reading = reading = self._read()
         self._gpus.feed(reading)
-        now = self._time_source.now() if is_last else reading.at  # the last reading is the end of what is told
+        now = self._time_source.now() if is_last else reading.at  # the last reading is the end of what is reported
         self._charge_time(now)
         if self._gaps.since is not None:
             self._gaps.begin(now)
@@ -204,15 +204,15 @@ class ActivitySplit:
 
         Returns:
             Whether that was possible; otherwise, call `update`: the latest one is too long ago, another activity has
-            begun since, or the power is not known.
+            begun since, or the power is not known, as of a GPU that has not answered for some updates.
         """
         now = self._end_gap()
         pace = self._pace
-        if pace is None or now >= pace.ends:
+        if pace is None or now >= pace.ends or not self._gpus.have_answered(now):
             return False
         self._charge_time(now)
         seconds = max(now - pace.at, 0.0)
-        joules, off_joules = self._gpus.tell_more(pace.watts, seconds)
+        joules, off_joules = self._gpus.report_more(pace.watts, seconds)
         more = Tally(seconds, DeviceEnergy(joules, off_joules, pace.tally.measured.method))
         self.tallies = {**self.tallies, self.activity: pace.tally + more}
         self.total = pace.total + more
@@ -243,6 +243,11 @@ class ActivitySplit:
     def devices(self) -> dict[str, tuple[Tally, tuple[EnergyPoint, ...]]]:
         """Return time and energy of each GPU up to the latest `update`, and its energy over time, by UUID."""
         return self._gpus.devices(list(self._seconds), self._since - self._first)
+
+    @property
+    def remarks(self) -> list[str]:
+        """Remarks on these numbers for people."""
+        return self._gpus.remarks
 
     @property
     def evaluation(self) -> Tally | None:

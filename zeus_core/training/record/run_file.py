@@ -26,6 +26,10 @@ RUN_FILE = "run.json"
 RUN_FORMAT = JsonFormat("zeus-core run file", 1)
 
 
+REMARKS = "remarks"
+"""The label of the remarks on the numbers of a part, among its results."""
+
+
 @dataclass(frozen=True)
 class DeviceRecord:
     """A GPU that a rank counts, in one part of a run.
