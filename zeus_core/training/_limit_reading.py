@@ -1,15 +1,22 @@
-"""The power limit in force, read no more often than logs need it."""
+"""The power limit in force, read in the background: no log waits for a driver."""
 
 from __future__ import annotations
 
+import math
+import weakref
+from collections.abc import Sequence
+
+from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.process.deadline import CALL_SECONDS
-from zeus_core.process.parallel import ParallelCalls
+from zeus_core.training.activities._repeated_call import RepeatedCall
+
+_PERIOD_SECONDS = 1.0
+_OLD_SECONDS = 3.0  # a driver that has not answered for so long may never
 
 
 class LimitReading:
-    """The highest power limit of this rank's GPUs.
+    """The highest power limit of this rank's GPUs, each second from `start` to `stop`.
 
     Args:
         monitor: Has the GPUs.
@@ -17,27 +24,48 @@ class LimitReading:
 
     def __init__(self, monitor: ZeusMonitor) -> None:
         self._monitor = monitor
-        self._calls = ParallelCalls()
-        self.watts: float | None = None
-        """The limit; None if it could not be read."""
-        self.set_watts: int | None = None
-        """The limit that an optimizer had set then."""
-        self.is_due = True
-        """Whether to read it at the next log."""
+        self._now = monitor.time_source.now
+        self._watts: float | None = None
+        self._read_at = -math.inf
+        self._set_watts: int | None = None  # the limit that an optimizer had set then
+        self._background: RepeatedCall | None = None
 
-    def read(self, set_watts: int | None) -> None:
-        """Read it.
+    def start(self) -> None:
+        """Begin to read in the background."""
+        self.stop()
+        self._background = RepeatedCall(self._monitor.time_source, weakref.WeakMethod(self._read_due))
+
+    def stop(self) -> None:
+        """Read no more."""
+        if self._background is not None:
+            self._background.stop()
+            self._background = None
+
+    def watts(self, set_watts: int | None) -> float | None:
+        """Return the limit as of the last second; None if it could not be read.
+
+        It is read here if an optimizer has changed it since, and before the first reading in the background.
 
         Args:
             set_watts: The limit that an optimizer has set; None without one.
         """
-        self.is_due, self.set_watts, self.watts = False, set_watts, self._read()
+        if self._read_at == -math.inf or set_watts != self._set_watts:
+            self._set_watts = set_watts
+            self._note(self._monitor.ask(_limit_watts, None))
+        return self._watts if self._now() - self._read_at < _OLD_SECONDS else None
 
-    def _read(self) -> float | None:
-        def read() -> float | None:
-            return max((gpu.read_power_limit_watts() for gpu in self._monitor.gpus.values()), default=None)
+    def _read_due(self) -> float:
+        self._note([_limit_watts(gpu) for gpu in self._monitor.gpus.values()])
+        return _PERIOD_SECONDS
 
-        try:
-            return self._calls.call_one_within(CALL_SECONDS, 0, read)
-        except DeviceError:
-            return None
+    def _note(self, limits: Sequence[float | None]) -> None:
+        known = [watts for watts in limits if watts is not None]
+        self._watts = max(known) if known and len(known) == len(limits) else None
+        self._read_at = self._now()
+
+
+def _limit_watts(gpu: Gpu) -> float | None:
+    try:
+        return gpu.read_power_limit_watts()
+    except DeviceError:
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from zeus_core.adapters.contained import Overhead
 from zeus_core.codec import encode
 from zeus_core.events import TrainingOptimizer
 from zeus_core.training._summary import TrainingSummary
@@ -19,7 +20,9 @@ class _Measured(Protocol):
     """A training, such as `TrainingEnergy`."""
 
     detected_evaluations: int
-    overhead_seconds: float
+
+    @property
+    def overhead(self) -> Overhead: ...
 
     @property
     def saving_fraction(self) -> float | None: ...
@@ -38,7 +41,7 @@ def outcome_of(training: _Measured, optimizer: TrainingOptimizer | None, results
         _search_of(optimizer),
         training.saving_fraction,
         None if optimizer is None else optimizer.saving_uncertainty,
-        training.overhead_seconds,
+        training.overhead,
         training.detected_evaluations,
     )
 
@@ -63,10 +66,11 @@ def summary_of(
         steps,
         account,
         training.saving_fraction,
-        training.overhead_seconds,
+        training.overhead.seconds,
         detected_evaluations=training.detected_evaluations,
         saving_uncertainty=None if optimizer is None else optimizer.saving_uncertainty,
         electricity=electricity,
+        overhead=training.overhead,
     )
 
 

@@ -101,6 +101,7 @@ class RunPart:
             work=self.work,
             results=outcome.results,
             search=outcome.search,
-            overhead_seconds=outcome.overhead_seconds,
+            overhead_seconds=outcome.overhead.seconds,
             detected_evaluations=outcome.detected_evaluations,
+            overhead=outcome.overhead,
         )

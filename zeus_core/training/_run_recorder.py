@@ -195,7 +195,7 @@ class RunRecorder:
         self._part = part = RunPart(
             run, step, step, earlier, self._split, intervals, self._clock(), ranks, self._work, charges
         )
-        self._limit.is_due = True
+        self._limit.start()
         if self._keeper is not None:
             self._keeper.begin(run, is_new=abandoned is None and step == 0)
         if self._journal is not None:  # a part that is killed before its first log has begun now
@@ -252,8 +252,7 @@ class RunRecorder:
     def log_values(self, set_limit_watts: int | None = None, clock_mhz: int | None = None) -> dict[str, float]:
         """Return the values of `LOG_METRICS` that are known; empty outside of training. A collective call.
 
-        A log that follows another one within a second extends what was known then. It writes nothing to the journal,
-        and reads the power limit only if the optimizer has changed it.
+        A log that follows another one within a second extends what was known then, and writes nothing to the journal.
 
         Args:
             set_limit_watts: The limit that the optimizer has set; None without one.
@@ -266,12 +265,11 @@ class RunRecorder:
         if self._trace is not None:
             self._trace.log(self._ranks)
         now = part.told = self._ranks.combine(lambda: part.account() if part.split.extend() else self._write_down(part))
-        if self._limit.is_due or set_limit_watts != self._limit.set_watts:
-            self._limit.read(set_limit_watts)
-            part.split.begin_gap()  # a driver that answers late is no work of the loop
+        limit_watts = self._limit.watts(set_limit_watts)
+        part.split.begin_gap()  # a driver that answers late is no work of the loop
         totals: dict[str, float | None] = {
             "total_energy_j": (part.earlier.total + now.total).energy_joules,
-            "power_limit_w": self._limit.watts,
+            "power_limit_w": limit_watts,
             "sm_clock_mhz": clock_mhz,
         }
         if self._electricity is not None:
@@ -320,6 +318,7 @@ class RunRecorder:
         # The journal ends with the same account that was told as that of the whole run.
         own = part.summarized or self._write_down(part, is_last=True)
         part.split.stop()
+        self._limit.stop()
         self._ended = part
         if self._trace is not None:
             self._trace.end(own)
@@ -392,7 +391,6 @@ class RunRecorder:
         part.split.update(is_last)
         own = part.own = part.account()
         part.summarized = own if is_last else None
-        self._limit.is_due = True
         if self._journal is not None:
             self._journal.append(part.entry(own, self._clock(), is_last))
         return own

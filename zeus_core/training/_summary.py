@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from zeus_core.adapters.contained import Overhead
 from zeus_core.adapters.result import duration_text, energy_text
 from zeus_core.events import Activity
 from zeus_core.search.comparison import percentage
@@ -16,6 +17,8 @@ from zeus_core.units import watt_hours_from_joules
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
+
+_MUCH_OVERHEAD = 0.02  # of the time of the run: then people are shown where it went
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class TrainingSummary:
         detected_evaluations: Evaluations of this part and process that nothing announced, but their forward passes.
         saving_uncertainty: How far `saving_fraction` can be off; None if that is.
         electricity: The electricity, as it was given; None if it was not.
+        overhead: `overhead_seconds` by hook, and what was waited for in them.
     """
 
     steps: int
@@ -40,6 +44,7 @@ class TrainingSummary:
     detected_evaluations: int = 0
     saving_uncertainty: float | None = None
     electricity: Electricity | None = None
+    overhead: Overhead = field(default_factory=Overhead)
 
     def __add__(self, later: TrainingSummary) -> TrainingSummary:
         """Return the summary of both runs. Saving and electricity are those of the later one."""
@@ -48,6 +53,7 @@ class TrainingSummary:
             steps=self.steps + later.steps,
             account=self.account + later.account,
             overhead_seconds=self.overhead_seconds + later.overhead_seconds,
+            overhead=self.overhead + later.overhead,
             detected_evaluations=self.detected_evaluations + later.detected_evaluations,
         )
 
@@ -95,6 +101,8 @@ class TrainingSummary:
         if self.detected_evaluations > 0:
             noun = "evaluation" if self.detected_evaluations == 1 else "evaluations"
             rows["detected"] = f"{self.detected_evaluations} {noun} that nothing announced"
+        if self.overhead.seconds > _MUCH_OVERHEAD * total.seconds:
+            rows["in hooks"] = str(self.overhead)
         return rows
 
     def __str__(self) -> str:
@@ -111,6 +119,8 @@ class TrainingSummary:
         lines += [f"{label}: {text}" for label, text in electricity_rows(self.account, self.electricity).items()]
         if self.detected_evaluations > 0:
             lines.append(f"evaluations detected by their forward passes: {self.detected_evaluations}")
+        if self.overhead.seconds > 0:
+            lines.append(f"in hooks of zeus-core: {self.overhead}")
         return "\n".join(lines)
 
     def _in_order(self) -> list[tuple[Activity, Tally]]:

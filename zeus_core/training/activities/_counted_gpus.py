@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -20,11 +19,8 @@ from zeus_core.errors import DeviceError
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor.meter import UNKNOWN_PEAK_WATTS, peak_watts
 from zeus_core.monitor.reading import GpuEdge, Reading
-from zeus_core.process.deadline import CALL_SECONDS
 from zeus_core.process.lock import ProcessLock
-from zeus_core.process.parallel import ParallelCalls
 from zeus_core.training.activities._repeated_call import MIN_WAIT_SECONDS, RepeatedCall
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint, PowerSeries
@@ -81,8 +77,7 @@ class CountedGpus:
         self._lock = ProcessLock()
         self._first = self._settled_at = reading.at
         counted = [(number, *item) for number, item in enumerate(monitor.gpus.items()) if item[0] in gpu_indices]
-        calls = [functools.partial(peak_watts, gpu) for _, _, gpu in counted]
-        peaks = ParallelCalls().call_within(CALL_SECONDS, calls, lambda _number, _reason: UNKNOWN_PEAK_WATTS)
+        peaks = [monitor.peak_watts[index] for _, index, _ in counted]
         self._gpus = [
             _Counted(
                 *(number, gpu, most_watts, self._divided(index, gpu, reading.gpus[number], most_watts, len(counted))),
@@ -121,9 +116,13 @@ class CountedGpus:
             self._background.stop()
             self._background = None
 
+    def is_stale(self, now: float) -> bool:
+        """Whether the background has not read for a while, and does not wait for a driver now."""
+        return bool(self._gpus) and now - self._next_read_at > _STALE_SECONDS and not self._is_reading
+
     def follow_change(self, now: float) -> None:
         """Have the background read near a change of the activity; read here if it has not for a while."""
-        if self._gpus and now - self._next_read_at > _STALE_SECONDS and not self._is_reading:
+        if self.is_stale(now):
             self.feed(self._monitor.read(sync_execution=False))
         if self._background is not None:
             self._background.wake()

@@ -71,7 +71,8 @@ class ActivitySplit:
             the total exactly.
         total: Time and energy of all activities together, whose uncertainty is smaller than the sum of theirs.
         activity: The current one.
-        reading: The latest one of all devices, by the creation or an `update`.
+        reading: The latest one of all devices, by the creation or an `update`. An `update` makes none where the
+            background has read the GPUs just before, and there are no CPUs: a hook would wait for it.
     """
 
     def __init__(
@@ -186,16 +187,18 @@ class ActivitySplit:
             is_last: Divide all energy once more, by what is known now.
         """
         self._end_gap()
-        self.reading = reading = self._read()
-        self._gpus.feed(reading)
-        now = self._time_source.now() if is_last else reading.at  # the last reading is the end of what is told
+        now = self._time_source.now()
+        if is_last or self._monitor.cpus or self._gpus.is_stale(now):  # else the background has just read them
+            self.reading = reading = self._read()
+            self._gpus.feed(reading)
+            now = self._time_source.now() if is_last else reading.at  # the last reading is the end of what is known
         self._charge_time(now)
         if self._gaps.since is not None:
             self._gaps.begin(now)
         self._gpus.update(now, is_last)
         self.tallies = {activity: self._gpus.tally(activity, seconds) for activity, seconds in self._seconds.items()}
         self.total = self._total()
-        self._pace = self._new_pace(reading.at)
+        self._pace = self._new_pace(now)
 
     def extend(self) -> bool:
         """Charge the current activity up to this moment by the power it has had, without dividing anything anew.
