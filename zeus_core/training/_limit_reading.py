@@ -44,13 +44,16 @@ class LimitReading:
     def watts(self, set_watts: int | None) -> float | None:
         """Return the limit as of the last second; None if it could not be read.
 
-        It is read here if an optimizer has changed it since, and before the first reading in the background.
+        A limit that an optimizer has set since is the one that it has read back. The limit is read here before the first
+        reading in the background, and once an optimizer has restored it.
 
         Args:
             set_watts: The limit that an optimizer has set; None without one.
         """
-        if self._read_at == -math.inf or set_watts != self._set_watts:
-            self._set_watts = set_watts
+        is_set, self._set_watts = set_watts != self._set_watts, set_watts
+        if is_set and set_watts is not None:
+            self._note([set_watts])
+        elif is_set or self._read_at == -math.inf:
             self._note(self._monitor.ask(_limit_watts, None))
         return self._watts if self._now() - self._read_at < _OLD_SECONDS else None
 
