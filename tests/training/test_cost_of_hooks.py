@@ -16,7 +16,7 @@ from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.search import GridSearch
 from zeus_core.training import TrainingEnergy
 
-WAITS = {"call_within", "call_one_within"}  # for the thread of a GPU, with a deadline
+WAITS = {"begin_within"}  # for the thread of a GPU, with a deadline
 
 
 class Calls(Counter):

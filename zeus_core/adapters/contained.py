@@ -70,7 +70,7 @@ class Hooked:
 
     @property
     def overhead(self) -> Overhead:
-        """Time this process has spent in hooks, waits for the accelerator and for other ranks included."""
+        """Time this process has spent in hooks that have ended, waits for devices and other ranks included."""
         return Overhead(dict(vars(self).get("_of_hooks", {})), dict(vars(self).get("_waits", {})))
 
     @property
@@ -141,7 +141,7 @@ def contained(
             if self._thread_in_hook == thread:
                 return default()
             self._thread_in_hook = thread
-            hook_waits[thread] = vars(self).setdefault("_waits", {})
+            hook_waits[thread] = {}
             begin = perf_counter()
         is_outermost = thread not in seconds_left
         try:
@@ -162,7 +162,10 @@ def contained(
                 of_hooks = vars(self).setdefault("_of_hooks", {})
                 of_hooks[name] = of_hooks.get(name, 0.0) + seconds
                 self._thread_in_hook, self._outside_seconds = None, 0.0
-                hook_waits.pop(thread, None)
+                waits = hook_waits.pop(thread, None)
+                if waits:
+                    so_far = vars(self).setdefault("_waits", {})
+                    so_far |= {cause: so_far.get(cause, 0.0) + seconds for cause, seconds in waits.items()}
 
     return contained_method
 

@@ -44,7 +44,7 @@ class LimitReading:
     def watts(self, set_watts: int | None) -> float | None:
         """Return the limit as of the last second; None if it could not be read.
 
-        A limit that an optimizer has set since is the one that it has read back. The limit is read here before the first
+        A limit that an optimizer has set since is the one that it has read back. It is read here before the first
         reading in the background, and once an optimizer has restored it.
 
         Args:
@@ -62,8 +62,7 @@ class LimitReading:
         return _PERIOD_SECONDS
 
     def _note(self, limits: Sequence[float | None]) -> None:
-        known = [watts for watts in limits if watts is not None]
-        self._watts = max(known) if known and len(known) == len(limits) else None
+        self._watts = None if None in limits else max((watts for watts in limits if watts is not None), default=None)
         self._read_at = self._now()
 
 

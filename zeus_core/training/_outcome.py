@@ -52,6 +52,7 @@ def summary_of(
     electricity: Electricity | None,
     steps: int,
     account: Account,
+    last_log: Mapping[str, float] | None = None,
 ) -> TrainingSummary:
     """Return the summary of a training.
 
@@ -61,6 +62,7 @@ def summary_of(
         electricity: By which emissions and cost are reported, if they are.
         steps: The optimizer steps that were done.
         account: All time and energy.
+        last_log: What no log contained of it.
     """
     return TrainingSummary(
         steps,
@@ -71,6 +73,7 @@ def summary_of(
         saving_uncertainty=None if optimizer is None else optimizer.saving_uncertainty,
         electricity=electricity,
         overhead=training.overhead,
+        last_log=last_log or {},
     )
 
 

@@ -89,6 +89,8 @@ class RunRecorder:
         self._ended: RunPart | None = None  # the latest one that has ended
         self.ended: tuple[int, Account] | None = None
         """The steps and the account of the latest training that has ended, in a job of one rank; None before."""
+        self.last_log: dict[str, float] = {}
+        """What no log contained of the training that `account` was called for; see `LogIntervals.close`."""
         self._work: dict[str, int | str] = {}
         self.use_world(world)
 
@@ -158,9 +160,15 @@ class RunRecorder:
         gap_seconds = part.split.begin_step()
         return StepBegin(gap_seconds) if gap_seconds > 0 else _STEP_WITHOUT_GAP
 
-    def ends_unusual_gap(self) -> bool:
-        """End the gap since the latest step, before what follows begins. Return whether it is charged to no step."""
-        return self._part is not None and self._part.split.ends_unusual_gap()
+    def ends_unusual_gap(self, *, ends_steps: bool = False) -> bool:
+        """End the gap since the latest step, before what follows begins. Return whether it is unusual.
+
+        Args:
+            ends_steps: No step follows, and the gap is idle, unusual or not.
+        """
+        if self._part is None:
+            return False
+        return self._part.split.end_steps() if ends_steps else self._part.split.ends_unusual_gap()
 
     def _begin(self, step: int) -> None:
         """Begin a part of a run; a collective call. If the previous part has not ended, its steps are redone.
@@ -173,6 +181,7 @@ class RunRecorder:
             return  # there is nothing to count, on any rank
         abandoned, checkpoint = self._part, self._checkpoint
         self._ended = self._part = self._checkpoint = self._spent = None
+        self.last_log = {}
         if abandoned is not None:
             run, earlier = abandoned.run, self._abandon(abandoned)
         else:
@@ -264,12 +273,10 @@ class RunRecorder:
         part.summarized = None
         if self._trace is not None:
             self._trace.log(self._ranks)
-        now = part.told = self._ranks.combine(lambda: part.account() if part.split.extend() else self._write_down(part))
-        limit_watts = self._limit.watts(set_limit_watts)
-        part.split.begin_gap()  # a driver that answers late is no work of the loop
+        now = part.told = self._ranks.combine(lambda: self._own_account(part))
         totals: dict[str, float | None] = {
             "total_energy_j": (part.earlier.total + now.total).energy_joules,
-            "power_limit_w": limit_watts,
+            "power_limit_w": self._limit.watts(set_limit_watts),
             "sm_clock_mhz": clock_mhz,
         }
         if self._electricity is not None:
@@ -285,9 +292,21 @@ class RunRecorder:
         """Return time and energy of the run so far; that of the latest one after it, None before. A collective call."""
         part = self._part
         if part is not None:
-            now = self._ranks.combine(lambda: part.account() if part.split.extend() else self._write_down(part))
+            now = self._ranks.combine(lambda: self._own_account(part))
             self._spent = (part.earlier + now).total
         return self._spent
+
+    def logged_evaluation_joules(self) -> float | None:
+        """Return the energy of the evaluations since the previous call; None if unknown. A collective call.
+
+        Outside of training, that of the latest one.
+        """
+        part = self._part
+        if part is None:
+            return self.evaluation_joules()
+        part.summarized = None
+        part.told = self._ranks.combine(lambda: self._own_account(part))
+        return part.intervals.next_evaluation(part.told)
 
     def evaluation_joules(self) -> float | None:
         """Return the energy of the current or latest evaluation; None if unknown. A collective call."""
@@ -301,8 +320,10 @@ class RunRecorder:
             return None
         if self._trace is not None:
             self._trace.compare_clocks(self._ranks)
+        part.split.end_steps()
         part.told = self._ranks.combine(lambda: self._write_down(part, is_last=True))
         part.is_whole = True
+        self.last_log = part.intervals.close(part.told)
         account = part.earlier + part.told
         self._spent = account.total
         with suppress(WorldError):  # the account is known, also if a rank ends before it has told its devices
@@ -316,6 +337,7 @@ class RunRecorder:
         if part is None:
             return None
         # The journal ends with the same account that was told as that of the whole run.
+        part.split.end_steps()
         own = part.summarized or self._write_down(part, is_last=True)
         part.split.stop()
         self._limit.stop()
@@ -385,6 +407,9 @@ class RunRecorder:
             return Account()
         self._split.update()
         return Account(total=self._split.evaluation or Tally())
+
+    def _own_account(self, part: RunPart) -> Account:
+        return part.account() if part.split.extend() else self._write_down(part)
 
     def _write_down(self, part: RunPart, is_last: bool = False) -> Account:
         """Bring the journal up to date. Return the account of this rank, of the part so far."""

@@ -35,6 +35,8 @@ class TrainingSummary:
         saving_uncertainty: How far `saving_fraction` can be off; None if that is.
         electricity: The electricity, as it was given; None if it was not.
         overhead: `overhead_seconds` by hook, and what was waited for in them.
+        last_log: `energy_j` and `eval_energy_j` since the latest logs of this part: with them, all logs add up to its
+            steps and its evaluations.
     """
 
     steps: int
@@ -45,6 +47,7 @@ class TrainingSummary:
     saving_uncertainty: float | None = None
     electricity: Electricity | None = None
     overhead: Overhead = field(default_factory=Overhead)
+    last_log: Mapping[str, float] = field(default_factory=dict)
 
     def __add__(self, later: TrainingSummary) -> TrainingSummary:
         """Return the summary of both runs. Saving and electricity are those of the later one."""
@@ -83,6 +86,10 @@ class TrainingSummary:
             **electricity_summary_values(self.account, self.electricity),
         }
         return known_values(values)
+
+    def log_values(self) -> dict[str, float]:
+        """Return what to log at the end of training: `last_log` and `values`."""
+        return {**self.last_log, **self.values()}
 
     def rows(self) -> dict[str, str]:
         """Return the most important values for people, as labelled lines."""

@@ -219,10 +219,10 @@ class EnergyReporter(Reporter):
             return values
         if "train_runtime" in logs and "train_loss" in logs:
             self._energy.finish()
-            return self.training_metrics()
+            return {} if self.summary is None else self.summary.log_values()
         prefixes = [name.removesuffix("_runtime") for name in logs if name.endswith("_runtime")]
         if prefixes and Activity.EVALUATION in self.activities:
-            return self._energy.evaluation(prefixes[0])
+            return self._energy.log_evaluation(prefixes[0])
         return {}
 
     def training_metrics(self) -> dict[str, float]:

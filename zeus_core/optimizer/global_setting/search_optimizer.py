@@ -97,7 +97,7 @@ class SearchOptimizer(SearchFacts):
             carbon_aware,
         )
         if any(map(options.is_adaptive, options.kinds)):
-            import zeus_core.optimizer.global_setting.search_result  # noqa: F401 - 40 ms, no hook shall take them
+            import zeus_core.optimizer.global_setting.search_result
             import zeus_core.search.run.adaptive_run_search  # noqa: F401
         self.monitor: ZeusMonitor = checked_monitor(monitor)
         """The monitor that measures."""

@@ -137,17 +137,17 @@ class CountedGpus:
                 power_watts = edge.power_watts if edge.fault is None else None  # else it may be of an earlier moment
                 gpu.energy.add_edge(edge.at, end, edge.counter_joules, power_watts)
 
-    def leave_out(self, begin: float, end: float) -> None:
-        """Note that the time since the latest step, from a moment on, belongs to none, and that steps go on."""
+    def leave_out(self, begin: float, end: float, other: Activity) -> None:
+        """Note that the time since the latest step, from a moment on, is that of another activity, and steps go on."""
         with self._lock:
-            self._begin_between_steps(begin)
+            self._begin_after_step(begin, other)
             self._timeline.change(end, Activity.STEPS)
             self._gaps.begin(end)
         self.follow_change(end)
 
-    def _begin_between_steps(self, at: float) -> None:
+    def _begin_after_step(self, at: float, other: Activity) -> None:
         if self._timeline.changed_at <= at:
-            self._timeline.change(at, Activity.BETWEEN_STEPS)
+            self._timeline.change(at, other)
 
     def update(self, now: float, is_last: bool) -> None:
         """Divide all energy up to this moment; once more, by what is known now, if it is the last."""
@@ -254,9 +254,9 @@ class CountedGpus:
         self._settled_at = now
         since = self._gaps.since
         if since is not None and self._gaps.is_decided(now):
-            self._begin_between_steps(since)
-        elif since is not None:
-            now = min(now, since)
+            self._begin_after_step(since, Activity.BETWEEN_STEPS)
+        elif not is_last:
+            now = min(now, self._gaps.open_since(now))
         for gpu in self._gpus:
             gpu.energy.settle(now, is_last)
             gpu.power.add(gpu.energy.settled_until - self._first, gpu.energy.settled_joules)
