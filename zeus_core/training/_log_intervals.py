@@ -13,6 +13,9 @@ from zeus_core.training.account import TRAINING, Account
 # Trades the sharpness of logs that follow each other quickly for their steadiness: 20 updates of a counter.
 _SMOOTHED_SECONDS = 2.0
 
+# Of a total: so much less or more in all logs is not worth one more. Sensors are known to about 5 %.
+_LITTLE = 0.005
+
 
 class _Steps(NamedTuple):
     """The training steps up to a log."""
@@ -95,21 +98,28 @@ class LogIntervals:
         self._told_evaluation_joules += joules
         return joules
 
-    def close(self, now: Account) -> dict[str, float]:
-        """Return what no log contains of the steps and evaluations: of this part, at its end.
+    def close(self, now: Account, has_stepped: bool) -> dict[str, float]:
+        """Return what no log contains of the steps and evaluations of this part, at its end, if that matters.
 
-        The last steps, evaluations that were not logged, and what has been found out since of those that were: so it
+        It is the last steps, evaluations that were not logged, and what was found out later of those that were: so it
         may be below zero. Energies of which some was lost are left out: there is no total that they add up to.
+
+        Args:
+            now: The account of all ranks, since the beginning of this part of the run.
+            has_stepped: Whether there was a step since the latest log.
         """
         steps, evaluations = _steps(now), now.activities.get(Activity.EVALUATION)
         rest = {}
         if steps.lost_seconds == 0:
-            rest["energy_j"], self._told_joules = steps.joules - self._told_joules, steps.joules
+            joules = steps.joules - self._told_joules
+            if has_stepped or abs(joules) > _LITTLE * steps.joules:
+                rest["energy_j"], self._told_joules = joules, steps.joules
         if evaluations is not None and evaluations.lost_seconds == 0:
-            joules = evaluations.measured_joules
-            rest["eval_energy_j"], self._told_evaluation_joules = joules - self._told_evaluation_joules, joules
+            joules = evaluations.measured_joules - self._told_evaluation_joules
+            if abs(joules) > _LITTLE * evaluations.measured_joules:
+                rest["eval_energy_j"], self._told_evaluation_joules = joules, evaluations.measured_joules
         self._logged, self._recent = steps, deque([steps])
-        return {name: joules for name, joules in rest.items() if joules}
+        return rest
 
     def _recent_power_watts(self, now: _Steps) -> float | None:
         """Compute the mean power since the previous log, or over a little longer than that."""

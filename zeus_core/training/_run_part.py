@@ -26,6 +26,7 @@ class RunPart:
         run: The name of the run.
         begin_step: Optimizer steps done before.
         step: Optimizer steps done so far.
+        logged_step: Those of them at the latest log.
         earlier: The account of all ranks before this part.
         split: Divides the energy of this rank.
         intervals: The energy by the latest log, and what each log adds.
@@ -46,6 +47,7 @@ class RunPart:
     run: str
     begin_step: int
     step: int
+    logged_step: int
     earlier: Account
     split: ActivitySplit
     intervals: LogIntervals

@@ -202,7 +202,7 @@ class RunRecorder:
         ranks = decode(tuple[RankRecord, ...], told)
         charges = self._new_charges(earlier, self._split)
         self._part = part = RunPart(
-            run, step, step, earlier, self._split, intervals, self._clock(), ranks, self._work, charges
+            run, step, step, step, earlier, self._split, intervals, self._clock(), ranks, self._work, charges
         )
         self._limit.start()
         if self._keeper is not None:
@@ -270,7 +270,7 @@ class RunRecorder:
         part = self._part
         if part is None:
             return {}
-        part.summarized = None
+        part.summarized, part.logged_step = None, part.step
         if self._trace is not None:
             self._trace.log(self._ranks)
         now = part.told = self._ranks.combine(lambda: self._own_account(part))
@@ -323,7 +323,8 @@ class RunRecorder:
         part.split.end_steps()
         part.told = self._ranks.combine(lambda: self._write_down(part, is_last=True))
         part.is_whole = True
-        self.last_log = part.intervals.close(part.told)
+        self.last_log = part.intervals.close(part.told, has_stepped=part.step > part.logged_step)
+        part.logged_step = part.step
         account = part.earlier + part.told
         self._spent = account.total
         with suppress(WorldError):  # the account is known, also if a rank ends before it has told its devices
