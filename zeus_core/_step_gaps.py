@@ -68,7 +68,7 @@ class StepGaps:
         self.since = now if self._step_began is None and self._has_stepped else None
 
     def last(self, now: float) -> tuple[float, bool]:
-        """Return how long the gap under way has lasted that no step follows, and whether that is unusual.
+        """Return how long the gap has lasted that is under way, and that no step follows; and whether it is unusual.
 
         Without a gap, it is the time for which the step under way has lasted longer than those before it, whose ends
         were not reported; 0 if it is no longer than two of them.
@@ -80,8 +80,7 @@ class StepGaps:
         if self._step_began is None or not self._unended:
             return 0.0, False
         usual, seconds = sorted(self._unended)[len(self._unended) // 2], now - self._step_began
-        is_unusual = seconds > _FACTOR * usual
-        return (seconds - usual, True) if is_unusual else (0.0, False)
+        return (seconds - usual if seconds > _FACTOR * usual else 0.0), False
 
     def open_since(self, now: float) -> float:
         """Return the moment from which it is not known yet whether the time belongs to a step; now if all is known."""

@@ -227,6 +227,8 @@ class ParallelCalls:
         if number >= len(self._threads):  # no thread could be started, and the call was made here
             return True
         thread = self._threads[number]
+        if thread.late is not None and not thread.late.is_done:
+            return False  # it was begun before that one was late, and comes after it
         if call.wait(patience, math.inf if thread.late is None else _PROBATION_SECONDS):
             thread.late = None
             return True

@@ -40,6 +40,7 @@ class RunPart:
         summarized: The same, if it was told as the whole part and nothing was reported since.
         told: The account of all ranks, as they have told it last.
         devices: The energies of the devices of the ranks that have told them.
+        leaves_out: Whether the evaluations so far are part of no log.
         is_whole: Whether all ranks have told their energy after the latest step.
         name: Tells this part from others of the run.
     """
@@ -61,6 +62,7 @@ class RunPart:
     summarized: Account | None = None
     told: Account | None = None
     devices: dict[int, Energies] = field(default_factory=dict)
+    leaves_out: bool = False
     is_whole: bool = False
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 

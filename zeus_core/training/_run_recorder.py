@@ -296,17 +296,21 @@ class RunRecorder:
             self._spent = (part.earlier + now).total
         return self._spent
 
-    def logged_evaluation_joules(self) -> float | None:
+    def logged_evaluation_joules(self, leaves_out: bool = False) -> float | None:
         """Return the energy of the evaluations since the previous call; None if unknown. A collective call.
 
-        Outside of training, that of the latest one.
+        Outside of training, that of the latest one; so too after a call that has left others out, of which more becomes
+        known meanwhile.
         """
         part = self._part
         if part is None:
             return self.evaluation_joules()
         part.summarized = None
+        latest_joules = self.evaluation_joules() if part.leaves_out else None
         part.told = self._ranks.combine(lambda: self._own_account(part))
-        return part.intervals.next_evaluation(part.told)
+        joules = part.intervals.next_evaluation(part.told)
+        part.leaves_out = leaves_out
+        return joules if latest_joules is None else latest_joules
 
     def evaluation_joules(self) -> float | None:
         """Return the energy of the current or latest evaluation; None if unknown. A collective call."""

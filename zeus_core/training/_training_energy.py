@@ -315,14 +315,18 @@ class TrainingEnergy(TrainingHooks, Hooked):
         return known_values({f"{prefix}_energy_j": self._recorder.evaluation_joules()})
 
     @contained(is_hook=True, default=dict[str, float])
-    def log_evaluation(self, prefix: str = "eval") -> dict[str, float]:
+    def log_evaluation(self, prefix: str = "eval", *, leaves_out: bool = False) -> dict[str, float]:
         """Return what to log at the end of an evaluation. A collective call.
+
+        Args:
+            prefix: Of the name.
+            leaves_out: It is not logged, as a check before training: the next log does not contain it either.
 
         Returns:
             `eval_energy_j`, the energy of the evaluations since the previous call, or the same with another prefix;
             empty if some of it was lost, or there was none.
         """
-        return known_values({f"{prefix}_energy_j": self._recorder.logged_evaluation_joules()})
+        return known_values({f"{prefix}_energy_j": self._recorder.logged_evaluation_joules(leaves_out)})
 
     @contained(is_hook=True)
     def finish(self) -> TrainingSummary | None:

@@ -221,8 +221,8 @@ class ZeusCallback(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the evaluation, and log its energy."""
         stage = getattr(trainer.state.stage, "value", "")
+        values = self._current.energy.log_evaluation(leaves_out=trainer.sanity_checking)
         if not trainer.sanity_checking:
-            values = self._current.energy.log_evaluation()
             self._current.publish({name.replace("eval_", f"{stage}/"): value for name, value in values.items()})
         self._current.energy.on_resume()
         is_within_training = trainer.state.fn == "fit" and not trainer.sanity_checking

@@ -151,17 +151,17 @@ class ActivitySplit:
         return self._gap_seconds > 0.0
 
     def end_steps(self) -> bool:
-        """End the steps: no other follows, and what came since the latest one is idle. Return whether that is unusual.
+        """End the steps: no other follows. Return whether time since the latest one is charged to none, as unusual.
 
-        Where the loop does not report where steps end, the last one takes as long as those before it.
+        All other time since is idle. Where the loop does not report where steps end, the last one takes as long as
+        those before it.
         """
-        if self.activity is not _STEPS or self._interrupted:
-            return False
-        seconds, is_unusual = self._gaps.last(self._time_source.now())
-        if seconds > 0:
-            self._leave_out(seconds, Activity.IDLE)
-        self.switch(Activity.IDLE)
-        return is_unusual
+        if self.activity is _STEPS and not self._interrupted:
+            seconds, is_unusual = self._gaps.last(self._time_source.now())
+            if seconds > 0:
+                self._leave_out(seconds, Activity.BETWEEN_STEPS if is_unusual else Activity.IDLE)
+            self.switch(Activity.IDLE)
+        return self._gap_seconds > 0.0
 
     def end_step(self) -> None:
         """End the step."""
@@ -304,7 +304,7 @@ class ActivitySplit:
                 "evaluation, announce it: with energy.during(Activity.EVALUATION): evaluate()",
                 now - begin,
             )
-        self._gap_seconds += now - begin
+        self._gap_seconds += (now - begin) * (other is Activity.BETWEEN_STEPS)
         self._gpus.leave_out(begin, now, other)
         for at, activity in ((begin, other), (now, _STEPS)):
             self._charge_time(at)
