@@ -733,7 +733,8 @@ def test_logs_add_up_where_evaluations_saves_and_a_reload_follow(tmp_path, callb
     def logged(name):
         return sum(entry.get(name, 0.0) for entry in trainer.state.log_history)
 
-    assert logged("energy_j") == metrics["train_energy_steps_j"] == pytest.approx(train_joules, rel=0.03)
+    assert metrics["train_energy_steps_j"] == pytest.approx(train_joules, rel=0.03)
+    assert logged("energy_j") == pytest.approx(metrics["train_energy_steps_j"], rel=0.005)
     assert logged("eval_energy_j") == pytest.approx(metrics["train_energy_evaluation_j"], rel=0.005)
     assert metrics["train_energy_checkpoint_j"] == pytest.approx(5 * 300, rel=0.1), "the reload is of a checkpoint"
     assert "energy_j" not in metrics

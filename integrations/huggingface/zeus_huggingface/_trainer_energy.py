@@ -225,6 +225,11 @@ class EnergyReporter(Reporter):
             return self._energy.log_evaluation(prefixes[0])
         return {}
 
+    def end(self, args: TrainingArguments) -> None:
+        """Add the reload of the best model to the summary: since transformers 5 it comes after the last log."""
+        if args.load_best_model_at_end:
+            self._energy.finish()
+
     def training_metrics(self) -> dict[str, float]:
         """Return the values of the summary."""
         return self.summary.values() if self.summary is not None else {}
