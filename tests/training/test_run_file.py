@@ -264,4 +264,3 @@ def test_it_holds_the_time_in_hooks_by_hook_and_by_cause(trained, tmp_path):
     assert {"device", "files"} <= part.overhead.waits.keys()
     assert 0 < sum(part.overhead.waits.values()) < part.overhead.seconds == part.overhead_seconds
     assert trained.overhead.seconds > part.overhead_seconds, "that of the end itself is not in the file"
-    assert "in hooks of zeus-core:" in str(trained.summary)

@@ -108,7 +108,7 @@ class TrainingSummary:
         if self.detected_evaluations > 0:
             noun = "evaluation" if self.detected_evaluations == 1 else "evaluations"
             rows["detected"] = f"{self.detected_evaluations} {noun} that nothing announced"
-        if self.overhead.seconds > _MUCH_OVERHEAD * total.seconds:
+        if self._has_much_overhead:
             rows["in hooks"] = str(self.overhead)
         return rows
 
@@ -126,13 +126,17 @@ class TrainingSummary:
         lines += [f"{label}: {text}" for label, text in electricity_rows(self.account, self.electricity).items()]
         if self.detected_evaluations > 0:
             lines.append(f"evaluations detected by their forward passes: {self.detected_evaluations}")
-        if self.overhead.seconds > 0:
+        if self._has_much_overhead:
             lines.append(f"in hooks of zeus-core: {self.overhead}")
         return "\n".join(lines)
 
     def _in_order(self) -> list[tuple[Activity, Tally]]:
         activities = self.account.activities
         return [(activity, activities[activity]) for activity in Activity if activity in activities]
+
+    @property
+    def _has_much_overhead(self) -> bool:
+        return self.overhead.seconds > _MUCH_OVERHEAD * self.account.total.seconds
 
     @property
     def _redone(self) -> Tally | None:
