@@ -41,7 +41,7 @@ so: that takes a fifth of the time of `threading.local`.
 """
 
 hook_waits: dict[int, dict[str, float]] = {}
-"""What each thread that is in a hook has waited for, and how long, for the account of its object; see `waiting_for`."""
+"""The seconds that each thread that is in a hook has waited, by cause, for the account of its object: `waiting_for`."""
 
 unanswered: set[threading.Lock] = set()
 """The locks of calls that were not waited for any longer, of all devices; each is released by the answer."""

@@ -62,7 +62,7 @@ def summary_of(
         electricity: By which emissions and cost are reported, if they are.
         steps: The optimizer steps that were done.
         account: All time and energy.
-        last_log: What no log contained of it.
+        last_log: The rest that no log contained of it.
     """
     return TrainingSummary(
         steps,

@@ -29,13 +29,13 @@ from zeus_core.events import (
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
 from zeus_core.ports.time_source import clock_seconds
-from zeus_core.training._limit_reading import LimitReading
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._ranks import Ranks
 from zeus_core.training._run_part import RunPart
 from zeus_core.training._summary import known_values
 from zeus_core.training.account import TRAINING, Account
 from zeus_core.training.activities.activity_split import ActivitySplit
+from zeus_core.training.activities.limit_reading import LimitReading
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_log_values
 from zeus_core.training.record.journal import Journal
@@ -90,7 +90,7 @@ class RunRecorder:
         self.ended: tuple[int, Account] | None = None
         """The steps and the account of the latest training that has ended, in a job of one rank; None before."""
         self.last_log: dict[str, float] = {}
-        """What no log contained of the training that `account` was called for; see `LogIntervals.close`."""
+        """The rest that no log contained of the training that `account` was called for; see `LogIntervals.close`."""
         self._work: dict[str, int | str] = {}
         self.use_world(world)
 

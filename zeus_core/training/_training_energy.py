@@ -319,7 +319,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Return what to log at the end of an evaluation. A collective call.
 
         Args:
-            prefix: Of the name.
+            prefix: The prefix of the name.
             leaves_out: It is not logged, as a check before training: the next log does not contain it either.
 
         Returns:

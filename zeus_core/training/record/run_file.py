@@ -206,6 +206,11 @@ def record_from_fields(fields: Mapping[str, object]) -> RunRecord:
     Raises:
         UsageError: It is something else; the message names the field.
     """
+    parts = fields.get("parts")
+    if isinstance(parts, list):  # earlier versions have not written what a part says of its hooks
+        overhead = encode(Overhead())
+        parts = [{"overhead": overhead, **part} if isinstance(part, Mapping) else part for part in parts]
+        fields = {**fields, "parts": parts}
     return decode(RunRecord, fields, "run")
 
 
