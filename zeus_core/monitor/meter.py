@@ -31,6 +31,11 @@ class Meter(Protocol):
         """Whether `read` must also be called now and then between the edges."""
         ...
 
+    @property
+    def peak_watts(self) -> float:
+        """The most that the GPU can draw."""
+        ...
+
     def read(self) -> GpuEdge:
         """Read the GPU. Never raises."""
         ...
@@ -60,9 +65,9 @@ class CountingMeter:
         self._power = PossiblePower(gpu)
         self._now = time_source.now
         self._period_seconds = gpu.energy_counter_period_seconds
-        self._peak_watts = self._power.most_watts
+        self.peak_watts: float = self._power.most_watts
         self._average_seconds = gpu.power_average_seconds
-        self._trail = CounterTrail(self._period_seconds, self._peak_watts, time_source.now)
+        self._trail = CounterTrail(self._period_seconds, self.peak_watts, time_source.now)
         self._follow = self._trail.follow
 
     def read(self) -> GpuEdge:
@@ -74,7 +79,7 @@ class CountingMeter:
             return self._trail.fail(at, str(error), self._try_power_watts())
         try:
             power_watts = self._read_power_watts()
-            if power_watts > self._peak_watts:
+            if power_watts > self.peak_watts:
                 self._power.drop(power_watts)
         except DeviceError:
             return self._follow(at, counter_joules, None)
@@ -92,7 +97,7 @@ class CountingMeter:
 
     def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
         """Compute the energy between two readings; see `counted_energy`."""
-        return counted_energy(begin, end, seconds, self._period_seconds, self._peak_watts, self._average_seconds)
+        return counted_energy(begin, end, seconds, self._period_seconds, self.peak_watts, self._average_seconds)
 
 
 class PowerMeter:
@@ -109,7 +114,7 @@ class PowerMeter:
         self._gpu = gpu
         self._time_source = time_source
         self._power = PossiblePower(gpu)
-        self._peak_watts = self._power.most_watts
+        self.peak_watts: float = self._power.most_watts
         self._last: GpuEdge | None = None
         self._good_at = time_source.now()
         self._lock = ProcessLock()
@@ -123,7 +128,7 @@ class PowerMeter:
             except NotSupportedError:
                 return GpuEdge(at, None, None)
             except ImpossiblePowerError as error:
-                bridge = bridging_sums(self._last, at, self._good_at, self._peak_watts)
+                bridge = bridging_sums(self._last, at, self._good_at, self.peak_watts)
                 if bridge is None:
                     return GpuEdge(at, None, None, str(error))
                 edge = self._last = GpuEdge(at, None, bridge[0], sums=bridge[1])
@@ -131,7 +136,7 @@ class PowerMeter:
             except DeviceError as error:
                 return GpuEdge(at, None, None, str(error))
             self._good_at = at
-            sums = next_sums(self._last, at, power_watts, self._peak_watts)
+            sums = next_sums(self._last, at, power_watts, self.peak_watts)
             edge = self._last = GpuEdge(at, None, power_watts, sums=sums)
             return edge
 
@@ -141,7 +146,7 @@ class PowerMeter:
 
     def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
         """Compute the energy between two samples; see `integrated_energy`."""
-        return integrated_energy(begin, end, seconds, self._peak_watts, self._gpu.power_average_seconds)
+        return integrated_energy(begin, end, seconds, self.peak_watts, self._gpu.power_average_seconds)
 
 
 def make_meter(gpu: Gpu, time_source: TimeSource, precise: bool) -> Meter:

@@ -26,6 +26,7 @@ class RunPart:
         run: The name of the run.
         begin_step: Optimizer steps done before.
         step: Optimizer steps done so far.
+        logged_step: Those of them at the latest log.
         earlier: The account of all ranks before this part.
         split: Divides the energy of this rank.
         intervals: The energy by the latest log, and what each log adds.
@@ -40,6 +41,7 @@ class RunPart:
         told: The account of all ranks, as they have told it last.
         devices: The energies of the devices of the ranks that have told them.
         remarks: Remarks on the numbers for people, of the ranks that have sent them.
+        leaves_out: Whether the evaluations so far are part of no log.
         is_whole: Whether all ranks have told their energy after the latest step.
         name: Tells this part from others of the run.
     """
@@ -47,6 +49,7 @@ class RunPart:
     run: str
     begin_step: int
     step: int
+    logged_step: int
     earlier: Account
     split: ActivitySplit
     intervals: LogIntervals
@@ -61,6 +64,7 @@ class RunPart:
     told: Account | None = None
     devices: dict[int, Energies] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    leaves_out: bool = False
     is_whole: bool = False
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -103,6 +107,7 @@ class RunPart:
             work=self.work,
             results=outcome.results,
             search=outcome.search,
-            overhead_seconds=outcome.overhead_seconds,
+            overhead_seconds=outcome.overhead.seconds,
             detected_evaluations=outcome.detected_evaluations,
+            overhead=outcome.overhead,
         )
