@@ -76,14 +76,14 @@ def unrecorded_line(run: RunRecord) -> str:
 
 def saving_line(run: RunRecord) -> str | None:
     """Return the saving with its confidence; None if there was no search, or nothing was chosen."""
-    if run.saving_fraction is not None:
-        return f"{percentage(run.saving_fraction, run.saving_uncertainty or 0.0)} of the energy of a step (95 %)"
     record = run.latest.search_record()
     comparison = None if record is None or record.result is None else record.result.comparison
-    if comparison is None:
-        return None
-    known = percentage(comparison.saving_fraction, comparison.saving_uncertainty)
-    return f"too small or too briefly measured to tell: {known}"
+    if run.saving_fraction is not None:
+        changed = "" if comparison is None else comparison.changed_text
+        return (
+            f"{percentage(run.saving_fraction, run.saving_uncertainty or 0.0)} of the energy of a step (95 %){changed}"
+        )
+    return None if comparison is None else comparison.saving_text
 
 
 def activities_in_order(run: RunRecord) -> list[tuple[Activity, Tally]]:
@@ -162,7 +162,7 @@ def _power_text(run: RunRecord) -> str:
 
 
 def _search(run: RunRecord, search: SearchResult) -> Section:
-    before = search.trials.get(search.original)
+    before = search.trials.get(search.original) if search.is_comparable else None
     rows = []
     for trial, mark in search.points():
         change = "" if before is None else f"{trial.joules_per_step / before.joules_per_step - 1:+.1%}"
