@@ -189,7 +189,7 @@ class SearchResult:
             steps += f" ({self.outlier_steps} far too long, left out)"
         baseline = self.trials[self.original]
         if not self.is_comparable:
-            return f"{steps}; its cost cannot be told, as the work or the machine may have changed meanwhile"
+            return f"{steps}; its cost cannot be told, as the work or the machine may have changed"
         others = {setting: steps for setting, steps in self.searched_steps.items() if setting != self.original}
         parts = [(steps, self.trials[setting]) for setting, steps in others.items() if setting in self.trials]
         seconds = sum(steps * (trial.seconds_per_step - baseline.seconds_per_step) for steps, trial in parts)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,7 +158,7 @@ class _Fit:
         """Its expected deviation from the first step to the last."""
 
     def effect(self, covariance: _Array, variance: float) -> tuple[float, float]:
-        """Return the mean of something, and the half-width of the interval around it that holds 95 %.
+        """Return the median of something, and the half-width of an interval around it that holds at least 95 %.
 
         Args:
             covariance: Its covariance with each value, before these are known.
@@ -168,18 +167,18 @@ class _Fit:
         gains = self._inverses @ covariance
         means = gains @ self._values
         deviations = np.sqrt(np.maximum(variance - gains @ covariance, _LEAST_ERROR**2)) * self._widening
-        mean, lowest, highest = float(self._weights @ means), 0.0, float(np.ptp(means) + 4 * deviations.max())
+        low, middle, high = (self._quantile(means, deviations, share) for share in (0.025, 0.5, 0.975))
+        return middle, max(high - middle, middle - low)
+
+    def _quantile(self, means: _Array, deviations: _Array, share: float) -> float:
+        """Return the value below which so much of the mixture lies."""
+        lowest, highest = float((means - 5 * deviations).min()), float((means + 5 * deviations).max())
         for _ in range(40):
             middle = (lowest + highest) / 2
-            is_held = _share_within(mean - means, deviations, middle) @ self._weights < 0.95
-            lowest, highest = (middle, highest) if is_held else (lowest, middle)
-        return mean, highest
-
-
-def _share_within(offsets: _Array, deviations: _Array, reach: float) -> Any:
-    """Return how much of normal distributions lies within a reach of something that is off their means."""
-    ends = (np.stack([offsets + reach, offsets - reach]) / deviations / math.sqrt(2)).tolist()
-    return np.array([(math.erf(high) - math.erf(low)) / 2 for high, low in zip(*ends, strict=True)])
+            ends = ((middle - means) / deviations / math.sqrt(2)).tolist()
+            below = sum(weight * (1 + math.erf(end)) / 2 for weight, end in zip(self._weights, ends, strict=True))
+            lowest, highest = (middle, highest) if below < share else (lowest, middle)
+        return middle
 
 
 def _curve(some: _Array, others: _Array) -> _Array:

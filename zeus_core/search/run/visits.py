@@ -68,30 +68,29 @@ class Visits:
         if visited is None or not math.isfinite(plain.slowdown_uncertainty + plain.saving_uncertainty):
             return plain
         time, power = visited.slowdown(steps), visited.power(steps)
-        energy = time[0] * power[0]
-        error = energy * math.hypot(time[1] / time[0], power[1] / power[0])
-        doubt, longest = self._doubt(own, steps, time)
-        if doubt is not None:  # anything that is possible may be true
-            ends = [1.0, longest if math.isfinite(longest) else time[0]]
-            error = max(error, *(abs(end * power[0] - energy) for end in ends))
-            time = time[0], max(time[1], *(abs(end - time[0]) for end in ends))
-        return replace(plain, saving=(1 - energy, error), slowdown=time, has_drifted=visited.has_drifted, doubt=doubt)
+        saving = 1 - time[0] * power[0], time[0] * math.hypot(time[1] / time[0] * power[0], power[1])
+        longest = self._longest(own, steps)
+        doubts = [_doubt(one, longest) for one in ((plain.slowdown_factor, plain.slowdown_uncertainty), time)]
+        has_drifted = visited.has_drifted or any(doubts)
+        found = replace(plain, saving=saving, slowdown=time, has_drifted=has_drifted, doubt=doubts[1])
+        if not any(doubts) or found.is_certain:
+            return found
+        # The visits do not show when the change was: anything that is possible may be true.
+        ends = [1.0, longest if math.isfinite(longest) else time[0]]
+        off = max(abs(end - time[0]) for end in ends)
+        return replace(
+            found,
+            saving=(saving[0], max(saving[1], off * power[0])),
+            slowdown=(time[0], max(time[1], off)),
+            doubt=doubts[1] or doubts[0],
+        )
 
-    def _doubt(
-        self, at_original: Sequence[Trial], choices: Collection[int], slowdown: tuple[float, float]
-    ) -> tuple[str | None, float]:
-        """Return why a slowdown cannot be the effect of lower settings, and the longest one that can."""
-        factor, uncertainty = slowdown
+    def _longest(self, at_original: Sequence[Trial], choices: Collection[int]) -> float:
+        """Return the longest slowdown that the clocks explain; infinite if they are not known."""
         others = [visit.trial for visit in self._visits if visit.is_own and visit.trial.setting in choices]
         highest = max((trial.highest_clock_mhz or 0.0 for trial in at_original), default=0.0)
         lowest = min((trial.lowest_clock_mhz or 0.0 for trial in others), default=0.0)
-        longest = max(highest / lowest, 1.0) if highest and lowest else math.inf
-        text = percentage(factor - 1, uncertainty, sign="+")
-        if factor + uncertainty < _FASTER:
-            return f"{text} time at a lower setting, which cannot make steps quicker, {_CHANGED}", longest
-        if factor - uncertainty > _SLOWER * longest:
-            return f"{text} time, where the lower clocks explain {longest - 1:+.1%} at most, {_CHANGED}", longest
-        return None, longest
+        return max(highest / lowest, 1.0) if highest and lowest else math.inf
 
     def run_slowdown(self, run_steps: int, setting: int) -> tuple[float, float] | None:
         """Return the slowdown of the whole run by its settings, and how far it can be off.
@@ -126,3 +125,14 @@ class Visits:
             fit = VisitedSettings(usable, self._original, is_own=is_own) if len(usable) > 1 else None
             self._fits = {**{known: one for known, one in self._fits.items() if known[0] == key[0]}, key: fit}
         return self._fits[key]
+
+
+def _doubt(slowdown: tuple[float, float], longest: float) -> str | None:
+    """Return why a slowdown cannot be the effect of lower settings; None if it can."""
+    factor, uncertainty = slowdown
+    text = percentage(factor - 1, uncertainty, sign="+")
+    if factor + uncertainty < _FASTER:
+        return f"{text} time at a lower setting, which cannot make steps quicker, {_CHANGED}"
+    if factor - uncertainty > _SLOWER * longest:
+        return f"{text} time, where the lower clocks explain {longest - 1:+.1%} at most, {_CHANGED}"
+    return None
