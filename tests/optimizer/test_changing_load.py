@@ -26,7 +26,7 @@ LOADS = {
     "none": [1.0] * STEPS,
     "slower at once": [1.0] * 130 + [1.25] * 170,
     "faster at once": [1.25] * 60 + [1.0] * 240,
-    "ramp": [1 + 0.3 * step / STEPS for step in range(STEPS)],
+    "ramp": [1.3 - 0.3 * step / STEPS for step in range(STEPS)],
     "slow time": [1.25 if 170 <= step < 230 else 1.0 for step in range(STEPS)],
     "wave": [1.15 - 0.15 * math.cos(step / 20) for step in range(STEPS)],
 }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MIN_BLOCK_UPDATES = 5
 _MIN_PIECE_UPDATES = 3
 _PIECES = 8  # of a block: one that is left out costs so little, and they are enough to tell whether the GPU has settled
-_MIN_BASELINE_STEPS, _MAX_BASELINE_SHARE = 5, 0.05  # at the original setting in a run that is resumed; of its rest
+_MIN_BASELINE_STEPS, _MAX_BASELINE_SHARE = 10, 0.05  # at the original setting in a run that is resumed; of its rest
 _UNKNOWN_SETTLE_STEPS = 2  # where nobody knows how long a step is
 
 
