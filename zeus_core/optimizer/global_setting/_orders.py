@@ -116,6 +116,11 @@ class Orders:
         if not self.is_directed:
             self._search.tell(trial, run_steps, run_seconds)
 
+    def begin_part(self, *, is_resumed: bool) -> None:
+        """Begin a part of the run, after its earlier blocks were reported; those are compared with nothing."""
+        self.lacks_original = is_resumed
+        self._latest.clear()
+
     def note_reference(self) -> None:
         """Note that the original setting was measured in this process."""
         self.lacks_original = False
@@ -164,6 +169,8 @@ class Orders:
     def _reason(self, setting: int, is_choice: bool, cut_short: int | None) -> str:
         """Return the reason for a setting. `cut_short` is that of a block that was too slow to go on; None for none."""
         before, original = self._chosen, self._latest.get(self._settings[0])
+        if self.lacks_original and setting == self._settings[0]:
+            return "it is measured first, as steps of another process are not comparable"
         if not is_choice:
             is_known = setting == self._settings[0] and original is not None
             return "the search measures it once more" if is_known else "the search tries it"

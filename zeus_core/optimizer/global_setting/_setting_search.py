@@ -165,7 +165,7 @@ class SettingSearch:
                 self._orders.observe(())
             for block in self.measured.blocks:
                 self._orders.tell(block.trial, block.run_steps, block.run_seconds)
-            self._orders.lacks_original = self.measured.is_resumed
+            self._orders.begin_part(is_resumed=self.measured.is_resumed)
 
         return self._ask(Phase.PREPARE, tell)
 

@@ -105,7 +105,7 @@ class SearchOptimizer(SearchFacts):
         )
         self.trial_store: TrialStore = store
         """Keeps the trials."""
-        self._recorder = TrialRecorder(monitor, samples_clocks=True)
+        self._recorder = TrialRecorder(monitor)
         self._history = SettingHistory(monitor.time_source)
         self.quiet: bool = checked_flag("quiet", quiet)
         """Whether the end of training shows no result."""

@@ -26,7 +26,8 @@ from zeus_core.search.trial import Visit
 _Array = NDArray[np.float64]
 
 # Of the curve over x: the standard deviation of its slope at the original setting, and of the change of the slope from
-# x to x + 1. Published sweeps have slopes of time from 0 to 1, and of power down to -1; they bend by up to 2.
+# x to x + 1. Simulated boards have slopes of time of 0 to 0.5 there and up to 2 at their lowest limit, where they bend
+# most; any smooth curve up to a few times as steep costs little (four presets, benchmarks/changing_load.py, 2026-11-26).
 _SLOPE, _BEND = 0.5, 2.0
 
 _UNKNOWN = 3.0  # the logarithm of the level of a part
@@ -34,12 +35,13 @@ _LEAST_ERROR = 1e-4  # of a visit without scatter
 _RATES = (0.0, *(10.0**power for power in np.arange(-2.75, 0.3, 0.25)))  # of the walk: its deviation over all steps
 _NO_DRIFT = 0.5
 
-# Loads jump, where a walk does not: with 1.0, 2 % of the savings of runs whose load drifts were claimed wrongly; with
-# 1.3, none of 408 (benchmarks/changing_load.py, 2026-11-26).
+# Loads jump, where a walk does not: with 1.0, 8 of about 520 trainings under loads that change claimed a wrong saving,
+# and 2 with 1.3 (searches for the run in benchmarks/changing_load.py, 24 seeds, 2026-11-26).
 _JUMPS = 1.3
 
 # A visit whose steps scatter by more than this many standard errors beyond the median one saw the load change: the part
-# of its variance beyond that does not average out. Its mean may be off by twice that.
+# of its variance beyond that does not average out. Its mean may be off by twice that. Without, 12 to 25 % of the savings
+# were wrong where the load had been higher for a while (the same runs).
 _UNEVEN, _UNEVEN_VARIANCE = 3.0, 4.0
 
 _CERTAIN, _LEAST_DRIFT = 0.95, 0.03  # to say that the work has changed
@@ -115,11 +117,15 @@ class VisitedSettings:
         return self._factor(self._powers, shares)
 
     def _factor(self, fit: _Fit, shares: Mapping[int, float]) -> tuple[float, float]:
-        weights = np.array(list(shares.values())) / sum(shares.values())
-        places = self._place_of(list(shares))
-        variance = float(weights @ _curve(places, places) @ weights)
-        log_factor, error = fit.effect(self._shown * (_curve(self._places, places) @ weights), variance)
-        return math.exp(log_factor), math.exp(log_factor) * error
+        """Return the sum of share * exp(curve), and how far it can be off, to first order."""
+        places, parts = self._place_of(list(shares)), np.array(list(shares.values())) / sum(shares.values())
+        covariance = self._shown[:, None] * _curve(self._places, places)
+        expected = fit.means(covariance)
+        factor = float(parts @ np.exp(expected))
+        weights = parts * np.exp(expected) / factor
+        middle, error = fit.effect(covariance @ weights, float(weights @ _curve(places, places) @ weights))
+        factor *= math.exp(middle - float(weights @ expected))
+        return factor, factor * error
 
     def _place_of(self, settings: Sequence[int]) -> _Array:
         return np.log(self._original / np.array(settings, dtype=float))
@@ -156,6 +162,10 @@ class _Fit:
         """The probability that there is one."""
         self.rate: float = float(self._weights @ rates)
         """Its expected deviation from the first step to the last."""
+
+    def means(self, covariances: _Array) -> _Array:
+        """Return the means of several things, by the covariance of each with the values."""
+        return np.asarray(self._weights @ (self._values @ (self._inverses @ covariances)))
 
     def effect(self, covariance: _Array, variance: float) -> tuple[float, float]:
         """Return the median of something, and the half-width of an interval around it that holds at least 95 %.

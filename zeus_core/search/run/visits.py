@@ -65,23 +65,27 @@ class Visits:
         if not own:
             return None if known is None else Comparison(known, after, doubt=_OTHER_PART)
         plain, visited = Comparison(pooled_trial(own), after), self._visited(is_own=True)
-        if visited is None or not math.isfinite(plain.slowdown_uncertainty + plain.saving_uncertainty):
+        if visited is None or not math.isfinite(plain.slowdown_uncertainty):
             return plain
-        time, power = visited.slowdown(steps), visited.power(steps)
-        saving = 1 - time[0] * power[0], time[0] * math.hypot(time[1] / time[0] * power[0], power[1])
+        (time, time_off), (power, power_off) = visited.slowdown(steps), visited.power(steps)
+        saving_off = math.hypot(time_off * power, time * power_off)
         longest = self._longest(own, steps)
-        doubts = [_doubt(one, longest) for one in ((plain.slowdown_factor, plain.slowdown_uncertainty), time)]
-        has_drifted = visited.has_drifted or any(doubts)
-        found = replace(plain, saving=saving, slowdown=time, has_drifted=has_drifted, doubt=doubts[1])
+        doubts = _doubt(plain.slowdown_factor, plain.slowdown_uncertainty, longest), _doubt(time, time_off, longest)
+        found = replace(
+            plain,
+            saving=(1 - time * power, saving_off) if math.isfinite(plain.saving_uncertainty) else None,
+            slowdown=(time, time_off),
+            has_drifted=visited.has_drifted or any(doubts),
+            doubt=doubts[1],
+        )
         if not any(doubts) or found.is_certain:
             return found
         # The visits do not show when the change was: anything that is possible may be true.
-        ends = [1.0, longest if math.isfinite(longest) else time[0]]
-        off = max(abs(end - time[0]) for end in ends)
+        off = max(abs(end - time) for end in (1.0, longest if math.isfinite(longest) else time))
         return replace(
             found,
-            saving=(saving[0], max(saving[1], off * power[0])),
-            slowdown=(time[0], max(time[1], off)),
+            saving=found.saving and (found.saving[0], max(saving_off, off * power)),
+            slowdown=(time, max(time_off, off)),
             doubt=doubts[1] or doubts[0],
         )
 
@@ -127,9 +131,8 @@ class Visits:
         return self._fits[key]
 
 
-def _doubt(slowdown: tuple[float, float], longest: float) -> str | None:
+def _doubt(factor: float, uncertainty: float, longest: float) -> str | None:
     """Return why a slowdown cannot be the effect of lower settings; None if it can."""
-    factor, uncertainty = slowdown
     text = percentage(factor - 1, uncertainty, sign="+")
     if factor + uncertainty < _FASTER:
         return f"{text} time at a lower setting, which cannot make steps quicker, {_CHANGED}"
