@@ -159,9 +159,8 @@ class SearchFacts(TrainingOptimizer):
         is_bound = selector.bound_factor is not None and aware is None
         run_slowdown = None
         has_doubt = comparison is not None and comparison.doubt is not None
-        if (
-            is_bound and is_alone and not has_doubt and not search.order.is_fixed
-        ):  # trials of a fixed length bound each step
+        is_for_run = is_bound and not search.order.is_fixed  # trials of a fixed length bound each step
+        if is_for_run and is_alone and not has_doubt:
             run_slowdown = search.measured.run_slowdown(search.run.steps, search.choice)
         verdict = verdict_on(selector, comparison, run_slowdown)
         if aware is not None and search.max_steps is not None:  # training follows the signal

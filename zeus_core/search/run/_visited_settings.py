@@ -27,7 +27,7 @@ _Array = NDArray[np.float64]
 
 # Of the curve over x: the standard deviation of its slope at the original setting, and of the change of the slope from
 # x to x + 1. Simulated boards have slopes of time of 0 to 0.5 there and up to 2 at their lowest limit, where they bend
-# most; any smooth curve up to a few times as steep costs little (four presets, benchmarks/changing_load.py, 2026-11-26).
+# most (four presets, 2026-11-26). Steeper curves cost little: the prior is wide beside what blocks measure.
 _SLOPE, _BEND = 0.5, 2.0
 
 _UNKNOWN = 3.0  # the logarithm of the level of a part
@@ -40,12 +40,12 @@ _NO_DRIFT = 0.5
 _JUMPS = 1.3
 
 # A visit whose steps scatter by more than this many standard errors beyond the median one saw the load change: the part
-# of its variance beyond that does not average out. Its mean may be off by twice that. Without, 12 to 25 % of the savings
-# were wrong where the load had been higher for a while (the same runs).
+# of its variance beyond that does not average out. Its mean may be off by twice that. Without, 12 to 25 % of savings
+# were wrong where the load was higher for a while (the same runs).
 _UNEVEN, _UNEVEN_VARIANCE = 3.0, 4.0
 
 _CERTAIN, _LEAST_DRIFT = 0.95, 0.03  # to say that the work has changed
-_MAX_VISITS = 200  # the latest ones: solving is cubic
+_MAX_VISITS = 100  # of the first and of the latest ones: solving is cubic
 
 
 class VisitedSettings:
@@ -59,7 +59,7 @@ class VisitedSettings:
     """
 
     def __init__(self, visits: Sequence[Visit], original: int, *, is_own: bool) -> None:
-        visits = [visit for visit in visits if visit.trial.setting <= original][-_MAX_VISITS:]
+        visits = [*visits[:_MAX_VISITS], *visits[_MAX_VISITS:][-_MAX_VISITS:]]
         self._trials = [visit.trial for visit in visits]
         self._original = original
         begins = np.array([float(visit.run_steps - visit.trial.steps) for visit in visits])

@@ -125,7 +125,11 @@ class Visits:
         if key not in self._fits:
             from zeus_core.search.run._visited_settings import VisitedSettings  # needs numpy
 
-            usable = [one for one in self._visits if one.trial.joules_per_step > 0]
+            usable = [
+                visit
+                for visit in self._visits
+                if visit.trial.joules_per_step > 0 and visit.trial.setting <= self._original
+            ]
             fit = VisitedSettings(usable, self._original, is_own=is_own) if len(usable) > 1 else None
             self._fits = {**{known: one for known, one in self._fits.items() if known[0] == key[0]}, key: fit}
         return self._fits[key]
