@@ -149,6 +149,7 @@ class TrialRecorder:
         """Forget the block so far."""
         self._forget_segment()
         self._spans, self._steps, self._is_spoiled = [], 0, False
+        self._clocks.stop()
         self._clocks.take_means_mhz()
 
     def pieces(self) -> dict[int, Piece]:
@@ -209,7 +210,7 @@ class TrialRecorder:
         self._begin, self._step_ends = end, self._step_ends[-1:]
 
     def _forget_segment(self) -> None:
-        self._clocks.stop()
+        self._clocks.pause()
         self._monitor.cancel(self._window)
         self._segment, self._begin, self._step_ends = [], None, []
 
