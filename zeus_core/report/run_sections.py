@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.events import Activity
-from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchRecord, SearchResult, saving_text
+from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchRecord, SearchResult
 from zeus_core.optimizer.global_setting.setting_history import SettingChange
 from zeus_core.report.run_metrics import energy_interval
 from zeus_core.search import Trial
-from zeus_core.search.comparison import energy_error_fraction, percentage
+from zeus_core.search.comparison import energy_error_fraction
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.run_file import REMARKS, DeviceRecord, PartRecord, RunRecord
 
@@ -76,11 +76,9 @@ def unrecorded_line(run: RunRecord) -> str:
 
 def saving_line(run: RunRecord) -> str | None:
     """Return the saving with its confidence; None if there was no search, or nothing was chosen."""
-    if run.saving_fraction is not None:
-        return f"{percentage(run.saving_fraction, run.saving_uncertainty or 0.0)} of the energy of a step (95 %)"
     record = run.latest.search_record()
     comparison = None if record is None or record.result is None else record.result.comparison
-    return None if comparison is None else saving_text(comparison)
+    return None if comparison is None else comparison.saving_text
 
 
 def activities_in_order(run: RunRecord) -> list[tuple[Activity, Tally]]:
@@ -165,7 +163,7 @@ def _power_text(run: RunRecord) -> str:
 
 
 def _search(run: RunRecord, search: SearchResult) -> Section:
-    before = search.trials.get(search.original)
+    before = search.trials.get(search.original) if search.is_comparable else None
     rows = []
     for trial, mark in search.points():
         change = "" if before is None else f"{trial.joules_per_step / before.joules_per_step - 1:+.1%}"

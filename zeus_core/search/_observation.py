@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from zeus_core.search.comparison import POWER_CV, STANDARD_ERRORS
 from zeus_core.search.trial import Trial
 
 # A trial's own error is never taken as smaller: two windows of the same work differ by this much (public repetitions).
 MIN_STDERR = 0.003
 _UNKNOWN_STEP_CV = 0.05
-POWER_CV = 0.016  # of one step: the highest in public measurements on one GPU (0.4 to 1.6 %)
-_STANDARD_ERRORS = 1.96  # in the half-width of a measured energy
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Observation:
         deviation = trial.step_seconds_deviation / (trial.seconds_per_step * steps) or _UNKNOWN_STEP_CV / steps
         joules = trial.measurement.total_energy or 0.0
         gpus = max(len(trial.measurement.gpu_energy), 1)
-        counted = (trial.measurement.total_uncertainty_joules or 0.0) / (_STANDARD_ERRORS * joules)
+        counted = (trial.measurement.total_uncertainty_joules or 0.0) / (STANDARD_ERRORS * joules)
         return cls(
             trial.setting,
             math.log(trial.seconds_per_step),

@@ -10,14 +10,16 @@ from zeus_core.search.trial import Trial
 from zeus_core.validate import checked_instance
 
 # Two normal standard errors hold the truth in 95 % of cases.
-_STANDARD_ERRORS = 1.96
+STANDARD_ERRORS = 1.96
+"""Half of a 95 % interval, in standard errors."""
 
 # Student's quantiles for 1 and 2 degrees of freedom, where the series is off by more than 3 %; from a table.
 _FEW_DEGREES = (12.706, 4.303)
 
 # Scatter of the power of one step to the next, which cannot be measured within a trial: the highest coefficient of
 # variation in public measurements of training on one GPU (0.4 to 1.6 %).
-_POWER_CV = 0.016
+POWER_CV = 0.016
+"""Coefficient of variation of the power of one step."""
 
 # A trial whose energy may be off by more than half of it is shorter than the counter resolves.
 _MAX_UNCERTAINTY_FRACTION = 0.5
@@ -27,14 +29,19 @@ _MAX_UNCERTAINTY_FRACTION = 0.5
 class Comparison:
     """A training step before and after a change.
 
-    The uncertainties are half-widths of intervals that hold the truth in 95 % of cases, if the work does not drift from
-    one trial to the other. They contain the uncertainty of both measured energies, the scatter of the steps, and the
-    difference between two trials at the chosen setting.
+    The uncertainties are half-widths of intervals that hold the truth in 95 % of cases. They contain the uncertainty of
+    both measured energies, the scatter of the steps, and the difference between two trials at the chosen setting. A
+    drift of the work between the two trials is in them if `saving` and `slowdown` are given.
 
     Attributes:
         before: Steps at the original setting.
         after: Steps at the chosen setting.
         repeated: Other steps at the chosen setting; None without any.
+        saving: The fraction of the energy that is saved, and how far it can be off, as estimated from visits of the
+            settings in turn; None for that of the two trials.
+        slowdown: The same of the duration after over that before.
+        has_drifted: Whether the work or the machine has changed between the visits.
+        doubt: The reason that the two cannot be compared, so that nothing is claimed; None if they can.
 
     Raises:
         UsageError: One of them is no trial.
@@ -43,6 +50,10 @@ class Comparison:
     before: Trial
     after: Trial
     repeated: Trial | None = None
+    saving: tuple[float, float] | None = None
+    slowdown: tuple[float, float] | None = None
+    has_drifted: bool = False
+    doubt: str | None = None
 
     def __post_init__(self) -> None:
         """Check that both are trials."""
@@ -54,13 +65,17 @@ class Comparison:
     @property
     def saving_fraction(self) -> float:
         """Energy saved, as a fraction of the energy before; negative if more is used. Compare `is_certain`."""
+        if self.saving is not None:
+            return self.saving[0]
         return 1 - _quotient(self.after.joules_per_step, self.before.joules_per_step)
 
     @property
     def saving_uncertainty(self) -> float:
-        """How far `saving_fraction` can be off; infinite if one of the trials is too short to tell."""
+        """How far `saving_fraction` can be off; infinite if the trials are too short, or too different, to tell."""
+        if self.saving is not None:
+            return self.saving[1]
         errors = energy_error_fraction(self.before), energy_error_fraction(self.after)
-        if not math.isfinite(sum(errors)):
+        if self.doubt is not None or not math.isfinite(sum(errors)):
             return math.inf
         error = abs(1 - self.saving_fraction) * math.hypot(*errors)
         return error if self.repeated is None else math.hypot(error, self._difference("joules_per_step"))
@@ -68,11 +83,17 @@ class Comparison:
     @property
     def slowdown_factor(self) -> float:
         """Duration after over duration before."""
+        if self.slowdown is not None:
+            return self.slowdown[0]
         return self.after.seconds_per_step / self.before.seconds_per_step
 
     @property
     def slowdown_uncertainty(self) -> float:
-        """How far `slowdown_factor` can be off; infinite if one of the trials has a single step."""
+        """How far `slowdown_factor` can be off; infinite if a trial has a single step, or they are too different."""
+        if self.slowdown is not None:
+            return self.slowdown[1]
+        if self.doubt is not None:
+            return math.inf
         error = self.slowdown_factor * math.hypot(time_error_fraction(self.before), time_error_fraction(self.after))
         return error if self.repeated is None else math.hypot(error, self._difference("seconds_per_step"))
 
@@ -83,16 +104,36 @@ class Comparison:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the settings differ, and the change of energy is larger than its uncertainty."""
+        """Whether the settings differ, and the change of energy is larger than its uncertainty, without a doubt."""
+        if self.doubt is not None:
+            return False
         return self.before.setting != self.after.setting and abs(self.saving_fraction) > self.saving_uncertainty
+
+    @property
+    def saving_text(self) -> str:
+        """The saving for people, or the reason that there is none to report."""
+        if self.doubt is not None:
+            return f"not known: {self.doubt}"
+        if math.isinf(self.saving_uncertainty):
+            return "not known: too few steps were measured, or too little of their energy"
+        saving = percentage(self.saving_fraction, self.saving_uncertainty)
+        if not self.is_certain:
+            return f"too small or too briefly measured to tell: {saving}{self.changed_text}"
+        return f"{saving} of the energy of a step{self.changed_text}"
+
+    @property
+    def changed_text(self) -> str:
+        """A remark that the work or the machine has changed, to continue a sentence; empty if it has not."""
+        return "; the work or the machine changed meanwhile, which ± allows for" if self.has_drifted else ""
 
     def __str__(self) -> str:
         """Format both costs and the relative change."""
+        doubt = "" if self.doubt is None else f"\n{self.doubt}"
         return (
             f"before: {_described(self.before)}\n"
             f"after:  {_described(self.after)}\n"
             f"saving {percentage(self.saving_fraction, self.saving_uncertainty)} of the energy for "
-            f"{percentage(self.slowdown_factor - 1, self.slowdown_uncertainty, sign='+')} time"
+            f"{percentage(self.slowdown_factor - 1, self.slowdown_uncertainty, sign='+')} time{doubt}"
         )
 
 
@@ -131,7 +172,7 @@ def energy_error_fraction(trial: Trial) -> float:
     measured = _quotient(trial.measurement.total_uncertainty_joules or 0.0, trial.measurement.total_energy or 0.0)
     if not measured <= _MAX_UNCERTAINTY_FRACTION:
         return math.inf
-    scatter = _STANDARD_ERRORS * _POWER_CV / math.sqrt(trial.steps)
+    scatter = STANDARD_ERRORS * POWER_CV / math.sqrt(trial.steps)
     return math.hypot(measured, scatter, time_error_fraction(trial))
 
 
@@ -146,7 +187,7 @@ def student_quantile(degrees: int) -> float:
     """Return the half-width of the 95 % interval of Student's distribution (Cornish and Fisher; within 1 %)."""
     if degrees <= len(_FEW_DEGREES):
         return _FEW_DEGREES[degrees - 1]
-    z = _STANDARD_ERRORS
+    z = STANDARD_ERRORS
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
@@ -60,3 +61,56 @@ class Trial:
     def seconds_per_step_stderr(self) -> float:
         """Standard error of `seconds_per_step`."""
         return self.step_seconds_deviation / math.sqrt(self.steps)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A block of steps at one setting.
+
+    Attributes:
+        trial: The measured steps.
+        run_steps: All steps of the run until its end.
+        is_own: Whether it was in this part of the run, that of the present process.
+    """
+
+    trial: Trial
+    run_steps: int
+    is_own: bool = True
+
+
+def pooled_trial(trials: Sequence[Trial | None]) -> Trial:
+    """Return some trials as one, at the setting of the last; only the last, if they measured different devices.
+
+    The uncertainties of the energies add in squares: they are those of the edges of windows, which are independent, or
+    cancel where one window begins at the end of another.
+
+    Args:
+        trials: The trials. Those that are None are left out; the last one is not.
+    """
+    *others, last = [trial for trial in trials if trial is not None]
+    devices = last.measurement.devices.keys()
+    if not others or any(trial.measurement.devices.keys() != devices for trial in others):
+        return last
+    pooled = [*others, last]
+    freedom = sum(trial.steps - 1 for trial in pooled)
+    squares = math.fsum((trial.steps - 1) * trial.step_seconds_deviation**2 for trial in pooled)
+    return Trial(
+        last.setting,
+        sum(trial.steps for trial in pooled),
+        _pooled_measurement([trial.measurement for trial in pooled]),
+        math.sqrt(squares / freedom) if freedom else 0.0,
+        last.lowest_clock_mhz,
+        last.highest_clock_mhz,
+    )
+
+
+def _pooled_measurement(measurements: Sequence[Measurement]) -> Measurement:
+    total = sum(measurements[1:], start=measurements[0])
+    devices = {
+        device: replace(
+            energy,
+            uncertainty_joules=math.hypot(*(one.devices[device].uncertainty_joules or 0.0 for one in measurements)),
+        )
+        for device, energy in total.devices.items()
+    }
+    return Measurement(total.time, devices)

@@ -53,13 +53,12 @@ class TrialRecorder:
 
     Args:
         monitor: Measures the GPUs.
-        samples_clocks: Whether the SM clocks are sampled too.
     """
 
-    def __init__(self, monitor: ZeusMonitor, samples_clocks: bool = False) -> None:
+    def __init__(self, monitor: ZeusMonitor) -> None:
         self._monitor = monitor
-        gpus = list(monitor.gpus.values()) if samples_clocks else []
-        self._clocks = ClockSampler(gpus, monitor.time_source) if gpus else None
+        # Also where limits are searched: clocks tell which slowdown a lower limit explains.
+        self._clocks = ClockSampler(list(monitor.gpus.values()), monitor.time_source)
         self._window = f"__zeus_core_power_limit_trial_{next(_numbers)}"
         self._now = monitor.time_source.now
         self._piece_steps = 1
@@ -150,8 +149,8 @@ class TrialRecorder:
         """Forget the block so far."""
         self._forget_segment()
         self._spans, self._steps, self._is_spoiled = [], 0, False
-        if self._clocks is not None:
-            self._clocks.take_means_mhz()
+        self._clocks.stop()
+        self._clocks.take_means_mhz()
 
     def pieces(self) -> dict[int, Piece]:
         """Close the window, and return this rank's pieces of the block, by number."""
@@ -179,7 +178,7 @@ class TrialRecorder:
             standard_deviation(step_seconds) if len(step_seconds) > 1 else 0.0,
             self._is_spoiled,
             self.run_seconds,
-            () if self._clocks is None else self._clocks.take_means_mhz(),
+            self._clocks.take_means_mhz(),
         )
         self.drop_trial()
         return part
@@ -197,8 +196,7 @@ class TrialRecorder:
 
     def _begin_window(self) -> None:
         self._monitor.begin_window(self._window, restart=True)  # GPUs without a counter are sampled while it is open
-        if self._clocks is not None:
-            self._clocks.start()
+        self._clocks.start()
         self._step_ends = [self._now()]
         self._begin = self._monitor.begin_reading(sync_execution=False)
 
@@ -212,8 +210,7 @@ class TrialRecorder:
         self._begin, self._step_ends = end, self._step_ends[-1:]
 
     def _forget_segment(self) -> None:
-        if self._clocks is not None:
-            self._clocks.stop()
+        self._clocks.pause()
         self._monitor.cancel(self._window)
         self._segment, self._begin, self._step_ends = [], None, []
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from zeus_core.optimizer.global_setting.search_options import SETTLE_UPDATES, SearchArguments
+from zeus_core.optimizer.global_setting.search_options import DEFAULT_STEPS, SETTLE_UPDATES, SearchArguments
 from zeus_core.search import Trial
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_plan import Prediction
-from zeus_core.search.run.run_search import RunSearch
+from zeus_core.search.run.run_search import Block, RunSearch
 
 if TYPE_CHECKING:
     from zeus_core.search.adaptive_search import AdaptiveSearch
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _MIN_BLOCK_UPDATES = 5
 _MIN_PIECE_UPDATES = 3
 _PIECES = 8  # of a block: one that is left out costs so little, and they are enough to tell whether the GPU has settled
+_MIN_BASELINE_STEPS, _MAX_BASELINE_SHARE = 10, 0.05  # at the original setting in a run that is resumed; of its rest
 _UNKNOWN_SETTLE_STEPS = 2  # where nobody knows how long a step is
 
 
@@ -36,6 +37,7 @@ class Order:
         least_steps: The fewest steps of a block, as long as a number of updates of the energy counter.
         least_piece_steps: The same of a piece of it.
         is_fixed: Whether the search is over for good once its choice is confirmed.
+        is_reference: Whether these steps are to compare others with, and nothing that the search has asked for.
         is_limited: Whether the search may end the block early.
         reason: The reason for this setting, for people.
         best: The best setting so far; None if nobody knows.
@@ -52,6 +54,7 @@ class Order:
     least_steps: int = 1
     least_piece_steps: int = 1
     is_fixed: bool = True
+    is_reference: bool = False
     is_limited: bool = False
     reason: str = ""
     best: int | None = None
@@ -79,6 +82,8 @@ class Orders:
         self._settings = settings
         self.is_directed: bool = False
         """Whether an observer directs training: the search is over."""
+        self.lacks_original: bool = False
+        """Whether the original setting is to be measured first, as the run did that in another process only."""
         self._predictor: AdaptiveSearch | None = None
         self._has_announced = False
         self._latest: dict[int, Trial] = {}  # the latest block at each setting
@@ -102,12 +107,23 @@ class Orders:
         """Report a block to the search; see `RunSearch.tell`."""
         self._seconds_per_step = trial.seconds_per_step
         self._latest[trial.setting] = trial
+        if trial.setting == self._settings[0]:
+            self.lacks_original = False
         if self._predictor is not None:
             self._predictor.tell(trial)
             if trial.setting != self._settings[0]:
                 return
         if not self.is_directed:
             self._search.tell(trial, run_steps, run_seconds)
+
+    def begin_part(self, *, is_resumed: bool) -> None:
+        """Begin a part of the run, after its earlier blocks were reported; those are compared with nothing."""
+        self.lacks_original = is_resumed
+        self._latest.clear()
+
+    def note_reference(self) -> None:
+        """Note that the original setting was measured in this process."""
+        self.lacks_original = False
 
     def may_continue(self, steps: int, seconds: float) -> bool:
         """Return whether the block may go on; see `RunSearch.may_continue`."""
@@ -128,16 +144,21 @@ class Orders:
         settle_steps = options.warmup_steps
         if settle_steps is None:
             settle_steps = self._steps_of(SETTLE_UPDATES) or _UNKNOWN_SETTLE_STEPS
+        if self.lacks_original and block.setting != self._settings[0]:
+            block = Block(self._settings[0], self._baseline_steps(run_steps), is_choice=False)
+            steps = max(block.steps, least_steps)
+        is_choice = search.is_done and not self.lacks_original
         return Order(
             setting=block.setting,
             steps=steps,
-            is_choice=search.is_done,
+            is_choice=is_choice,
             settle_steps=settle_steps,
             least_steps=least_steps,
             least_piece_steps=self._steps_of(_MIN_PIECE_UPDATES) or 1,
             is_fixed=is_fixed,
+            is_reference=is_fixed and self.lacks_original,
             is_limited=not is_fixed and block.setting != cut_short,
-            reason=self._reason(block.setting, search.is_done, cut_short),
+            reason=self._reason(block.setting, is_choice, cut_short),
             best=search.choice,
             announcement=self._announcement(),
             stepped_aside=search.stepped_aside,
@@ -148,6 +169,8 @@ class Orders:
     def _reason(self, setting: int, is_choice: bool, cut_short: int | None) -> str:
         """Return the reason for a setting. `cut_short` is that of a block that was too slow to go on; None for none."""
         before, original = self._chosen, self._latest.get(self._settings[0])
+        if self.lacks_original and setting == self._settings[0]:
+            return "it is measured first, as steps of another process are not comparable"
         if not is_choice:
             is_known = setting == self._settings[0] and original is not None
             return "the search measures it once more" if is_known else "the search tries it"
@@ -163,6 +186,12 @@ class Orders:
     def prediction(self, setting: int) -> Prediction | None:
         """Predict what a setting would do; None if nobody knows."""
         return self._search.prediction(setting)
+
+    def _baseline_steps(self, run_steps: int) -> int:
+        """Return the steps at the original setting with which a run that is resumed compares all others."""
+        max_steps = self._arguments.max_steps
+        left = math.inf if max_steps is None else _MAX_BASELINE_SHARE * (max_steps - run_steps)
+        return math.ceil(max(min(DEFAULT_STEPS, left), _MIN_BASELINE_STEPS))
 
     def _steps_of(self, updates: int) -> int | None:
         """Return the steps that last so many updates of a counter; None if nobody knows how long a step is."""

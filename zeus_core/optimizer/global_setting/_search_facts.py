@@ -158,7 +158,9 @@ class SearchFacts(TrainingOptimizer):
         is_alone = len(course.searches) == 1  # rivals share the steps of the run
         is_bound = selector.bound_factor is not None and aware is None
         run_slowdown = None
-        if is_bound and is_alone and not search.order.is_fixed:  # trials of a fixed length bound each step
+        has_doubt = comparison is not None and comparison.doubt is not None
+        is_for_run = is_bound and not search.order.is_fixed  # trials of a fixed length bound each step
+        if is_for_run and is_alone and not has_doubt:
             run_slowdown = search.measured.run_slowdown(search.run.steps, search.choice)
         verdict = verdict_on(selector, comparison, run_slowdown)
         if aware is not None and search.max_steps is not None:  # training follows the signal

@@ -165,6 +165,7 @@ class SettingSearch:
                 self._orders.observe(())
             for block in self.measured.blocks:
                 self._orders.tell(block.trial, block.run_steps, block.run_seconds)
+            self._orders.begin_part(is_resumed=self.measured.is_resumed)
 
         return self._ask(Phase.PREPARE, tell)
 
@@ -246,6 +247,9 @@ class SettingSearch:
 
     def _conclude_with(self, trial: Trial) -> Outcome | None:
         order, block = self.order, MeasuredBlock(trial, self.run.steps, self.run.seconds)
+        if order.is_reference:
+            self.measured.add_reference(block)
+            return self._ask(Phase.CONCLUDE, self._orders.note_reference)
         if order.is_choice:
             self.measured.add_confirmation(block, order.is_fixed)
         else:

@@ -8,15 +8,17 @@ beginning in which the GPU had not settled yet.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zeus_core.measurement import Measurement
 from zeus_core.optimizer.trial_store import MeasuredBlock
 from zeus_core.search import Trial
-from zeus_core.search.comparison import Comparison, standard_deviation, time_error_fraction
+from zeus_core.search.comparison import Comparison, standard_deviation
 from zeus_core.search.objectives import PowerLimitMeasurement
+from zeus_core.search.run.visits import Visits
+from zeus_core.search.trial import pooled_trial
 
 # A step this many times as long as the median one, and this many robust standard deviations longer, is an outlier.
 # Ragged batches differ by less than the first (20 % spread), and quiet loops scatter by less than the second.
@@ -153,44 +155,6 @@ def trial_from_parts(setting: int, parts: Sequence[TrialPart]) -> Trial | None:
     return Trial(setting, steps, measurement, deviation, min(clocks_mhz, default=None), max(clocks_mhz, default=None))
 
 
-def pooled_trial(trials: Sequence[Trial | None]) -> Trial:
-    """Return some trials as one, at the setting of the last; only the last, if they measured different devices.
-
-    The uncertainties of the energies add in squares: they are those of the edges of windows, which are independent, or
-    cancel where one window begins at the end of another.
-
-    Args:
-        trials: The trials. Those that are None are left out; the last one is not.
-    """
-    *others, last = [trial for trial in trials if trial is not None]
-    devices = last.measurement.devices.keys()
-    if not others or any(trial.measurement.devices.keys() != devices for trial in others):
-        return last
-    pooled = [*others, last]
-    freedom = sum(trial.steps - 1 for trial in pooled)
-    squares = math.fsum((trial.steps - 1) * trial.step_seconds_deviation**2 for trial in pooled)
-    return Trial(
-        last.setting,
-        sum(trial.steps for trial in pooled),
-        _pooled_measurement([trial.measurement for trial in pooled]),
-        math.sqrt(squares / freedom) if freedom else 0.0,
-        last.lowest_clock_mhz,
-        last.highest_clock_mhz,
-    )
-
-
-def _pooled_measurement(measurements: Sequence[Measurement]) -> Measurement:
-    total = sum(measurements[1:], start=measurements[0])
-    devices = {
-        device: replace(
-            energy,
-            uncertainty_joules=math.hypot(*(one.devices[device].uncertainty_joules or 0.0 for one in measurements)),
-        )
-        for device, energy in total.devices.items()
-    }
-    return Measurement(total.time, devices)
-
-
 def finite(joules: float | None) -> float | None:
     """Return an energy; None if it is not finite."""
     return joules if joules is not None and math.isfinite(joules) else None
@@ -212,18 +176,19 @@ class MeasuredBlocks:
         self.confirmation: Trial | None = None
         """The steps measured at the latest choice that was measured; None until then, and if their energy was lost."""
         self._original = original
+        earlier = [(block.trial, block.run_steps) for block in known if block.run_steps]
+        self.is_resumed: bool = any(trial.setting == original for trial, _ in earlier)
+        """Whether the run has measured its original setting in another process."""
+        self._visits = Visits(original, earlier)
         self._confirmed: dict[int, Trial] = {}  # measured at each choice
-        self._held: Trial | None = None  # at all choices, if the search moves its choice while training continues
-        self._is_fixed = False  # the search is over once its choice is confirmed
+        self._after: Trial | None = None  # the steps at the choices that are compared
+        self._compared: Counter[int] = Counter()  # how many of them are at each
 
     def comparison(self, chosen: int | None) -> Comparison | None:
         """Compare steps at the original setting and at the choices; None if they are one, or one was not measured."""
-        before, after = self.trials.get(self._original), self._held
-        if before is None or after is None or chosen == self._original:
+        if chosen == self._original or self._after is None:
             return None
-        if self._original in self._confirmed:  # where training has returned to it meanwhile
-            before = pooled_trial([before, self._confirmed[self._original]])
-        return Comparison(before, after, self.trials.get(after.setting) if self._is_fixed else None)
+        return self._visits.comparison(self._after, self._compared, self.trials.get(self._original))
 
     @property
     def at_choices(self) -> Mapping[int, Trial]:
@@ -231,35 +196,8 @@ class MeasuredBlocks:
         return dict(self._confirmed)
 
     def run_slowdown(self, run_steps: int, setting: int) -> tuple[float, float] | None:
-        """Return the slowdown of the whole run by its settings, and how far it can be off.
-
-        None if it is unknown, and if all steps were at the original setting.
-
-        With n(s) of n steps at a setting s, where a step takes t(s), and t(0) at the original one, it is
-
-            sum over s of n(s) / n * t(s) / t(0).
-
-        Args:
-            run_steps: All steps of the run so far.
-            setting: The setting of those after the latest block.
-        """
-        steps: dict[int, int] = defaultdict(int)
-        counted = 0
-        for block in self.blocks:
-            if block.run_steps > counted:  # those of an earlier run count none
-                steps[block.trial.setting] += block.run_steps - counted
-                counted = block.run_steps
-        steps[setting] += max(run_steps - counted, 0)
-        trials, others = _pooled(self.blocks), {one for one, count in steps.items() if count} - {self._original}
-        original = trials.get(self._original)
-        if original is None or not others or not others <= trials.keys():
-            return None
-        count = sum(steps.values())
-        terms = {s: steps[s] / count * trials[s].seconds_per_step / original.seconds_per_step for s in others}
-        errors = [term * time_error_fraction(trials[s]) for s, term in terms.items()]
-        total = sum(terms.values())
-        uncertainty = math.hypot(*errors, total * time_error_fraction(original))
-        return (steps[self._original] / count + total, uncertainty) if math.isfinite(uncertainty) else None
+        """Return the slowdown of the whole run; see `Visits.run_slowdown`."""
+        return self._visits.run_slowdown(run_steps, setting)
 
     def take_over(self, other: MeasuredBlocks) -> None:
         """Add the blocks of another search at its original setting, if there are none here."""
@@ -269,6 +207,7 @@ class MeasuredBlocks:
                 for block in other.blocks
                 if block.trial.setting == other._original
             ]
+            self._visits.take_over(other._visits)
             self.trials = _pooled(self.blocks)
 
     def add_trial(self, block: MeasuredBlock) -> None:
@@ -276,19 +215,28 @@ class MeasuredBlocks:
         trial = block.trial
         self.trials[trial.setting] = pooled_trial([self.trials.get(trial.setting), trial])
         self.blocks.append(block)
+        self._visits.add(trial, block.run_steps)
+
+    def add_reference(self, block: MeasuredBlock) -> None:
+        """Add a block at the original setting that the search did not ask for."""
+        self._visits.add(block.trial, block.run_steps)
 
     def add_confirmation(self, block: MeasuredBlock, is_fixed: bool) -> None:
         """Add a block at the choice. A search of fixed trials (`is_fixed`) asks for it again when it is resumed."""
-        trial, self._is_fixed = block.trial, is_fixed
+        trial = block.trial
         self.confirmation = self._confirmed[trial.setting] = pooled_trial([self._confirmed.get(trial.setting), trial])
+        self._visits.add(trial, block.run_steps)
         if trial.setting != self._original:
-            self._held = self.confirmation if is_fixed else pooled_trial([self._held, trial])
+            others = [] if is_fixed else [self._after]  # those before it are over in a search of fixed trials
+            self._after = pooled_trial([*others, self.confirmation if is_fixed else trial])
+            self._compared = Counter() if is_fixed else self._compared
+            self._compared[trial.setting] += trial.steps
         if not is_fixed:
             self.blocks.append(block)
 
     def forget(self) -> None:
         """Forget all blocks."""
-        self.blocks, self.trials = [], {}
+        self.blocks, self.trials, self._visits = [], {}, Visits(self._original)
 
     def measurements(self, settings: Sequence[int], chosen: int | None, steps: int) -> list[PowerLimitMeasurement]:
         """Return the trials within the settings, and the choice, for this number of steps, as selectors see them."""

@@ -17,6 +17,8 @@ CHOSEN = "chosen"
 """The mark of the choice in tables and pictures."""
 
 
+_ROUNDING = 1e-6  # of a number of steps
+
 _UNRESTORED = {
     "failed": "was NOT restored on {}",
     "replaced": "was not restored on {}, where somebody else has set another",
@@ -88,10 +90,10 @@ class SearchResult:
         if self.ended_because is not None:
             return rows
         if self.comparison is not None:
-            rows["saving"] = saving_text(self.comparison)
+            rows["saving"] = self.comparison.saving_text
         if self.slowdown_text:
             rows["slowdown"] = self.slowdown_text
-        if self.comparison is not None:
+        if self.comparison is not None and self.comparison.doubt is None:
             rows["per step"] = _per_step_text(self.comparison)
         if self.prediction is not None and self.prediction.setting != self.original:
             rows["predicted"] = self._prediction_text(self.prediction)
@@ -111,6 +113,15 @@ class SearchResult:
         choices = [(trial, self._mark(setting, is_choice=True)) for setting, trial in self.choices.items()]
         return sorted([*trials, *choices], key=lambda point: -point[0].setting)
 
+    @property
+    def is_comparable(self) -> bool:
+        """Whether trials can be compared as they are: of one part of the run, in which the work has not changed."""
+        comparison, original = self.comparison, self.trials.get(self.original)
+        if comparison is None or original is None:
+            return True
+        is_of_one_part = comparison.before.steps >= original.steps
+        return is_of_one_part and comparison.doubt is None and not comparison.has_drifted
+
     def _mark(self, setting: int, is_choice: bool) -> str:
         if setting == self.chosen and is_choice == (setting in self.choices):
             return CHOSEN
@@ -122,7 +133,9 @@ class SearchResult:
         comparison, parts = self.comparison, []
         if comparison is not None:
             factor, uncertainty = comparison.slowdown_factor, comparison.slowdown_uncertainty
-            parts.append(f"{percentage(factor - 1, uncertainty, sign='+')} time per step")
+            is_known = comparison.doubt is None or math.isfinite(uncertainty)
+            change = percentage(factor - 1, uncertainty, sign="+")
+            parts.append(f"{change} time per step" if is_known else "not known")
         if self.run_slowdown is not None:
             factor, uncertainty = self.run_slowdown
             parts.append(f"{percentage(factor - 1, uncertainty, sign='+')} over the run")
@@ -145,7 +158,8 @@ class SearchResult:
         if self.chosen is None:
             best = ""
             if self.best is not None and self.best != self.original:
-                best = f", {self.best} {self.unit} the best so far"
+                known = "the best so far" if self.best in self.trials else "expected to be the best"
+                best = f", {self.best} {self.unit} {known}"
             tried = f"{len(self.trials)} of {self.settings} settings measured"
             return f"search unfinished: {tried}{best}{restored}"
         verdict = self.verdict or Verdict(None, "")
@@ -170,7 +184,12 @@ class SearchResult:
 
     def _cost_text(self) -> str:
         """Return what the search cost beyond as many steps at the original setting, and when that was earned back."""
+        steps = f"{sum(self.searched_steps.values())} steps at {len(self.searched_steps)} settings"
+        if self.outlier_steps:
+            steps += f" ({self.outlier_steps} far too long, left out)"
         baseline = self.trials[self.original]
+        if not self.is_comparable:
+            return f"{steps}; its cost is not known, as the work or the machine may have changed"
         others = {setting: steps for setting, steps in self.searched_steps.items() if setting != self.original}
         parts = [(steps, self.trials[setting]) for setting, steps in others.items() if setting in self.trials]
         seconds = sum(steps * (trial.seconds_per_step - baseline.seconds_per_step) for steps, trial in parts)
@@ -182,9 +201,6 @@ class SearchResult:
         at = f"at {self._original_text}"
         longer = f"{duration_text(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
         more = f"{energy_text(abs(joules), uncertainty)} {'more' if joules >= 0 else 'less'}"
-        steps = f"{sum(self.searched_steps.values())} steps at {len(self.searched_steps)} settings"
-        if self.outlier_steps:
-            steps += f" ({self.outlier_steps} far too long, left out)"
         if abs(joules) <= uncertainty:
             return f"{steps}, {longer} than {at} for the same energy, as far as can be told"
         return f"{steps}, {longer} and {more} than {at}{self._earned_back(joules)}"
@@ -193,10 +209,10 @@ class SearchResult:
         comparison, at = self.comparison, f"at {self.chosen} {self.unit}"
         if joules <= 0 or comparison is None:
             return ""
-        saved = comparison.before.joules_per_step - comparison.after.joules_per_step
+        saved = comparison.saving_fraction * comparison.before.joules_per_step
         if saved <= 0 or not comparison.is_certain:
             return "; not earned back"
-        needed = math.ceil(joules / saved)
+        needed = math.ceil(joules / saved - _ROUNDING)
         if needed <= self.chosen_steps:
             return f"; earned back after {needed} steps {at}"
         return f"; earned back in {needed - self.chosen_steps} more steps {at}"
@@ -246,16 +262,6 @@ def restoring_rows(unrestored: Mapping[str, str] | None) -> dict[str, str]:
 def _joules_error(trial: Trial) -> float:
     """Return how far the energy of a step can be off, in joules."""
     return trial.joules_per_step * energy_error_fraction(trial)
-
-
-def saving_text(comparison: Comparison) -> str:
-    """Return the saving with its uncertainty; no number where nothing bounds it."""
-    if math.isinf(comparison.saving_uncertainty):
-        return "not known: too few steps were measured, or too little of their energy"
-    saving = percentage(comparison.saving_fraction, comparison.saving_uncertainty)
-    if not comparison.is_certain:
-        return f"too small or too briefly measured to tell: {saving}"
-    return f"{saving} of the energy of a step"
 
 
 def _per_step_text(comparison: Comparison) -> str:

@@ -11,12 +11,12 @@ import numpy as np
 from zeus_core.search._aims import aim_for, best_place
 from zeus_core.search._curves import Array
 from zeus_core.search._next_trial import most_promising
-from zeus_core.search._observation import POWER_CV, Observation
+from zeus_core.search._observation import Observation
 from zeus_core.search._prior import CurvePrior, read_prior
 from zeus_core.search._search import checked_settings, is_usable, selected
 from zeus_core.search.adaptive_search import AdaptiveSearch, predicted
 from zeus_core.search.belief import Curves, Knob
-from zeus_core.search.comparison import Comparison
+from zeus_core.search.comparison import POWER_CV, Comparison
 from zeus_core.search.objectives import OptimumSelector, longest_factor
 from zeus_core.search.run._block_lengths import MIN_BLOCK_STEPS, BlockLengths
 from zeus_core.search.run._run_account import RunAccount

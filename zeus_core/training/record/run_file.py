@@ -117,12 +117,15 @@ class PartRecord:
             UsageError: They are damaged.
         """
         from zeus_core.optimizer.global_setting.search_result import SearchRecord, SearchResult
+        from zeus_core.search.comparison import Comparison
 
         if self.search is None:
             return None
         fields = dict(self.search)
         if isinstance(fields.get("result"), Mapping):
-            fields["result"] = completed(SearchResult, fields["result"])
+            result = fields["result"] = completed(SearchResult, fields["result"])
+            if isinstance(result["comparison"], Mapping):
+                result["comparison"] = completed(Comparison, result["comparison"])
         return decode(SearchRecord, fields, "search")
 
 
