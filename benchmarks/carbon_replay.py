@@ -22,7 +22,7 @@ from pathlib import Path
 from zeus_core.electricity import RecordedSignal, Signal
 from zeus_core.electricity.signal import mean_value
 from zeus_core.optimizer.carbon_aware import OperatingPoint, WorkController
-from zeus_core.optimizer.carbon_aware._signal_replay import best_static, replay
+from zeus_core.optimizer.carbon_aware._signal_replay import best_mixture, replay
 from zeus_core.optimizer.carbon_aware.outlook import foreseen
 
 LARGEST_LOSS_TO_STATIC = 0.005
@@ -123,7 +123,7 @@ def changes(
     prophet = WorkController([*points, idle], foreseen(signal), deadline)
     full = replay(lambda now, left: quickest, signal, begin, steps).amount
     results = {
-        "static": best_static(points, signal, begin, steps, ours.end_seconds).amount,
+        "static": best_mixture(points, signal, begin, steps, ours.end_seconds).replayed.amount,
         "ours": ours.amount,
         "foresight": replay(prophet.choose, signal, begin, steps).amount,
         "published": replay(published_rule(points, signal), signal, begin, steps, 1800.0).amount,

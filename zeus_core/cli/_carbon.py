@@ -77,7 +77,7 @@ def _show(outlooks: Sequence[Outlook], signal: RecordedSignal) -> None:
     rows = [["", unit, "against full power", "energy", "hours"]]
     names = {
         "full": "full power",
-        "static": "best single setting",
+        "static": "best fixed settings",
         "aware": "following it",
         "foresight": "with foresight",
     }

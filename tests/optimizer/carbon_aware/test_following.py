@@ -137,7 +137,7 @@ def test_training_pauses_in_the_dear_hours_and_is_done_in_time() -> None:
     assert credit is not None
     assert training.following.spent.amount == pytest.approx(training.amount, rel=0.003)
     assert training.following.spent.energy_joules == pytest.approx(training.joules, rel=0.003)
-    assert credit.full.amount > credit.static.amount > training.amount
+    assert credit.full.amount > credit.static.replayed.amount > training.amount
     assert 0.1 < credit.gain_fraction < credit.saving_fraction
     rows = credit.rows()
     assert set(rows) == {"cost", "at full power", "at 200 W all the time"}

@@ -1,4 +1,4 @@
-"""The gain of following a signal, for a training on recorded days, beside full power, one setting, and foresight."""
+"""The gain of following a signal, for a training on recorded days, beside full power, fixed settings, and foresight."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zeus_core.electricity import RecordedSignal
 from zeus_core.optimizer.carbon_aware._controller import WorkController
 from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
-from zeus_core.optimizer.carbon_aware._signal_replay import Replayed, best_static, replay
+from zeus_core.optimizer.carbon_aware._signal_replay import Replayed, best_mixture, replay
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Outlook:
     Attributes:
         begin_seconds: Its begin, in seconds since 1970.
         full: At the quickest setting, without pauses.
-        static: At the one setting that emits or costs least of those that are done when `aware` is.
+        static: At the one setting, or two in turn, that emit or cost least of those that are done when `aware` is.
         aware: By a `WorkController`, which knows the signal until the present only.
         foresight: The same if it knew the signal of all hours to come.
     """
@@ -61,7 +61,7 @@ def outlook_of(
     return Outlook(
         begin_seconds,
         replay(lambda now, left: quickest, signal, begin_seconds, steps),
-        best_static(points, signal, begin_seconds, steps, aware.end_seconds),
+        best_mixture(points, signal, begin_seconds, steps, aware.end_seconds).replayed,
         aware,
         replay(prophet.choose, signal, begin_seconds, steps),
     )
