@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from zeus_core.electricity import ConstantSignal, RecordedSignal, Signal, Signal
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.optimizer.carbon_aware import OperatingPoint, WorkController
-from zeus_core.optimizer.carbon_aware._forecasts import DailyPattern, Persistence, best_forecast
 from zeus_core.optimizer.carbon_aware._signal_replay import Replayed, best_mixture, replay
 from zeus_core.search import Trial
 
@@ -120,42 +118,6 @@ def test_a_signal_that_ends_and_one_that_never_knew_anything() -> None:
 def test_a_point_from_a_trial() -> None:
     trial = Trial(200, 50, Measurement.from_energies(25.0, {0: 4000.0}))
     assert OperatingPoint.from_trial(trial) == OperatingPoint(200, 2.0, 160.0)
-
-
-class TestForecasts:
-    def daily(self, noise: float, days: int = 14) -> np.ndarray:
-        randomness = np.random.default_rng(0)
-        hours = np.arange(24 * days)
-        return 400 * (1 + 0.4 * np.sin(math.tau * hours / 24)) + noise * randomness.normal(size=len(hours))
-
-    def test_a_day_is_recognised(self) -> None:
-        history = self.daily(5.0)
-        forecast, error = best_forecast([Persistence(), DailyPattern()], history, 24)
-        assert isinstance(forecast, DailyPattern)
-        assert error < 10
-        predicted = forecast.predict(history, 24, 24)
-        assert predicted is not None
-        assert np.abs(predicted - self.daily(0.0)[:24]).max() < 25
-
-    def test_noise_is_no_pattern(self) -> None:
-        history = 400 + np.random.default_rng(1).normal(size=24 * 14)
-        predicted = DailyPattern().predict(history, 24, 24)
-        assert predicted is not None
-        assert predicted[2:].std() < 0.35  # the mean of seven days has 0.38
-
-    def test_a_random_walk_persists(self) -> None:
-        history = 400 + np.cumsum(np.random.default_rng(2).normal(size=24 * 14))
-        forecast, _ = best_forecast([Persistence(), DailyPattern()], history, 24)
-        assert isinstance(forecast, Persistence)
-
-    def test_a_short_history_and_gaps(self) -> None:
-        assert isinstance(best_forecast([Persistence(), DailyPattern()], np.array([400.0]), 24)[0], Persistence)
-        history = self.daily(5.0)
-        history[np.random.default_rng(3).random(len(history)) < 0.2] = np.nan
-        history[-1] = np.nan
-        forecast, _ = best_forecast([Persistence(), DailyPattern()], history, 24)
-        assert isinstance(forecast, DailyPattern)
-        assert np.isfinite(Persistence().predict(history, 3, 24)).all()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from zeus_core.optimizer.carbon_aware._signal_replay import Mixture, Replayed, b
 from zeus_core.optimizer.trial_store import RunSpent
 from zeus_core.search.comparison import percentage
 
+
 @dataclass(frozen=True)
 class Credit:
     """A training beside what it would have been.
