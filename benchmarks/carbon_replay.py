@@ -8,9 +8,10 @@ hour the limit of the least weighed emissions, by the present intensity), and su
 Then the share of the gain of foresight beyond that mixture, pooled, with the 95 % interval of its mean over the seeds
 (jackknife). Exits with 1 beyond the limits below.
 
-Grids "wind" have days between their swings, of periods and sizes that differ from seed to seed. Those that swing are
-damped oscillators, of which the past says something on the future; those that forget are random (Ornstein-Uhlenbeck),
-of which the best of all policies has a third to a half of foresight's gain. "forecast 24 h": the source publishes one,
+Grids "wind" have days between their swings, of periods and sizes that differ from seed to seed. Regular ones repeat
+themselves, beside noise; those that swing are oscillators that forget in two to five days; those that forget are random
+(Ornstein-Uhlenbeck): there even the best of all policies, which knows the process, has a third to a half of foresight's
+gain. "forecast 24 h": the source publishes one,
 off by 10 %, with errors that last six hours. "14 h missing": so long nothing is known, from an hour of the first two
 days; emissions are those of the signal as it was.
 """
@@ -90,6 +91,7 @@ def grids(seed: int) -> dict[str, Grid]:
     size, noise = randomness.uniform(0.25, 0.45), 0.03 * randomness.normal(size=HOURS)
     gap = HISTORY_HOURS + int(randomness.integers(0, 48))
     errors = weather(randomness, 6.0, None)
+    turns = math.tau * (np.arange(HOURS) / randomness.uniform(50, 130) + randomness.random())
 
     def grid(
         course: np.ndarray, lost: float = 0.0, has_gap: bool = False, forecast_hours: int = 0, **how: object
@@ -112,6 +114,7 @@ def grids(seed: int) -> dict[str, Grid]:
     prices = list(0.08 * (1.0 + 0.8 * day + 0.4 * forgetful))
     price = RecordedSignal(times, prices, "EUR/kWh")
     courses = {
+        "wind, regular": size * np.sin(turns) + 0.1 * day + noise,
         "wind that swings": size * swing + 0.1 * day + noise,
         "wind that forgets": size * forgetful + 0.1 * day + noise,
     }
@@ -125,7 +128,7 @@ def grids(seed: int) -> dict[str, Grid]:
         "prices, negative": Grid(price, price),
     }
     for name, course in courses.items():
-        asked = name == "wind that swings"
+        asked = name == "wind, regular"
         result[name] = grid(course, least_share=LEAST_SHARE if asked else None)
         result[f"{name}, 14 h missing"] = grid(
             course, has_gap=True, least_share=LEAST_SHARE_WITH_GAP if asked else None

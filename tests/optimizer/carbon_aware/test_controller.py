@@ -57,6 +57,29 @@ def test_the_deadline_is_kept(factor: float, swing: float, noise: float, seed: i
 
 
 @pytest.mark.parametrize("factor", [1.03, 1.1, 1.3, 2.0])
+def test_on_a_flat_grid_following_it_gains_nothing(factor: float) -> None:
+    """Also with two settings far from each other, of which it uses both: they could be mixed without a signal."""
+    signal, coarse = ConstantSignal(400, "g/kWh"), [POINTS[0], POINTS[3]]
+    controller = WorkController([*coarse, PAUSE], signal, BEGIN + factor * DAY)
+    ours = replay(controller.choose, signal, BEGIN, EPOCHS)
+    mixture = best_mixture(coarse, signal, BEGIN, EPOCHS, ours.end_seconds)
+    assert mixture.replayed.end_seconds <= ours.end_seconds + 1e-3
+    assert ours.amount == pytest.approx(mixture.replayed.amount, rel=0.003)
+
+
+def test_a_mixture_is_off_by_what_its_settings_are() -> None:
+    quick, slow = POINTS[0], POINTS[3]
+    middle = BEGIN + EPOCHS * HOUR * 2 / (0.960 + 0.587)
+    mixture = best_mixture([quick, slow], ConstantSignal(400, "g/kWh"), BEGIN, EPOCHS, middle)
+    assert mixture.points == (slow, quick)
+    assert mixture.shares == pytest.approx((0.5, 0.5))
+    joules = 0.5 * (quick.power_watts + slow.power_watts) * (middle - BEGIN)
+    assert mixture.replayed.energy_joules == pytest.approx(joules)
+    assert mixture.error_fraction({300: 0.02, 150: 0.02}) == pytest.approx(0.02)
+    assert mixture.error_fraction({300: 0.02}) == pytest.approx(0.02 * 244 / (244 + 144))
+
+
+@pytest.mark.parametrize("factor", [1.03, 1.1, 1.3, 2.0])
 def test_on_a_flat_grid_it_is_as_good_as_the_best_limit(factor: float) -> None:
     signal = ConstantSignal(400, "g/kWh")
     ours = trained(signal, factor)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -36,6 +36,7 @@ _DAY_MEMORY_HOURS = 500.0
 # Among these the likelihood chooses. Weather passes in half a day to a week; so do its swings, if it has any.
 _MEMORIES_HOURS = (6.0, 12.0, 24.0, 48.0, 96.0, 192.0)
 _PERIODS_HOURS = (math.inf, 36.0, 52.0, 72.0, 100.0, 140.0, 200.0)
+_FINER_PERIODS = (0.84, 0.88, 0.92, 0.96, 1.0, 1.04, 1.08, 1.12, 1.16, 1.2)  # half of the way to the next
 _NOISES = (0.002, 0.02, 0.1, 0.4)
 _DAYS = (0.0, 0.1, 0.3, 0.6, 0.9)
 _MEAN_VARIANCE = 4.0  # of the mean, which is not known, in variances of the signal
@@ -109,6 +110,15 @@ class SignalModel:
             )
             shares = [(noise, day) for noise in _NOISES for day in _DAYS]
             best = max((cls(best.memory_hours, best.period_hours, *pair) for pair in shares), key=likelihood)
+        if best.period_hours is not None and math.isfinite(best.period_hours):  # its phase must be right in days
+            scales = [(memory, period) for memory in (1, 2, 4) for period in _FINER_PERIODS]
+            best = max(
+                (
+                    replace(best, memory_hours=best.memory_hours * memory, period_hours=best.period_hours * period)
+                    for memory, period in scales
+                ),
+                key=likelihood,
+            )
         return best
 
     def covariance(self, hours: _Floats) -> _Floats:
@@ -142,7 +152,9 @@ class SignalModel:
         triangle = np.linalg.cholesky(covariance)
         whitened = np.linalg.solve(triangle, values - mean)
         variance = float(whitened @ whitened) / len(values)
-        known = np.linalg.solve(triangle, self.covariance(times[:, None] - wanted[None]) + _MEAN_VARIANCE)
+        # A forecast of the source is one of the very value, its noise included.
+        shared = self.covariance(times[:, None] - wanted[None]) + self.noise * (times[:, None] == wanted[None])
+        known = np.linalg.solve(triangle, shared + _MEAN_VARIANCE)
         at_once = np.maximum(1 + _MEAN_VARIANCE - (known**2).sum(axis=0), 1e-9)
         later = self.covariance(np.diff(wanted)) + _MEAN_VARIANCE - (known[:, 1:] * known[:, :-1]).sum(axis=0)
         persistence = np.clip(later / np.sqrt(at_once[1:] * at_once[:-1]), 0.0, 1.0)
