@@ -49,7 +49,7 @@ def test_one_begin_is_replayed_in_four_ways(capsys):
         sum(0.29 * (400 + 200 * math.sin(math.tau * hour / 24)) for hour in range(10)), rel=1e-3
     )
     assert grams["with foresight"] <= 1.005 * grams["following it"]
-    assert grams["following it"] < grams["best single setting"] < grams["full power"]
+    assert grams["following it"] < grams["best fixed settings"] < grams["full power"]
     assert last.startswith("Following the carbon intensity gains ")
 
 

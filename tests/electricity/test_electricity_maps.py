@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from zeus_core.device import SimulatedGpu, Work, find_preset
-from zeus_core.electricity import Electricity, ElectricityMaps, Signal
+from zeus_core.electricity import Electricity, ElectricityMaps, ForecastSignal, Signal
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualBackground, VirtualTime
@@ -170,6 +170,7 @@ def test_nobody_waits_for_a_server_that_hangs(server: Server) -> None:
         ({"token": ""}, "ELECTRICITYMAPS_TOKEN"),
         ({"token": "a\nb"}, "token"),
         ({"refresh_seconds": 1}, "refresh_seconds"),
+        ({"forecast_hours": 25}, "forecast_hours"),
         ({"average": -1}, "average"),
         ({"zone": 5}, "zone"),
         ({"url": "file:///etc/passwd"}, "https"),
@@ -215,3 +216,47 @@ def test_a_training_goes_on_while_a_server_hangs(server: Server) -> None:
     assert logged["co2_eq_g"] == pytest.approx(logged["total_energy_j"] / 3.6e6 * 380)
     assert energy.summary is not None
     assert energy.summary.values()["train_co2_eq_stale_fraction"] == 1
+
+
+def test_a_forecast_is_asked_for_and_its_first_values_are_kept(server: Server) -> None:
+    time_source = VirtualTime()
+
+    def entry(hour: int, value: float) -> dict[str, object]:
+        return {"carbonIntensity": value, "datetime": f"2026-03-01T{hour:02}:00:00.000Z"}
+
+    server.answer = json.dumps({**GOOD, "forecast": [entry(2, 210), entry(3, 220), entry(4, 230)]})
+    signal = ElectricityMaps(
+        *("DE", 380, "secret"),
+        url=server.url,
+        background=VirtualBackground(time_source),
+        time_source=time_source,
+        forecast_hours=24,
+    )
+    assert isinstance(signal, ForecastSignal)
+    assert [path for path, _ in server.asked] == [
+        "/carbon-intensity/forecast?zone=DE&horizonHours=24",
+        "/carbon-intensity/history?zone=DE",
+    ]
+    now = MARCH + 1.5 * HOUR
+    assert [part.value for part in signal.forecast(now, now, MARCH + 4.5 * HOUR)] == [210, 220, 230]
+    history = {"history": [*GOOD["history"][:2], entry(2, 250)]}  # type: ignore[index]
+    server.answer = json.dumps({**history, "forecast": [entry(3, 300), entry(4, 310)]})
+    time_source.wait(threading.Event(), 901.0)
+    assert [part.value for part in signal.forecast(now + HOUR, MARCH + 2 * HOUR, MARCH + 5 * HOUR)] == [210, 300, 310]
+    assert signal.parts(MARCH + 2 * HOUR, MARCH + 2 * HOUR)[0].value == 250, "a forecast is never charged"
+
+
+def test_without_its_forecast_the_past_is_known(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    time_source = VirtualTime()
+    signal = ElectricityMaps(
+        *("DE", 380, "secret"),
+        url=server.url,
+        background=VirtualBackground(time_source),
+        time_source=time_source,
+        forecast_hours=48,
+    )
+    time_source.wait(threading.Event(), 2000.0)
+    assert signal.parts(MARCH, MARCH)[0].value == 300
+    assert signal.forecast(MARCH, MARCH, MARCH + HOUR) == []
+    assert caplog.text.count("no forecast from Electricity Maps for DE") == 1
+    assert pickle.loads(pickle.dumps(signal)).facts == signal.facts

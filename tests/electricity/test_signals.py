@@ -301,3 +301,19 @@ def test_a_constant_has_a_unit_and_a_basis() -> None:
 def test_bad_constants(value: float, unit: str, basis: Basis) -> None:
     with pytest.raises(UsageError):
         ConstantSignal(value, unit, basis=basis)
+
+
+def test_a_forecast_is_known_for_a_day_and_never_charged(tmp_path: Path) -> None:
+    rows = [f"2026-03-0{1 + hour // 24} {hour % 24:02}:00,{300 + hour},{400 + hour}\n" for hour in range(96)]
+    rows[30] = "2026-03-02 06:00,,430\n"
+    (tmp_path / "carbon.csv").write_text("timestamp,value,forecast\n" + "".join(rows))
+    signal = RecordedSignal.from_csv(tmp_path / "carbon.csv", "g/kWh", "UTC", forecast_column="forecast")
+    begin = signal.begin_seconds
+    parts = signal.forecast(begin + 10 * 3600, begin + 9 * 3600, begin + 90 * 3600)
+    assert [part.value for part in parts] == [400.0 + hour for hour in range(9, 34)]
+    assert parts[-1].end_seconds == begin + 34 * 3600, "24 hours from now"
+    assert signal.parts(begin + 29 * 3600, begin + 32 * 3600)[0].value == 329, "the gap is no forecast"
+    plain = RecordedSignal.from_csv(tmp_path / "carbon.csv", "g/kWh", "UTC")
+    assert plain.forecast(begin, begin, begin + 3600) == []
+    with pytest.raises(UsageError, match="forecast must be|forecast is"):
+        RecordedSignal([0.0, 3600.0], [1.0, 2.0], "g/kWh", forecast=3)  # type: ignore[arg-type]

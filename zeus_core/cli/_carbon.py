@@ -27,7 +27,7 @@ SUMMARY = "Show what following the intensity or the price of electricity would g
 
 _COLUMNS = ("setting", "seconds_per_step", "watts")
 _BEGIN_HOURS = 6.0  # between the trainings of `plan`: they begin at all times of day
-_MOST_BEGINS = 20  # of them, evenly over the record: each takes about half a second
+_MOST_BEGINS = 20  # of them, evenly over the record: each takes one to two seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,11 +73,13 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _show(outlooks: Sequence[Outlook], signal: RecordedSignal) -> None:
+    from zeus_core.search.comparison import mean_uncertainty, percentage
+
     unit = signal.facts.amount_unit
     rows = [["", unit, "against full power", "energy", "hours"]]
     names = {
         "full": "full power",
-        "static": "best single setting",
+        "static": "best fixed settings",
         "aware": "following it",
         "foresight": "with foresight",
     }
@@ -95,11 +97,12 @@ def _show(outlooks: Sequence[Outlook], signal: RecordedSignal) -> None:
         change = "" if name == "full" else f"{statistics.fmean(changes):+.1%}{spread}"
         rows.append([label, f"{amount:.4g}", change, f"{energy:+.1%}", f"{hours:.1f}"])
     write(table(rows, "<>>>>"), sys.stdout)
-    gained = statistics.fmean(1 - outlook.aware.amount / outlook.static.amount for outlook in outlooks)
+    gains = [1 - outlook.aware.amount / outlook.static.amount for outlook in outlooks]
+    gained = percentage(statistics.fmean(gains), mean_uncertainty(gains)) if len(gains) > 1 else f"{gains[0]:.1%}"
     what = "price" if signal.facts.is_price else "carbon intensity"
     count = "" if len(outlooks) == 1 else f" (mean of {len(outlooks)} begins)"
     write(
-        f"Following the {what} gains {gained:.1%} beyond the best single setting done by the same time{count}.",
+        f"Following the {what} gains {gained} beyond the best fixed settings done by the same time{count}.",
         sys.stdout,
     )
 

@@ -8,7 +8,7 @@ from zeus_core.electricity._electricity import Electricity
 from zeus_core.electricity._recorded import RecordedSignal
 from zeus_core.electricity._tariff import WeeklyTariff
 from zeus_core.electricity.electricity_amount import ElectricityAccount, ElectricityAmount
-from zeus_core.electricity.signal import Signal, SignalFacts, SignalPart
+from zeus_core.electricity.signal import ForecastSignal, Signal, SignalFacts, SignalPart
 
 if TYPE_CHECKING:
     from zeus_core.electricity._electricity_maps import ElectricityMaps
@@ -19,6 +19,7 @@ __all__ = [
     "ElectricityAccount",
     "ElectricityAmount",
     "ElectricityMaps",
+    "ForecastSignal",
     "RecordedSignal",
     "Signal",
     "SignalFacts",

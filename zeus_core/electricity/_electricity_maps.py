@@ -15,7 +15,7 @@ from zeus_core.electricity.signal import SignalFacts, SignalPart, checked_period
 from zeus_core.errors import UsageError
 from zeus_core.ports.background import Background, ThreadBackground
 from zeus_core.ports.time_source import TimeSource, checked_time_source
-from zeus_core.validate import checked_number, checked_text, shown
+from zeus_core.validate import checked_number, checked_one_of, checked_text, shown
 
 # Values are hourly: to ask more often than this tells nothing, and plans limit the number of requests.
 _MIN_REFRESH_SECONDS = 120.0
@@ -47,6 +47,7 @@ class ElectricityMaps:
         url: The API.
         background: Where requests are made; None for a thread.
         time_source: Tells when the next request is due.
+        forecast_hours: Ask for the forecast of so many hours, too, which not every token may: 6, 24, 48 or 72.
 
     Raises:
         UsageError: An argument is wrong, or there is no token.
@@ -61,6 +62,7 @@ class ElectricityMaps:
         url: str = "https://api.electricitymaps.com/v3",
         background: Background | None = None,
         time_source: TimeSource | None = None,
+        forecast_hours: int | None = None,
     ) -> None:
         self._zone = checked_text("zone", zone, 'the name of a zone, such as "DE"')
         self._token = os.environ.get("ELECTRICITYMAPS_TOKEN", "") if token is None else checked_text("token", token)
@@ -76,12 +78,19 @@ class ElectricityMaps:
             "g/kWh", f"Electricity Maps, {zone}, life cycle", "average", average
         )
         """Its unit, source and basis."""
+        self._forecast_hours = (
+            None if forecast_hours is None else checked_one_of("forecast_hours", forecast_hours, (6, 24, 48, 72))
+        )
+        self._has_forecast_failed = False
         self._values: dict[float, float] = {}
+        # The first one for each hour tells how good forecasts are so long before; the latest ones are used.
+        self._first_forecasts: dict[float, float] = {}
+        self._forecasts: dict[float, float] = {}
         self._known: RecordedSignal | None = None
         self._time_source = checked_time_source(time_source)
         self._failures = 0
         self._next_try_seconds = -1.0
-        self._arguments = (zone, average, token, refresh_seconds, url)
+        self._arguments = (zone, average, token, refresh_seconds, url, None, None, forecast_hours)
         background = ThreadBackground() if background is None else background
         background.soon(self._refresh)
         self._stop = background.repeatedly(self._refresh, self._refresh_seconds)
@@ -98,6 +107,11 @@ class ElectricityMaps:
         begin, end = checked_period(begin_seconds, end_seconds)
         return [SignalPart(begin, end, self.facts.average, None)]
 
+    def forecast(self, now_seconds: float, begin_seconds: float, end_seconds: float) -> list[SignalPart]:
+        """Return what is forecast for a period, as known now. See `ForecastSignal.forecast`."""
+        known = self._known
+        return [] if known is None else known.forecast(now_seconds, begin_seconds, end_seconds)
+
     def close(self) -> None:
         """Make no more requests. The values that are known stay."""
         self._stop()
@@ -108,7 +122,8 @@ class ElectricityMaps:
         if now < self._next_try_seconds:
             return
         try:
-            self._learn(self._answer())
+            self._refresh_forecast()
+            self._learn(self._answer("history"))
         except Exception as error:  # a server may answer anything
             self._failures += 1
             wait_seconds = min(self._refresh_seconds * 2**self._failures, _MAX_BACKOFF_SECONDS)
@@ -125,32 +140,62 @@ class ElectricityMaps:
                 _logger.info("Electricity Maps answers again")
             self._failures, self._next_try_seconds = 0, -1.0
 
-    def _answer(self) -> Any:
-        query = urllib.parse.urlencode({"zone": self._zone})
+    def _refresh_forecast(self) -> None:
+        if self._forecast_hours is None:
+            return
+        try:
+            latest = self._values_of(self._answer("forecast", horizonHours=str(self._forecast_hours))["forecast"])
+        except Exception as error:  # as of a token that may not ask for it; what happened is known without it
+            if not self._has_forecast_failed:
+                self._has_forecast_failed = True
+                _logger.warning(
+                    "no forecast from Electricity Maps for %s (%s: %s): decisions are made by the past alone; it is "
+                    "tried again",
+                    *(self._zone, type(error).__name__, error),
+                )
+            return
+        self._has_forecast_failed = False
+        oldest = max(latest, default=0.0) - _KEPT_SECONDS
+        first = {**latest, **self._first_forecasts}
+        self._first_forecasts = {seconds: first[seconds] for seconds in sorted(first) if seconds >= oldest}
+        self._forecasts = dict(sorted({**self._first_forecasts, **latest}.items()))
+
+    def _answer(self, what: str, **more: str) -> Any:
+        query = urllib.parse.urlencode({"zone": self._zone, **more})
         request = urllib.request.Request(
-            f"{self._url}/carbon-intensity/history?{query}", headers={"auth-token": self._token}
+            f"{self._url}/carbon-intensity/{what}?{query}", headers={"auth-token": self._token}
         )
         with urllib.request.build_opener(_NoRedirects).open(request, timeout=_TIMEOUT_SECONDS) as response:
             return json.loads(response.read(_MAX_ANSWER_BYTES))
 
     def _learn(self, answer: Any) -> None:
-        """Take in an answer. Raises anything if it is no such answer."""
-        values = dict(self._values)
-        for entry in answer["history"]:
+        """Add the values of an answer. Raises anything if it is no such answer."""
+        values = {**self._values, **self._values_of(answer["history"])}
+        oldest = max(values, default=0.0) - _KEPT_SECONDS
+        self._values = {seconds: values[seconds] for seconds in sorted(values) if seconds >= oldest}
+        if self._values:
+            self._known = self._recorded(self._values, self._recorded(self._forecasts) if self._forecasts else None)
+
+    def _recorded(self, values: dict[float, float], forecast: RecordedSignal | None = None) -> RecordedSignal:
+        return RecordedSignal(
+            list(values),
+            list(values.values()),
+            "g/kWh",
+            average=self.facts.average,
+            max_age_seconds=_MAX_AGE_SECONDS,
+            forecast=forecast,
+            forecast_hours=self._forecast_hours or 0,
+        )
+
+    def _values_of(self, entries: Any) -> dict[float, float]:
+        """Return the values of an answer by their times. Raises anything if they are no such values."""
+        values = {}
+        for entry in entries:
             value = entry["carbonIntensity"]
             if value is not None:  # as for an hour that is not published yet
                 moment = datetime.fromisoformat(entry["datetime"].replace("Z", "+00:00"))
                 values[moment.timestamp()] = checked_value("carbonIntensity", value, self.facts)
-        oldest = max(values, default=0.0) - _KEPT_SECONDS
-        self._values = {seconds: values[seconds] for seconds in sorted(values) if seconds >= oldest}
-        if self._values:
-            self._known = RecordedSignal(
-                list(self._values),
-                list(self._values.values()),
-                "g/kWh",
-                average=self.facts.average,
-                max_age_seconds=_MAX_AGE_SECONDS,
-            )
+        return values
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -25,7 +25,7 @@ from zeus_core.electricity.signal import (
     scale_of,
 )
 from zeus_core.errors import UsageError
-from zeus_core.validate import checked_list, checked_number, checked_path, checked_text
+from zeus_core.validate import checked_instance, checked_list, checked_number, checked_path, checked_text
 
 # One row may be missing: most published series have such gaps, and a grid changes little in an hour. After two, nothing
 # is known.
@@ -46,6 +46,8 @@ class RecordedSignal:
         average: The value where none is known, in `unit`; None for the mean over the recorded time.
         max_age_seconds: How long a value holds; None for twice the median time between two of them.
         is_known_ahead: Whether later values are known earlier, as on a day-ahead market: decisions then look ahead.
+        forecast: What had been forecast for each time, where the source publishes a forecast.
+        forecast_hours: How long ahead it is published.
 
     Raises:
         UsageError: An argument is wrong.
@@ -61,6 +63,8 @@ class RecordedSignal:
         average: float | None = None,
         max_age_seconds: float | None = None,
         is_known_ahead: bool = False,
+        forecast: RecordedSignal | None = None,
+        forecast_hours: float = 24.0,
     ) -> None:
         times = checked_list("times_seconds", times_seconds, checked_time, "a list of seconds since 1970", 1)
         numbers = checked_list("values", values, lambda argument, value: value, "a list of numbers")
@@ -74,6 +78,11 @@ class RecordedSignal:
         self._times = times
         self._values = [checked_value("value", value, facts) * scale for value in numbers]
         self._max_age_seconds = _max_age_seconds(times, max_age_seconds)
+        self._forecast = (
+            None if forecast is None else checked_instance("forecast", forecast, RecordedSignal, "a signal")
+        )
+        hours = checked_number("forecast_hours", forecast_hours, 0.0, 1e4, "hours, such as 24")
+        self._forecast_seconds = 3600.0 * hours
         self.facts: SignalFacts = facts
         """Its unit, source and basis."""
         if average is None:
@@ -92,6 +101,8 @@ class RecordedSignal:
         timestamp_column: str = "timestamp",
         value_column: str = "value",
         is_known_ahead: bool = False,
+        forecast_column: str | None = None,
+        forecast_hours: float = 24.0,
     ) -> RecordedSignal:
         """Read a CSV file whose first line names its columns.
 
@@ -112,6 +123,8 @@ class RecordedSignal:
             timestamp_column: The column of times: ISO 8601, or seconds since 1970.
             value_column: The column of values.
             is_known_ahead: See the class.
+            forecast_column: The column of the values that were forecast for the times of the rows; None for none.
+            forecast_hours: How long before the time of its row such a value was published.
 
         Raises:
             UsageError: The file cannot be read, or a row is wrong; the message names the line.
@@ -122,7 +135,12 @@ class RecordedSignal:
         facts = SignalFacts.checked(unit, file.name, basis)
         facts = replace(facts, source=f"{file.name} ({unit}, {time_zone.key})")
         times, values = read_values(file, time_zone, columns, facts)
-        return cls(times, values, unit, facts.source, basis, average, max_age_seconds, is_known_ahead)
+        forecast = None
+        if forecast_column is not None:
+            columns = columns[0], checked_text("forecast_column", forecast_column)
+            forecast = cls(*read_values(file, time_zone, columns, facts), unit, facts.source, basis)
+        made = (average, max_age_seconds, is_known_ahead, forecast, forecast_hours)
+        return cls(times, values, unit, facts.source, basis, *made)
 
     @property
     def begin_seconds(self) -> float:
@@ -138,6 +156,14 @@ class RecordedSignal:
         """Return the parts of a period. See `Signal.parts`."""
         begin, end = checked_period(begin_seconds, end_seconds)
         return joined(self._raw_parts(begin, end))
+
+    def forecast(self, now_seconds: float, begin_seconds: float, end_seconds: float) -> list[SignalPart]:
+        """Return what is forecast for a period. See `ForecastSignal.forecast`."""
+        published = checked_time("now_seconds", now_seconds) + self._forecast_seconds
+        begin, end = checked_period(begin_seconds, end_seconds)
+        if self._forecast is None or begin >= published:
+            return []
+        return [part for part in self._forecast.parts(begin, min(end, published)) if not part.is_stale]
 
     def _raw_parts(self, begin: float, end: float) -> Iterator[SignalPart]:
         """Yield a part for each value, and one for each time without."""

@@ -117,6 +117,21 @@ class Signal(Protocol):
         ...
 
 
+@runtime_checkable
+class ForecastSignal(Signal, Protocol):
+    """A signal whose source publishes a forecast, as of the next day. Decisions use it as far as it has been right."""
+
+    def forecast(self, now_seconds: float, begin_seconds: float, end_seconds: float) -> Sequence[SignalPart]:
+        """Return the values that are forecast for a period, in order; none for times without a forecast.
+
+        Args:
+            now_seconds: The time, in seconds since 1970: nothing that is published later is used.
+            begin_seconds: The begin of the period. Before now, what had been forecast tells how good a forecast is.
+            end_seconds: The end.
+        """
+        ...
+
+
 def checked_value(argument: str, value: float, facts: SignalFacts) -> float:
     """Return a value of a signal. A price may be below 0, as on wholesale markets; an intensity may not.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,8 +14,7 @@ from zeus_core.electricity import ConstantSignal, RecordedSignal, Signal, Signal
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.optimizer.carbon_aware import OperatingPoint, WorkController
-from zeus_core.optimizer.carbon_aware._forecasts import DailyPattern, Persistence, best_forecast
-from zeus_core.optimizer.carbon_aware._signal_replay import Replayed, best_static, replay
+from zeus_core.optimizer.carbon_aware._signal_replay import Replayed, best_mixture, replay
 from zeus_core.search import Trial
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -59,17 +57,40 @@ def test_the_deadline_is_kept(factor: float, swing: float, noise: float, seed: i
 
 
 @pytest.mark.parametrize("factor", [1.03, 1.1, 1.3, 2.0])
+def test_on_a_flat_grid_following_it_gains_nothing(factor: float) -> None:
+    """Also with two settings far from each other, of which it uses both: they could be mixed without a signal."""
+    signal, coarse = ConstantSignal(400, "g/kWh"), [POINTS[0], POINTS[3]]
+    controller = WorkController([*coarse, PAUSE], signal, BEGIN + factor * DAY)
+    ours = replay(controller.choose, signal, BEGIN, EPOCHS)
+    mixture = best_mixture(coarse, signal, BEGIN, EPOCHS, ours.end_seconds)
+    assert mixture.replayed.end_seconds <= ours.end_seconds + 1e-3
+    assert ours.amount == pytest.approx(mixture.replayed.amount, rel=0.003)
+
+
+def test_a_mixture_is_off_by_what_its_settings_are() -> None:
+    quick, slow = POINTS[0], POINTS[3]
+    middle = BEGIN + EPOCHS * HOUR * 2 / (0.960 + 0.587)
+    mixture = best_mixture([quick, slow], ConstantSignal(400, "g/kWh"), BEGIN, EPOCHS, middle)
+    assert mixture.points == (slow, quick)
+    assert mixture.shares == pytest.approx((0.5, 0.5))
+    joules = 0.5 * (quick.power_watts + slow.power_watts) * (middle - BEGIN)
+    assert mixture.replayed.energy_joules == pytest.approx(joules)
+    assert mixture.error_fraction({300: 0.02, 150: 0.02}) == pytest.approx(0.02)
+    assert mixture.error_fraction({300: 0.02}) == pytest.approx(0.02 * 244 / (244 + 144))
+
+
+@pytest.mark.parametrize("factor", [1.03, 1.1, 1.3, 2.0])
 def test_on_a_flat_grid_it_is_as_good_as_the_best_limit(factor: float) -> None:
     signal = ConstantSignal(400, "g/kWh")
     ours = trained(signal, factor)
-    assert ours.amount <= 1.005 * best_static(POINTS, signal, BEGIN, EPOCHS, ours.end_seconds).amount
+    assert ours.amount <= 1.005 * best_mixture(POINTS, signal, BEGIN, EPOCHS, ours.end_seconds).replayed.amount
 
 
 @pytest.mark.parametrize(("swing", "factor", "gain"), long_but_first([(0.5, 2.0, 0.08), (0.8, 2.0, 0.15)]))
 def test_on_a_daily_grid_it_gains_beyond_the_best_limit(swing: float, factor: float, gain: float) -> None:
     signal = grid(swing, 0.02)
     ours = trained(signal, factor)
-    assert ours.amount <= (1 - gain) * best_static(POINTS, signal, BEGIN, EPOCHS, ours.end_seconds).amount
+    assert ours.amount <= (1 - gain) * best_mixture(POINTS, signal, BEGIN, EPOCHS, ours.end_seconds).replayed.amount
 
 
 def test_a_tariff_is_known_ahead() -> None:
@@ -120,42 +141,6 @@ def test_a_signal_that_ends_and_one_that_never_knew_anything() -> None:
 def test_a_point_from_a_trial() -> None:
     trial = Trial(200, 50, Measurement.from_energies(25.0, {0: 4000.0}))
     assert OperatingPoint.from_trial(trial) == OperatingPoint(200, 2.0, 160.0)
-
-
-class TestForecasts:
-    def daily(self, noise: float, days: int = 14) -> np.ndarray:
-        randomness = np.random.default_rng(0)
-        hours = np.arange(24 * days)
-        return 400 * (1 + 0.4 * np.sin(math.tau * hours / 24)) + noise * randomness.normal(size=len(hours))
-
-    def test_a_day_is_recognised(self) -> None:
-        history = self.daily(5.0)
-        forecast, error = best_forecast([Persistence(), DailyPattern()], history, 24)
-        assert isinstance(forecast, DailyPattern)
-        assert error < 10
-        predicted = forecast.predict(history, 24, 24)
-        assert predicted is not None
-        assert np.abs(predicted - self.daily(0.0)[:24]).max() < 25
-
-    def test_noise_is_no_pattern(self) -> None:
-        history = 400 + np.random.default_rng(1).normal(size=24 * 14)
-        predicted = DailyPattern().predict(history, 24, 24)
-        assert predicted is not None
-        assert predicted[2:].std() < 0.35  # the mean of seven days has 0.38
-
-    def test_a_random_walk_persists(self) -> None:
-        history = 400 + np.cumsum(np.random.default_rng(2).normal(size=24 * 14))
-        forecast, _ = best_forecast([Persistence(), DailyPattern()], history, 24)
-        assert isinstance(forecast, Persistence)
-
-    def test_a_short_history_and_gaps(self) -> None:
-        assert isinstance(best_forecast([Persistence(), DailyPattern()], np.array([400.0]), 24)[0], Persistence)
-        history = self.daily(5.0)
-        history[np.random.default_rng(3).random(len(history)) < 0.2] = np.nan
-        history[-1] = np.nan
-        forecast, _ = best_forecast([Persistence(), DailyPattern()], history, 24)
-        assert isinstance(forecast, DailyPattern)
-        assert np.isfinite(Persistence().predict(history, 3, 24)).all()
 
 
 @pytest.mark.parametrize(

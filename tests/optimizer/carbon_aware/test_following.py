@@ -137,7 +137,7 @@ def test_training_pauses_in_the_dear_hours_and_is_done_in_time() -> None:
     assert credit is not None
     assert training.following.spent.amount == pytest.approx(training.amount, rel=0.003)
     assert training.following.spent.energy_joules == pytest.approx(training.joules, rel=0.003)
-    assert credit.full.amount > credit.static.amount > training.amount
+    assert credit.full.amount > credit.static.replayed.amount > training.amount
     assert 0.1 < credit.gain_fraction < credit.saving_fraction
     rows = credit.rows()
     assert set(rows) == {"cost", "at full power", "at 200 W all the time"}
@@ -255,6 +255,19 @@ def test_on_a_grid_that_does_not_change_there_is_nothing_to_gain() -> None:
     assert credit is not None
     assert abs(credit.gain_fraction) < 0.005
     assert "emissions" in credit.rows()
+
+
+@pytest.mark.parametrize("hours", [29.0, 30.0])
+def test_two_settings_in_turn_are_no_gain_of_following(hours: float) -> None:
+    """Between the times at the two limits, it changes between them: on a grid that is flat that is no gain."""
+    training = run(ConstantSignal(380, "g/kWh", source="test"), hours=hours)
+    training.finish()
+    assert {300, 200} == {setting for setting, _ in training.blocks[2:]}
+    credit = training.following.credit()
+    assert credit is not None
+    assert abs(credit.gain_fraction) < 0.001
+    assert [point.setting for point in credit.static.points] == [200, 300]
+    assert "at 300 and 200 W in turn all the time" in credit.rows()
 
 
 @pytest.mark.parametrize(

@@ -7,28 +7,28 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from zeus_core.electricity import Signal
-from zeus_core.electricity.signal import checked_signal, checked_time, mean_value
+from zeus_core.electricity.signal import checked_signal, checked_time
 from zeus_core.optimizer.carbon_aware._carbon_schedule import Interval, WorkSchedule, cheapest_schedule
-from zeus_core.optimizer.carbon_aware._forecasts import DailyPattern, Forecast, Persistence, best_forecast
+from zeus_core.optimizer.carbon_aware._forecasts import Course, Forecaster
 from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint, checked_points, lower_hull
-from zeus_core.units import kilowatt_hours_from_joules
-from zeus_core.validate import checked_list, checked_number, checked_object
+from zeus_core.optimizer.carbon_aware._uncertain_schedule import expected_costs
+from zeus_core.validate import checked_number
 
 _DAY_SECONDS = 86_400.0
+_SAME = 1e-9  # so close, costs differ by rounding; the quickest of them is right: what is done is done
 # What goes slower than expected in the last interval cannot be made up for any more: so much slower it may be.
 _RESERVE_FRACTION = 0.05
 _LONGEST_DAYS = 30.0  # that a budget may stretch the rest of a training to: grids are not foreseen for longer
-_HISTORY_DAYS = 14  # twice the time over which forecasts are compared: the oldest of them had days to learn from, too
 
 
 class WorkController:
     """Chooses where a training runs hard, softly or not at all, so that it emits or costs least and keeps its deadline.
 
-    Every interval it forecasts the signal and finds the cheapest schedule of the steps that are left; the first part
-    of it is done, and then found anew. Pure: it is told the time.
+    Every interval it forecasts the signal and finds the cheapest way to do the steps that are left; the first part
+    of it is done, and then found anew. Where the signal is not known ahead this weighs what it may turn out to be; see
+    `_forecasts.py` and `_uncertain_schedule.py`. Pure: the time is an argument.
 
     Args:
         points: The speed and power of training at each setting, and of a pause if it may pause.
@@ -37,7 +37,6 @@ class WorkController:
         interval_seconds: The time between decisions, which fall on its multiples.
         switch_joules: The cost of a change of the setting: one that gains less is not made.
         margin_fraction: The steps left are taken for so much more: how far `steps_per_second` can be too high.
-        forecasts: The one to begin with, and others, which are used once they were better.
 
     Raises:
         UsageError: An argument is wrong.
@@ -51,7 +50,6 @@ class WorkController:
         interval_seconds: float = 3600.0,
         switch_joules: float = 0.0,
         margin_fraction: float = 0.005,
-        forecasts: Sequence[Forecast] = (Persistence(), DailyPattern()),
     ) -> None:
         self._hull = lower_hull(checked_points(points))
         self._signal = checked_signal("signal", signal)
@@ -63,10 +61,10 @@ class WorkController:
         )
         self._switch_joules = checked_number("switch_joules", switch_joules, 0.0, math.inf, "joules, at least 0")
         self._margin_fraction = checked_number("margin_fraction", margin_fraction, 0.0, 1.0, "a fraction from 0 to 1")
-        self._forecasts = checked_list("forecasts", forecasts, _checked_forecast, "a list of forecasts", 1)
+        self._forecaster = Forecaster(self._signal, self._interval_seconds)
         self._present: OperatingPoint | None = None
         self.schedule: WorkSchedule = WorkSchedule((), 0.0, 0.0, is_possible=True)
-        """The schedule that the last choice began."""
+        """The schedule for the course that was expected at the last choice."""
 
     def use_points(self, points: Sequence[OperatingPoint]) -> None:
         """Decide by these points from now on, as more was measured.
@@ -93,9 +91,8 @@ class WorkController:
         steps = steps_left * (1 + self._margin_fraction)
 
         def is_enough(count: int) -> bool:
-            schedule = cheapest_schedule(
-                self._hull, self._intervals(now_seconds, self._after(now_seconds, count)), steps
-            )
+            edges = self._edges(now_seconds, self._after(now_seconds, count))
+            schedule = cheapest_schedule(self._hull, _intervals(edges, self._forecaster.course(edges)), steps)
             return schedule.is_possible and schedule.amount <= budget
 
         longest = round(_LONGEST_DAYS * _DAY_SECONDS / self._interval_seconds)
@@ -133,13 +130,21 @@ class WorkController:
         steps_left = checked_number("steps_left", steps_left, 0.0, math.inf, "a number of steps, at least 0")
         now_seconds = checked_time("now_seconds", now_seconds)
         steps = steps_left * (1 + self._margin_fraction)
-        intervals = self._intervals(now_seconds, self._deadline_seconds)
+        edges = self._edges(now_seconds, self._deadline_seconds)
+        course = self._forecaster.course(edges)
+        intervals = _intervals(edges, course)
         self.schedule = cheapest_schedule(self._hull, intervals, steps)
         if not self.schedule.is_possible:
             self._present = self._hull[-1]
         else:
-            best = self._quick_enough(self.schedule.steps_per_second[0])
-            if self._present is None or not self._may_stay(self._present, best, intervals, steps):
+            costs = expected_costs(self._hull, np.diff(edges), course, steps)
+            more = {point: float(cost - costs.min()) for point, cost in zip(self._hull, costs, strict=True)}
+            if course.deviation.any():
+                best = [point for point, cost in more.items() if cost <= _SAME * costs.min()][-1]
+            else:
+                best = self._quick_enough(self.schedule.steps_per_second[0])
+            switch = max(float(course.mean[0]), 0.0) * self._switch_joules
+            if self._present not in more or switch <= 0 or more[self._present] - more[best] > switch:
                 self._present = best
         return self._present
 
@@ -154,75 +159,22 @@ class WorkController:
             until = self.next_decision_seconds(until)
         return max(until, self.next_decision_seconds(now_seconds))
 
-    def _intervals(self, now_seconds: float, deadline_seconds: float) -> list[Interval]:
-        """Return the intervals until a deadline, less the reserve, as they are forecast."""
+    def _edges(self, now_seconds: float, deadline_seconds: float) -> list[float]:
+        """Return the edges of the intervals until a deadline, less the reserve; one if there are none."""
         end_seconds = deadline_seconds - _RESERVE_FRACTION * self._interval_seconds
         edges = [now_seconds]
         while edges[-1] < end_seconds:
             edges.append(min(self.next_decision_seconds(edges[-1]), end_seconds))
-        if len(edges) == 1:
-            return []
-        values = self._values(edges)
-        return [Interval(end - begin, value) for begin, end, value in zip(edges[:-1], edges[1:], values, strict=True)]
-
-    def _values(self, edges: Sequence[float]) -> list[float]:
-        if self._signal.facts.is_known_ahead:
-            return [mean_value(self._signal.parts(begin, end)) for begin, end in pairwise(edges)]
-        per_day = round(_DAY_SECONDS / self._interval_seconds)
-        history = self._history(edges[0])
-        (present,) = self._signal.parts(edges[0], edges[0])
-        known = history if present.is_stale else np.append(history, present.value)
-        if np.isnan(known).all():
-            return [present.value] * (len(edges) - 1)
-        forecast, error = best_forecast(self._forecasts, known, per_day)
-        count = len(edges) - 1 - (not present.is_stale)
-        predicted = forecast.predict(known, count, per_day)
-        if predicted is None:
-            predicted = np.full(count, mean_value([present]))
-        # A step now is certain and one later is not: without this, training would wait for a gain that is mere noise.
-        predicted = predicted + error
-        return [*([] if present.is_stale else [present.value]), *predicted.tolist()]
-
-    def _history(self, now_seconds: float) -> npt.NDArray[np.float64]:
-        """Return the means of the intervals of the last days; NaN where the signal was stale for most of the time."""
-        seconds = self._interval_seconds
-        count = round(_HISTORY_DAYS * _DAY_SECONDS / seconds)
-        present = math.floor(now_seconds / seconds)
-        edges = seconds * np.arange(present - count, present + 1)
-        parts = [part for part in self._signal.parts(edges[0], edges[-1]) if part.seconds > 0]
-        begins = np.array([part.begin_seconds for part in parts] + [edges[-1]])
-        known = np.array([0.0 if part.is_stale else part.seconds for part in parts])
-        values = np.array([part.value for part in parts])
-
-        def sums(amounts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-            return np.diff(np.interp(edges, begins, np.concatenate(([0.0], np.cumsum(amounts)))))
-
-        known_seconds = sums(known)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(known_seconds > seconds / 2, sums(known * values) / known_seconds, np.nan)
+        return edges
 
     def _quick_enough(self, steps_per_second: float) -> OperatingPoint:
         """Return the slowest point of the hull with that speed: what it does too much now is not to be done later."""
         enough = (point for point in self._hull if point.steps_per_second >= steps_per_second * (1 - 1e-9))
         return next(enough, self._hull[-1])
 
-    def _may_stay(
-        self, present: OperatingPoint, best: OperatingPoint, intervals: Sequence[Interval], steps: float
-    ) -> bool:
-        """Return whether a change gains less, in the first interval, than it costs, and is not needed in time."""
-        first, *later = intervals
-        cost = first.value * kilowatt_hours_from_joules(self._switch_joules)
-        gain = self._worth(best, first) - self._worth(present, first)
-        steps_after = steps - present.steps_per_second * first.seconds
-        can_be_done = self._hull[-1].steps_per_second * sum(interval.seconds for interval in later)
-        return cost > 0 and gain <= cost and steps_after <= can_be_done
 
-    def _worth(self, point: OperatingPoint, interval: Interval) -> float:
-        """Return what the steps of an interval are worth, less what they emit or cost."""
-        joules = point.power_watts * interval.seconds
-        steps = point.steps_per_second * interval.seconds
-        return self.schedule.price_of_step * steps - interval.value * kilowatt_hours_from_joules(joules)
-
-
-def _checked_forecast(argument: str, forecast: Forecast) -> Forecast:
-    return checked_object(argument, forecast, "predict", "a forecast, such as Persistence()")
+def _intervals(edges: Sequence[float], course: Course) -> list[Interval]:
+    """Return the intervals between some edges, with the values that are expected."""
+    return [
+        Interval(end - begin, float(value)) for (begin, end), value in zip(pairwise(edges), course.mean, strict=True)
+    ]

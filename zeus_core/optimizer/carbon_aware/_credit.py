@@ -1,4 +1,4 @@
-"""The gain of following a signal: a training beside the same at full power, and at one setting all the time."""
+"""The gain of following a signal: a training beside the same at full power, and at settings that do not follow it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ from dataclasses import dataclass
 from zeus_core.adapters.result import amount_text, energy_text
 from zeus_core.electricity import Signal
 from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
-from zeus_core.optimizer.carbon_aware._signal_replay import Replayed, best_static, replay
+from zeus_core.optimizer.carbon_aware._signal_replay import Mixture, Replayed, best_mixture, replay
 from zeus_core.optimizer.trial_store import RunSpent
 from zeus_core.search.comparison import percentage
-
-# As much later than the training a static setting may end and still count as done by the same time: a search begins at
-# full power, so that the very setting it ends with would be later by these steps, and not be compared.
-_SAME_TIME_FRACTION = 0.01
 
 
 @dataclass(frozen=True)
@@ -26,18 +22,18 @@ class Credit:
         spent: Its energy, and its emissions or cost.
         unit: The unit of the amounts: "g", or a currency.
         full: The same steps at the original setting, without pauses.
-        static: The same steps at the one setting, all the time, that emits or costs least and ends no later.
-        static_setting: That setting.
+        static: The same steps at the one setting, or two in turn, that emit or cost least and end no later, whatever
+            the signal. Two in turn are finer than the settings of a search: without them, going from one to the other
+            would count as a gain of following the signal, also of one that never changes.
         full_error: How far the energy of a step at the original setting can be off, as a fraction.
-        static_error: The same at `static_setting`.
-        setting_unit: The unit of that setting.
+        static_error: The same of `static`.
+        setting_unit: The unit of the settings.
     """
 
     spent: RunSpent
     unit: str
     full: Replayed
-    static: Replayed
-    static_setting: int | None
+    static: Mixture
     full_error: float
     static_error: float
     setting_unit: str
@@ -49,23 +45,25 @@ class Credit:
 
     @property
     def gain_fraction(self) -> float:
-        """The same of those at the static setting: the gain of following the signal."""
-        return 1 - self.spent.amount / self.static.amount
+        """The same of those of `static`: the gain of following the signal."""
+        return 1 - self.spent.amount / self.static.replayed.amount
 
     def rows(self) -> dict[str, str]:
         """Return it as labelled lines."""
         spent = self.spent
         label = "emissions" if self.unit == "g" else "cost"
         own = amount_text(spent.amount, spent.uncertainty, self.unit)
-        if self.full.amount <= 0 or self.static.amount <= 0:
+        if min(self.full.amount, self.static.replayed.amount) <= 0:
             return {label: own}
         saved = percentage(self.saving_fraction, self._error(self.saving_fraction, self.full_error))
         gained = percentage(self.gain_fraction, self._error(self.gain_fraction, self.static_error))
-        full, static = (amount_text(way.amount, 0.0, self.unit) for way in (self.full, self.static))
+        full, static = (amount_text(way.amount, 0.0, self.unit) for way in (self.full, self.static.replayed))
+        settings = " and ".join(f"{point.setting}" for point in reversed(self.static.points))
+        turns = " in turn" if len(self.static.points) > 1 else ""
         return {
             label: f"{own} for {energy_text(spent.energy_joules, 0.0)} in steps and pauses",
             "at full power": f"{full}; saved {saved}",
-            f"at {self.static_setting} {self.setting_unit} all the time": f"{static}; gained beyond it {gained}",
+            f"at {settings} {self.setting_unit}{turns} all the time": f"{static}; gained beyond it {gained}",
         }
 
     def _error(self, fraction: float, other_error: float) -> float:
@@ -96,21 +94,13 @@ def credit_of(
         setting_unit: The unit of the settings.
     """
     begin = now_seconds if spent.begun_seconds is None else spent.begun_seconds
-    points = [original, *others]
-
-    def at(point: OperatingPoint) -> Replayed:
-        return replay(lambda now, left: point, signal, begin, steps)
-
-    end = now_seconds + _SAME_TIME_FRACTION * (now_seconds - begin)
-    static = best_static(points, signal, begin, steps, end)
-    setting = next(point.setting for point in points if at(point) == static)
+    static = best_mixture([original, *others], signal, begin, steps, now_seconds)
     return Credit(
         spent,
         signal.facts.amount_unit,
-        at(original),
+        replay(lambda now, left: original, signal, begin, steps),
         static,
-        setting,
         errors.get(original.setting or 0, 0.0),
-        errors.get(setting or 0, 0.0),
+        static.error_fraction(errors),
         setting_unit,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from zeus_core.electricity import Signal
 from zeus_core.electricity.signal import mean_value
-from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
+from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint, lower_hull
 from zeus_core.units import kilowatt_hours_from_joules
 
 Policy = Callable[[float, float], OperatingPoint]
@@ -75,14 +76,56 @@ def replay(
     return Replayed(amount, joules, now, switches)
 
 
-def best_static(
+@dataclass(frozen=True)
+class Mixture:
+    """A training that does not follow the signal.
+
+    Attributes:
+        points: The one point that it trains at, or the two that it changes between all the time, the slower one first.
+        shares: The share of the time at each.
+        replayed: What it emits or costs.
+    """
+
+    points: tuple[OperatingPoint, ...]
+    shares: tuple[float, ...]
+    replayed: Replayed
+
+    def error_fraction(self, errors: Mapping[int, float]) -> float:
+        """Return how far its energy can be off, from that of a step at each setting: both may be off the same way."""
+        joules = [share * point.power_watts for share, point in zip(self.shares, self.points, strict=True)]
+        parts = zip(joules, self.points, strict=True)
+        return sum(part * errors.get(point.setting or 0, 0.0) for part, point in parts) / sum(joules)
+
+
+def best_mixture(
     points: Sequence[OperatingPoint], signal: Signal, begin_seconds: float, steps: float, end_seconds: float
-) -> Replayed:
-    """Return the cheapest training at one setting all the time that is done by then, or else the quickest."""
+) -> Mixture:
+    """Return the cheapest training that is done by a time and does not follow the signal, or else the quickest.
 
-    def at(point: OperatingPoint) -> Replayed:
-        return replay(lambda now, left: point, signal, begin_seconds, steps)
+    At the mean speed v = steps / time, two settings in turn draw the lower convex hull of power over speed at v, which
+    no single setting is below: P(v) = P_a + (P_b - P_a) (v - v_a) / (v_b - v_a). Ending sooner is considered at each
+    point of the hull.
 
-    trained = [at(point) for point in points if point.steps_per_second > 0]
-    in_time = [replayed for replayed in trained if replayed.end_seconds <= end_seconds]
-    return min(in_time, key=lambda replayed: replayed.amount, default=min(trained, key=lambda one: one.end_seconds))
+    Args:
+        points: The points, of which those that train are used.
+        signal: The signal as it was.
+        begin_seconds: The begin, in seconds since 1970.
+        steps: The steps to be done.
+        end_seconds: When they must be done.
+    """
+    hull = lower_hull([point for point in points if point.steps_per_second > 0])
+    speed = steps / max(end_seconds - begin_seconds, 1e-9)
+    # The rest of floats: a training that ends when its own setting does is done in time.
+    candidates = [Mixture((point,), (1.0,), _at(point, signal, begin_seconds, steps)) for point in hull]
+    in_time = [one for one in candidates if one.points[0].steps_per_second >= speed * (1 - 1e-9)]
+    for slow, quick in pairwise(hull):
+        if slow.steps_per_second < speed < quick.steps_per_second:
+            share = (speed - slow.steps_per_second) / (quick.steps_per_second - slow.steps_per_second)
+            watts = slow.power_watts + share * (quick.power_watts - slow.power_watts)
+            mixed = _at(OperatingPoint(None, speed, watts), signal, begin_seconds, steps)
+            in_time.append(Mixture((slow, quick), (1 - share, share), mixed))
+    return min(in_time, key=lambda one: one.replayed.amount, default=candidates[-1])
+
+
+def _at(point: OperatingPoint, signal: Signal, begin_seconds: float, steps: float) -> Replayed:
+    return replay(lambda now, left: point, signal, begin_seconds, steps)

@@ -1,14 +1,21 @@
-"""The gain of following a signal, for a training on recorded days, beside full power, one setting, and foresight."""
+"""The gain of following a signal, for a training on recorded days, beside full power, fixed settings, and foresight."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
 
 from zeus_core.electricity import RecordedSignal
+from zeus_core.optimizer.carbon_aware._carbon_schedule import Interval, cheapest_schedule
 from zeus_core.optimizer.carbon_aware._controller import WorkController
-from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
-from zeus_core.optimizer.carbon_aware._signal_replay import Replayed, best_static, replay
+from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint, lower_hull
+from zeus_core.optimizer.carbon_aware._signal_replay import Replayed, best_mixture, replay
+from zeus_core.units import kilowatt_hours_from_joules
+
+_PART_SECONDS = 3600.0  # foresight may end a training at any of these
 
 
 @dataclass(frozen=True)
@@ -18,9 +25,10 @@ class Outlook:
     Attributes:
         begin_seconds: Its begin, in seconds since 1970.
         full: At the quickest setting, without pauses.
-        static: At the one setting that emits or costs least of those that are done when `aware` is.
+        static: At the one setting, or two in turn, that emit or cost least of those that are done when `aware` is.
         aware: By a `WorkController`, which knows the signal until the present only.
-        foresight: The same if it knew the signal of all hours to come.
+        foresight: The best that is possible for who knows the signal of all hours to come, and may change the point at
+            any time.
     """
 
     begin_seconds: float
@@ -57,18 +65,38 @@ def outlook_of(
     deadline = begin_seconds + slowdown * steps / quickest.steps_per_second
     all_points = [*points, *([] if idle_watts is None else [OperatingPoint.pause(idle_watts)])]
     aware = replay(WorkController(all_points, signal, deadline).choose, signal, begin_seconds, steps)
-    prophet = WorkController(all_points, foreseen(signal), deadline)
     return Outlook(
         begin_seconds,
         replay(lambda now, left: quickest, signal, begin_seconds, steps),
-        best_static(points, signal, begin_seconds, steps, aware.end_seconds),
+        best_mixture(points, signal, begin_seconds, steps, aware.end_seconds).replayed,
         aware,
-        replay(prophet.choose, signal, begin_seconds, steps),
+        foresight(all_points, signal, begin_seconds, steps, deadline),
     )
 
 
-def foreseen(signal: RecordedSignal) -> RecordedSignal:
-    """Return the same signal as a prophet knows it."""
-    parts = signal.parts(signal.begin_seconds, signal.end_seconds)
-    times, values = [part.begin_seconds for part in parts], [part.value for part in parts]
-    return RecordedSignal(times, values, signal.facts.unit, max_age_seconds=1e8, is_known_ahead=True)
+def foresight(
+    points: Sequence[OperatingPoint], signal: RecordedSignal, begin_seconds: float, steps: float, deadline: float
+) -> Replayed:
+    """Return the cheapest of all trainings that are done by the deadline, for who knows the signal ahead.
+
+    Args:
+        points: The points, that of a pause among them if training may pause.
+        signal: The signal as it was.
+        begin_seconds: The begin, in seconds since 1970.
+        steps: The steps to be done, which the time is enough for.
+        deadline: When they must be done.
+    """
+    hours = [*np.arange(begin_seconds, deadline, _PART_SECONDS), deadline]
+    parts = [part for begin, end in pairwise(hours) for part in signal.parts(begin, end)]
+    schedule = cheapest_schedule(points, [Interval(part.seconds, part.value) for part in parts], steps)
+    hull = lower_hull(points)
+    speeds, watts = [point.steps_per_second for point in hull], [point.power_watts for point in hull]
+    now, joules, amount = begin_seconds, 0.0, 0.0
+    for part, speed in zip(parts, schedule.steps_per_second, strict=False):
+        seconds = min(part.seconds, steps / speed) if speed > 0 else part.seconds
+        energy_joules = seconds * float(np.interp(speed, speeds, watts))
+        joules += energy_joules
+        amount += part.value * kilowatt_hours_from_joules(energy_joules)
+        steps -= seconds * speed
+        now += seconds
+    return Replayed(amount, joules, now, 0)
