@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import cast
+from typing import NamedTuple, cast
 
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction
 from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction, total_saving
@@ -43,8 +42,6 @@ _MIN_EXCHANGE_SECONDS = 0.5
 _NOTICING_STEPS = 3
 _MIN_NOTICING_SECONDS = 0.2
 
-_logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class _ReplayReport:
@@ -65,6 +62,18 @@ class _ReplayReport:
     work_seconds: float | None
     window: WindowReport | None
     deployments: tuple[Deployment, ...]
+
+
+class Comparison(NamedTuple):
+    """Iterations as measured.
+
+    Attributes:
+        before: At the original clocks.
+        after: With the plan.
+    """
+
+    before: Iteration
+    after: Iteration
 
 
 class Replaying(Stage):
@@ -101,8 +110,8 @@ class Replaying(Stage):
         self._recent: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
         self._unfinished: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
         self._board = board
-        self.measured: Iteration | None = None
-        """The iteration of the latest comparison; None before it."""
+        self.comparison: Comparison | None = None
+        """The latest comparison; None before it."""
         self._savings = SavingWatch(total_saving(planned.deployments))
         self._deploy(planned.deployments)
 
@@ -193,28 +202,29 @@ class Replaying(Stage):
         agreed = max(report.announcement for report in reports)
         self._board.learn(agreed)
         if any(report.is_changed for report in reports):
-            _logger.info("the steps no longer match the plan (for example, more microbatches); planning again")
+            reason = "the steps no longer match the plan, such as by their number of microbatches or other shapes"
+            self._context.warn(f"planning anew: {reason}")
             self._context.set_clock(None)
-            return Changed(self._planned.profile)
+            return Changed(self._planned.profile, reason=reason)
         if reports[0].deployments and self._task is not None:
             self._task.is_wanted = False
             self._deploy(reports[0].deployments)
             return None
         if is_other_work([report.change_factor for report in reports]):
             factor = median(report.change_factor for report in reports)
-            _logger.info("the work of an iteration takes %.2f times as long as before", factor)
             self._delays.note_delay(factor * self.prediction.step_seconds)
-            return self._delayed()
+            return self._delayed(f"the work of an iteration takes {factor:.2f} times as long as before")
         windows = [report.window for report in reports if report.window is not None]
         measured = Iteration.from_reports(self._planned.job, windows) if len(windows) == len(reports) else None
         if measured is not None:  # or the window grows until every device has finished a step of it
-            self.measured = measured
             self._window = StepWindow(self._context.monitor)
             waiting = [plan.prediction.step_seconds for plan in self._deployments if plan.is_waiting]
             if self._delays.is_too_slow(measured.step_seconds, self._planned.baseline.step_seconds, waiting):
-                return self._delayed()
+                return self._delayed(f"an iteration took {measured.step_seconds:.4g} s, longer than is allowed")
+            self.comparison = Comparison(self._planned.baseline, measured)  # of iterations that nothing has delayed
             if self._is_saving_doubtful(measured):
-                return Doubted(self._planned, self._savings)
+                reason = f"it seems not to save: {self._savings.saving(self._planned.baseline)}"
+                return Doubted(self._planned, self._savings, reason=reason)
         works = [report.work_seconds for report in reports if report.work_seconds is not None]
         if len(works) == len(reports):
             self._follow_stragglers(works, agreed)
@@ -226,21 +236,22 @@ class Replaying(Stage):
         planned = self._planned.job.ranks[self._context.exchange.rank].identity
         return any(planned.get(name, value) != value for name, value in self._context.work.items())
 
-    def _delayed(self) -> Delayed:
+    def _delayed(self, reason: str) -> Delayed:
         is_waiting = any(plan.is_waiting for plan in self._deployments)
         is_usual = not is_waiting and not (self._task is not None and self._task.is_wanted)
-        return Delayed(replace(self._planned, deployments=self._deployments), is_usual)
+        return Delayed(replace(self._planned, deployments=self._deployments), is_usual, reason=reason)
 
     def _is_saving_doubtful(self, measured: Iteration) -> bool:
         """Return whether the usual plans may save no energy."""
         is_usual = self._deployments == self._planned.deployments and not (self._task and self._task.is_wanted)
-        if not is_usual or self._is_at_original_clocks:
+        if not is_usual or self.is_at_original_clocks:
             return False
         self._savings.add(measured)
         return self._savings.is_doubtful(self._planned.baseline)
 
     @property
-    def _is_at_original_clocks(self) -> bool:
+    def is_at_original_clocks(self) -> bool:
+        """Whether the plans change no clock."""
         values = (rank for plan in self._deployments for rank in (*plan.clocks_mhz, *plan.waits))
         return all(value is None for rank in values for value in rank)
 
