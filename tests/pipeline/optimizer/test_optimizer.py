@@ -134,7 +134,8 @@ def test_a_pipeline_that_waits_for_a_slowed_one_takes_its_time():
     slow = range(50, 70)
     job = SimulatedJob(schedule, work, pipelines=2, slowed_by=lambda p, step: 1.2 if p == 1 and step in slow else 1.0)
     run = Run(job, 90)
-    usual, waiting, taken_back = run.steps_of(Phase.REPLAYING)[-10:], range(56, 70), range(73, 90)
+    usual, waiting, taken_back = run.steps_of(Phase.REPLAYING)[-10:], range(53, 70), range(73, 90)
+    assert run.joules([53], ranks=[0, 1]) == pytest.approx(run.joules(range(60, 70), ranks=[0, 1]), rel=0.015)
     assert run.seconds(waiting) == pytest.approx(1.2 * run.seconds(usual), rel=0.005)
     frontier = Frontier.from_profile(run.first.latest["profile"], schedule)
     until = run.seconds(waiting)
@@ -305,7 +306,7 @@ def test_a_profile_slower_than_training_is_reported_and_predicts_from_the_baseli
     warnings = re.findall(
         r"take ([\d.]+) s by the profile, .* took ([\d.]+) s, which is what times are predicted from", caplog.text
     )
-    assert run.first.predicted.step_seconds == pytest.approx(run.first.baseline.step_seconds, rel=1e-3)
+    assert run.first.latest["predicted"].step_seconds == pytest.approx(run.first.baseline.step_seconds, rel=1e-3)
     if factor == 1.0:
         assert not warnings
         return

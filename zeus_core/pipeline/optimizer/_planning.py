@@ -203,21 +203,20 @@ class PlanningTask:
         self._slowdown_factor = time_budget_factor * context.settings.slowdown_factor
         self._result: tuple[Deployment, ...] = ()
         self._error: Exception | None = None
-        self.is_wanted = False
-        """Whether plans have been requested that the ranks have not received yet."""
+        self._requests = 0
 
     def begin(self, until_seconds: Sequence[float | None]) -> None:
-        """Start planning.
+        """Start planning. Plans that were requested before, and are not made yet, are not needed any more.
 
         Args:
             until_seconds: How long the work of each pipeline may take because it waits for another one regardless;
                 None for a pipeline that does not wait.
         """
-        self.is_wanted = True
         self._result, self._error = (), None
+        self._requests += 1
         if self._context.is_first:
-            soon = self._context.planning_background.soon
-            self._context.exchange.attempt(lambda: soon(lambda: self._plan(until_seconds)))
+            soon, number = self._context.planning_background.soon, self._requests
+            self._context.exchange.attempt(lambda: soon(lambda: self._plan(until_seconds, number)))
 
     def result(self) -> tuple[Deployment, ...]:
         """Return the plan of each pipeline, on rank 0; empty until they are made.
@@ -229,14 +228,18 @@ class PlanningTask:
             raise self._error
         return self._result
 
-    def _plan(self, until_seconds: Sequence[float | None]) -> None:
-        """Runs in the background."""
+    def _plan(self, until_seconds: Sequence[float | None], number: int) -> None:
+        """Runs in the background, once for each request."""
+        if number < self._requests:
+            return
         try:
             allowed = self._baseline.allowed_work_seconds(self._slowdown_factor)
             asked = [
                 (self._planner(pipeline), allowed[pipeline], until) for pipeline, until in enumerate(until_seconds)
             ]
-            self._result = self._context.planning_background.run_in_child(plan_all, asked)
+            result = self._context.planning_background.run_in_child(plan_all, asked)
+            if number == self._requests:
+                self._result = result
         except Exception as error:
             self._error = error
 

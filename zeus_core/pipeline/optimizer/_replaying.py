@@ -37,6 +37,10 @@ _RECENT_STEPS = 4
 # a longer time leaves the energy of a wait unused for longer.
 _MIN_EXCHANGE_SECONDS = 0.5
 
+# By how much less than expected pipelines may take by plans that are made ahead: times scatter by less. Those for all
+# of the time are made next.
+_AHEAD_FRACTION = 0.02
+
 # Iterations between two exchanges in which other work, such as longer sequences, is noticed within five: it shows after
 # three. An exchange takes milliseconds: 1 or 2 % of that time.
 _NOTICING_STEPS = 3
@@ -112,6 +116,12 @@ class Replaying(Stage):
         self._board = board
         self.comparison: Comparison | None = None
         """The latest comparison; None before it."""
+        # Plans for another time: how long the pipelines may take by them, they themselves once the ranks have received
+        # them, and whether they are to be followed then; before, the ranks only expect to need them.
+        self._followed: object = None
+        self._requested: list[float] = []
+        self._made: Sequence[Deployment] = ()
+        self._is_awaited = self._is_ahead = False
         self._savings = SavingWatch(total_saving(planned.deployments))
         self._deploy(planned.deployments)
 
@@ -173,9 +183,13 @@ class Replaying(Stage):
 
     def _deploy(self, deployments: Sequence[Deployment]) -> None:
         self._deployments = deployments
+        self._requested, self._made, self._is_awaited = [], (), False
         own = self._context.pipeline_rank
         waits = self._deployments[own.pipeline].waits
-        self._follower.follow(self.clocks_mhz, waits[own.rank] if waits else ())
+        followed = self.clocks_mhz, waits[own.rank] if waits else ()
+        if followed != self._followed:  # a rank whose clocks stay keeps the durations it has learned
+            self._followed = followed
+            self._follower.follow(*followed)
         self._recent.clear()
         self._unfinished.clear()
         self._work = WorkWatch()
@@ -195,7 +209,7 @@ class Replaying(Stage):
             announcement=self._board.latest,
             work_seconds=next(done, None),
             window=self._window.report() if is_over else None,
-            deployments=self._task.result() if self._task is not None and self._task.is_wanted else (),
+            deployments=self._task.result() if self._task is not None and self._requested and not self._made else (),
         )
 
     def _conclude(self, reports: Sequence[_ReplayReport]) -> Conclusion | None:
@@ -206,10 +220,7 @@ class Replaying(Stage):
             self._context.warn(f"planning anew: {reason}")
             self._context.set_clock(None)
             return Changed(self._planned.profile, reason=reason)
-        if reports[0].deployments and self._task is not None:
-            self._task.is_wanted = False
-            self._deploy(reports[0].deployments)
-            return None
+        self._made = self._made or reports[0].deployments
         if is_other_work([report.change_factor for report in reports]):
             factor = median(report.change_factor for report in reports)
             self._delays.note_delay(factor * self.prediction.step_seconds)
@@ -238,12 +249,12 @@ class Replaying(Stage):
 
     def _delayed(self, reason: str) -> Delayed:
         is_waiting = any(plan.is_waiting for plan in self._deployments)
-        is_usual = not is_waiting and not (self._task is not None and self._task.is_wanted)
+        is_usual = not is_waiting and not self._is_awaited
         return Delayed(replace(self._planned, deployments=self._deployments), is_usual, reason=reason)
 
     def _is_saving_doubtful(self, measured: Iteration) -> bool:
         """Return whether the usual plans may save no energy."""
-        is_usual = self._deployments == self._planned.deployments and not (self._task and self._task.is_wanted)
+        is_usual = self._deployments == self._planned.deployments and not self._is_awaited
         if not is_usual or self.is_at_original_clocks:
             return False
         self._savings.add(measured)
@@ -256,8 +267,8 @@ class Replaying(Stage):
         return all(value is None for rank in values for value in rank)
 
     def _follow_stragglers(self, work_seconds: Sequence[float], announcement: Announcement) -> None:
-        """Ask for other plans if pipelines may take another time from now on."""
-        if self._stragglers is None or self._task is None or self._task.is_wanted:
+        """Follow other plans if pipelines may take another time from now on; request them once that is expected."""
+        if self._stragglers is None:
             return
         job, baseline = self._planned.job, self._planned.baseline
         measured = [max(job.of_pipeline(work_seconds, pipeline)) for pipeline in range(job.pipelines)]
@@ -267,11 +278,41 @@ class Replaying(Stage):
         if announcement.time_seconds is not None:  # of a whole iteration
             announced_seconds = announcement.time_seconds - (baseline.step_seconds - max(baseline.work_seconds))
         allowed = self._stragglers.allow(times, announced_seconds)
-        pairs = zip(allowed, self._allowed_seconds, strict=True)
-        if any(abs(new - old) > MIN_WAIT_FRACTION * old for new, old in pairs):
+        if allowed == self._usual_seconds != self._allowed_seconds:
             self._allowed_seconds = allowed
-            if allowed == self._usual_seconds:
-                self._deploy(self._planned.deployments)  # kept: they need not be made again
-                return
-            granted = zip(allowed, self._usual_seconds, strict=True)
-            self._task.begin([new if new > usual else None for new, usual in granted])
+            self._deploy(self._planned.deployments)  # kept: they need not be made again
+        elif self._is_awaited or _is_other(allowed, self._allowed_seconds):
+            self._allowed_seconds, self._is_awaited = allowed, True
+            if not self._is_requested(allowed):
+                self._request(allowed)
+            if self._made:
+                is_ahead = self._is_ahead
+                self._deploy(self._made)
+                if is_ahead:  # for a little less
+                    self._request(allowed)
+                    self._is_awaited = True
+        elif _is_other(expected := self._stragglers.expected_seconds, self._allowed_seconds):
+            ahead = [(1 - _AHEAD_FRACTION) * seconds for seconds in expected]
+            if not self._is_requested(ahead):
+                self._request([max(seconds) for seconds in zip(ahead, self._usual_seconds, strict=True)])
+                self._is_ahead = True
+        else:
+            self._requested, self._made = [], ()
+
+    def _is_requested(self, allowed_seconds: Sequence[float]) -> bool:
+        """Return whether the plans that were requested are good ones for another time too: they take no longer."""
+        longest = zip(self._requested, allowed_seconds, strict=bool(self._requested))
+        return bool(self._requested) and all(one <= (1 + MIN_WAIT_FRACTION) * other for one, other in longest)
+
+    def _request(self, allowed_seconds: list[float]) -> None:
+        """Have plans made."""
+        assert self._task is not None  # with which stragglers are watched
+        self._requested, self._made, self._is_ahead = allowed_seconds, (), False
+        granted = zip(allowed_seconds, self._usual_seconds, strict=True)
+        self._task.begin([new if new > usual else None for new, usual in granted])
+
+
+def _is_other(allowed_seconds: Sequence[float], earlier_seconds: Sequence[float]) -> bool:
+    """Return whether some pipeline may take another time than before, by more than is worth a plan."""
+    pairs = zip(allowed_seconds, earlier_seconds, strict=True)
+    return any(abs(new - old) > MIN_WAIT_FRACTION * old for new, old in pairs)
