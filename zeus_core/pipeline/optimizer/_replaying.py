@@ -187,7 +187,8 @@ class Replaying(Stage):
         own = self._context.pipeline_rank
         waits = self._deployments[own.pipeline].waits
         followed = self.clocks_mhz, waits[own.rank] if waits else ()
-        if followed != self._followed:  # a rank whose clocks stay keeps the durations it has learned
+        is_usual = deployments is self._planned.deployments
+        if followed != self._followed or is_usual:  # a straggler, whose clocks stay, goes on with its own durations
             self._followed = followed
             self._follower.follow(*followed)
         self._recent.clear()
