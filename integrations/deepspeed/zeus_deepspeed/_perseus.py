@@ -197,9 +197,9 @@ _numbers = itertools.count()
 
 
 class _Blocks:
-    """What the block of each rank says, by the store of the process group: who sends waits for nobody.
+    """The words of each rank's block, sent by the store of the process group: who sends waits for nobody.
 
-    A collective call would be one for ranks without the block too, or be waited for in vain.
+    A collective call would be one for ranks without the block too: they would train on, and be waited for in vain.
 
     Args:
         engine: The engine. Ranks create their engines in the same order.

@@ -541,6 +541,16 @@ def test_short_steps_are_profiled_for_longer():
     assert run.joules(range(380, 400)) <= 0.95 * run.joules(found)
 
 
+def test_short_iterations_that_scatter_are_profiled_in_sixty_at_most():
+    work = {name: Work(whole.seconds * 0.5, whole.active_power_watts, 1.0, 0.8) for name, whole in works(2).items()}
+    job = SimulatedJob(schedules.one_f_one_b(2, 4), work, noise=SimulatedNoise(0.06, 0.02, seed=1))
+    run = Run(job, 120)
+    assert 0.5 < run.seconds(run.steps_of(Phase.BASELINE)) < 0.7
+    assert len(run.steps_of(Phase.PROFILING)) <= 60
+    replayed = run.steps_of(Phase.REPLAYING)[-20:]
+    assert run.joules(replayed) <= 0.94 * run.joules([*run.steps_of(Phase.WARMING_UP), *run.steps_of(Phase.BASELINE)])
+
+
 def test_a_counter_that_does_not_step_ends_it_with_the_reason(caplog):
     class StuckGpu(FaultyGpu):
         def read_energy_counter_joules(self):
