@@ -217,10 +217,11 @@ class _Blocks:
         self._own = ""
 
     def send(self, block: str) -> None:
-        """Send what the block of this rank says."""
+        """Send what the block of this rank says. Never raises: the others wait for it in vain."""
         self._own = block
         if self._store is not None:
-            self._store.set(f"{self._prefix}/{torch.distributed.get_rank()}", block)
+            with suppress(RuntimeError):
+                self._store.set(f"{self._prefix}/{torch.distributed.get_rank()}", block)
 
     def gather(self) -> list[str]:
         """Return what those of all ranks say, by rank; that of this rank alone if there is no store.
