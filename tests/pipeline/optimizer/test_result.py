@@ -2,18 +2,21 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
+from tests.support.pipeline_jobs import a_job
 from tests.support.pipeline_training import A100, Run, Watched, trained, works
 from zeus_core.device import SimulatedNoise
 from zeus_core.errors import DeviceHeldError
 from zeus_core.optimizer import PipelineFrequencySettings
 from zeus_core.pipeline import schedules
 from zeus_core.pipeline.optimizer import Phase
-from zeus_core.pipeline.optimizer._deployment import Prediction
+from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction
 from zeus_core.pipeline.optimizer._plan_result import PlanResult
 from zeus_core.pipeline.optimizer._replaying import Comparison
+from zeus_core.pipeline.optimizer.frequency_phases import Planned
 from zeus_core.pipeline.profile.iterations import Iteration
 from zeus_core.pipeline.testing import SimulatedJob
 from zeus_core.testing import FaultyGpu
@@ -75,6 +78,18 @@ def test_before_the_first_comparison_there_is_a_prediction():
     shown = rows(measured=None)
     assert shown["predicted"] == "2 s and 1690.0 J per iteration"
     assert "saving" not in shown
+
+
+def test_plans_that_are_kept_after_judging_predict_from_the_later_baseline():
+    later = Iteration(2.1, (2.0,), 2080.0, 0.01, 10.0)
+    usual = Deployment(((None,),), 1.9, Prediction(2.0, 845.0))
+    waiting = replace(usual, is_waiting=True)
+    kept = Planned(a_job([(0,)]), BEFORE, [usual, waiting], None).compared_with(later)
+    assert kept.baseline is later
+    assert kept.deployments[0].prediction == Prediction(pytest.approx(2.1), pytest.approx(885.0))
+    assert kept.deployments[1] == waiting, "until another pipeline has ended, as before"
+    lost = Iteration(2.1, (2.0,), None)
+    assert kept.compared_with(lost).deployments[0].prediction.energy_joules == pytest.approx(885.0)
 
 
 @pytest.mark.parametrize(
