@@ -46,7 +46,7 @@ def parsed_arguments() -> argparse.Namespace:
         "--output", type=Path, default=Path("zeus-deepspeed"), help="folder for all files (%(default)s)"
     )
     parser.add_argument("--steps", type=int, default=200, help="at most; ends once a plan was measured (%(default)s)")
-    parser.add_argument("--block-seconds", type=float, default=0.02, help="forward pass of a block (%(default)s)")
+    parser.add_argument("--block-seconds", type=float, default=0.015, help="forward pass of a block (%(default)s)")
     parser.add_argument(
         "--activation-checkpointing", action="store_true", help="recompute the forward pass in each backward pass"
     )

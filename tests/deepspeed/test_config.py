@@ -17,6 +17,17 @@ def test_without_a_block_there_is_nothing():
     assert read_perseus_block({"train_batch_size": 1}) is None
 
 
+@pytest.mark.parametrize("name", ["persues", "Perseus", "preseus", "perseous", "persus"])
+def test_a_misspelt_block_is_named_with_the_right_name(name):
+    with pytest.raises(UsageError, match=f"^the block '{name}' is not known; did you mean 'perseus'\\?$"):
+        read_perseus_block({"train_batch_size": 1, name: {"enabled": True}})
+
+
+def test_blocks_of_others_are_not_taken_for_a_misspelt_one():
+    others = {"process": {}, "persist": {}, "personal": {}, "zeus": {}, "pipeline": {}, "persues": 3}
+    assert read_perseus_block(others) is None
+
+
 def test_a_block_that_does_not_say_so_is_not_enabled():
     assert read() == read(enabled="auto") == PerseusConfig(enabled=False)
 

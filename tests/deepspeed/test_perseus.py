@@ -228,3 +228,44 @@ def test_an_obstacle_on_one_rank_is_reported_by_the_first_without_harm():
     (no_pipeline,) = first["no pipeline"]
     assert no_pipeline.startswith(begin + "Perseus needs a PipelineEngine; this engine is a DeepSpeedEngine: pass ")
     assert not any(second.values())
+
+
+def differing_rank(blocks):
+    messages = Messages()
+    block = blocks[int(os.environ["RANK"])]
+    engine = make_engine(make_module(2), **({} if block is None else {"perseus": block}))
+    first = attach(engine, RecordingOptimizer)
+    engine.train_batch(batches())
+    told = messages.take()
+    if block is not None:
+        engine._config._param_dict["perseus"] = {**block, "strict": True}
+    try:
+        attach(engine, RecordingOptimizer)
+        raised = ""
+    except UsageError as error:
+        raised = str(error)
+    engine._config._param_dict["perseus"] = ENABLED
+    assert attach(engine, RecordingOptimizer) is not None, "ranks that agree at last"
+    return first, told, raised
+
+
+@pytest.mark.parametrize(
+    ("blocks", "enabled"),
+    [
+        (({"enabled": True}, {"enabled": False}), 0),
+        (({"enabled": False}, {"enabled": True}), 1),
+        (({"enabled": True}, None), 0),
+    ],
+)
+@pytest.mark.usefixtures("_simulated")
+def test_ranks_that_differ_in_enabled_train_on_at_once_with_the_reason(blocks, enabled):
+    answers = run_engines(2, differing_rank, blocks)
+    other = "false" if blocks[1 - enabled] else "missing"
+    reason = (
+        f'perseus.enabled is true on rank {enabled} and {other} on rank {1 - enabled}; use the same "perseus" block'
+    )
+    (attached, (message,), raised), quiet = answers[enabled], answers[1 - enabled]
+    assert attached is None
+    assert message.startswith(f"Perseus is off; training continues: {reason}")
+    assert raised.startswith(reason)
+    assert quiet == (None, [], "")

@@ -17,6 +17,7 @@ from zeus_core.validate import checked_flag, checked_path, checked_whole_number,
 from zeus_deepspeed._engine_facts import config_of
 
 _BLOCK = "perseus"
+_MIN_LIKENESS = 0.8  # two swapped letters: 0.86; the nearest of the words in DeepSpeed 0.19.8, "persist": 0.71
 _OWN_KEYS = ("enabled", "monitor_events", "gpu_index", "strict", "folder", "trace")
 
 KEYS = (*_OWN_KEYS, *(setting.name for setting in fields(PipelineFrequencySettings)))
@@ -68,11 +69,12 @@ def read_perseus_block(engine_or_config: Any) -> PerseusConfig | None:
         engine_or_config: An engine, or the configuration as a mapping.
 
     Raises:
-        UsageError: A key is unknown, or its value is wrong; the message names it, and the accepted values.
+        UsageError: The block or a key is misspelt, or a value is wrong; the message names it, and what is accepted.
         ZeusError: The configuration cannot be read from this release of DeepSpeed.
     """
     config = engine_or_config if isinstance(engine_or_config, Mapping) else config_of(engine_or_config)
     if _BLOCK not in config:
+        _check_spelling(config)
         return None
     block = config[_BLOCK]
     if not isinstance(block, Mapping):
@@ -80,6 +82,13 @@ def read_perseus_block(engine_or_config: Any) -> PerseusConfig | None:
     for key in block:
         _check_key(key)
     return _config_of({key: value for key, value in block.items() if value != "auto"})
+
+
+def _check_spelling(config: Mapping[str, Any]) -> None:
+    """Check that no block of another name is meant for this one: DeepSpeed itself accepts any."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and difflib.get_close_matches(str(key).lower(), [_BLOCK], cutoff=_MIN_LIKENESS):
+            raise UsageError(f"the block {key!r} is not known; did you mean {_BLOCK!r}?")
 
 
 def _check_key(key: Any) -> None:

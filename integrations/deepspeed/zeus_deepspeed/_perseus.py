@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
 
 from zeus_core.adapters import Patches
 from zeus_core.device import discover_gpus
@@ -119,8 +124,9 @@ def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_fre
     """Plan the clocks of an engine's pipeline, if the `"perseus"` block of its configuration enables it. Idempotent.
 
     If the block is enabled, this is a collective call: every rank of the job makes it, at the same point. If something
-    is missing on one of them, such as a GPU, all ranks train without Perseus, and the log of rank 0 says why; with
-    `"strict": true` all raise.
+    is missing on one of them, such as a GPU, or `enabled` itself, all ranks train without Perseus, and the log of the
+    first rank that is enabled says why; with `"strict": true` all of these raise. A rank that is not enabled waits for
+    nobody.
 
     Args:
         engine: Any engine of DeepSpeed.
@@ -138,27 +144,105 @@ def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_fre
     attached = vars(engine).get("perseus")
     if isinstance(attached, Perseus):
         return attached
+    blocks = _Blocks(engine)
     try:
         config = read_perseus_block(engine)
-    except UsageError:
+    except UsageError as error:
+        blocks.send(f"wrong: {error}")
         raise
     except Exception as error:
+        blocks.send("unreadable")
         _log_why_not(engine, error)
         return None
     if config is None or not config.enabled:
+        blocks.send("missing" if config is None else "false")
         return None
+    blocks.send(_ENABLED)
+    first_rank = 0
     try:
+        of_ranks = blocks.gather()
+        first_rank = of_ranks.index(_ENABLED)
+        _check_enabled(of_ranks)
         return _attached(engine, config, make_optimizer)
     except Exception as error:
         if config.strict:
             raise
-        _log_why_not(engine, error)
+        _log_why_not(engine, error, first_rank)
         return None
 
 
-def _log_why_not(engine: Any, error: Exception) -> None:
-    level = logging.WARNING if getattr(engine, "global_rank", 0) == 0 else logging.INFO
+def _log_why_not(engine: Any, error: Exception, first_rank: int = 0) -> None:
+    level = logging.WARNING if getattr(engine, "global_rank", 0) == first_rank else logging.INFO
     _logger.log(level, "Perseus is off; training continues: %s", error)
+
+
+_ENABLED = "true"  # what a block says; else "false", or why it says nothing
+
+# How long a rank that is enabled waits for the blocks of the others, as it does for them in other exchanges.
+_BLOCKS_SECONDS = 60.0
+
+
+def _check_enabled(of_ranks: Sequence[str]) -> None:
+    for rank, block in enumerate(of_ranks):
+        if block != _ENABLED:
+            raise UsageError(
+                f"perseus.enabled is {_ENABLED} on rank {of_ranks.index(_ENABLED)} and {block} on rank {rank}; use the "
+                'same "perseus" block on every rank'
+            )
+
+
+# The engines of this process, each with its number and a counter of calls.
+_calls: weakref.WeakKeyDictionary[Any, tuple[int, Iterator[int]]] = weakref.WeakKeyDictionary()
+_numbers = itertools.count()
+
+
+class _Blocks:
+    """The words of each rank's block, sent by the store of the process group: who sends waits for nobody.
+
+    A collective call would be one for ranks without the block too: they would train on, and be waited for in vain.
+
+    Args:
+        engine: The engine. Ranks create their engines in the same order.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._store: Any = None
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            with suppress(AttributeError, RuntimeError, ValueError):  # a private name of torch
+                self._store = torch.distributed.distributed_c10d._get_default_store()
+        if engine not in _calls:
+            _calls[engine] = next(_numbers), itertools.count()
+        number, calls = _calls[engine]
+        self._prefix = f"zeus_deepspeed/{number}/{next(calls)}"
+        self._own = ""
+
+    def send(self, block: str) -> None:
+        """Send what the block of this rank says. Never raises: the others wait for it in vain."""
+        self._own = block
+        if self._store is not None:
+            with suppress(RuntimeError):
+                self._store.set(f"{self._prefix}/{torch.distributed.get_rank()}", block)
+
+    def gather(self) -> list[str]:
+        """Return what those of all ranks say, by rank; that of this rank alone if there is no store.
+
+        Raises:
+            ZeusError: A rank has not sent it in time.
+        """
+        if self._store is None:
+            return [self._own]
+        return [self._wait_for(rank) for rank in range(torch.distributed.get_world_size())]
+
+    def _wait_for(self, rank: int) -> str:
+        key = f"{self._prefix}/{rank}"
+        try:
+            self._store.wait([key], timedelta(seconds=_BLOCKS_SECONDS))
+            return str(self._store.get(key), "utf-8")
+        except RuntimeError as error:
+            raise ZeusError(
+                f'rank {rank} has not read its "perseus" block within {_BLOCKS_SECONDS:.0f} s: use zeus_deepspeed '
+                "(`initialize`, `attach`, or the import of `zeus_deepspeed.auto`) on every rank"
+            ) from error
 
 
 def _attached(engine: Any, config: PerseusConfig, make_optimizer: Callable[..., Optimizer]) -> Perseus:

@@ -63,9 +63,9 @@ def test_the_usual_plan_is_kept_for_the_time_after_a_straggler(monkeypatch):
         slowed_by=lambda pipeline, step: 1.2 if pipeline == 1 and step in slow else 1.0,
     )
     run = Run(job, 90)
-    assert len(asked) == 2
-    assert asked[0] == [None, None]
-    assert asked[1][0] is not None
+    usual_plan, ahead, exact = asked
+    assert usual_plan == [None, None]
+    assert 0.97 < ahead[0] / exact[0] < 1.0
     usual = run.joules(range(40, 50))
     assert run.joules(range(71, 90)) == pytest.approx(usual, rel=0.001)
     first_normal, next_one = slow[-1] + 1, slow[-1] + 2

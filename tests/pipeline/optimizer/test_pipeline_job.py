@@ -61,7 +61,7 @@ class TestJobOf:
             ([introduce(0, 0), introduce(0, 1)], r"ranks 0 and 1 share A100 \(GPU-0\).*gpu_indices=\[local_rank\]"),
             (
                 [introduce(0, 0), introduce(1, 0, schedule=schedules.one_f_one_b(2, 4)), introduce(2, 1)],
-                "two ranks at .*rank=0.* report different work; pass each rank its own PipelineRank",
+                "two ranks at position 0 of pipeline 0 report different work; pass each rank its own PipelineRank",
             ),
             ([introduce(0, 0), introduce(1, 1, clocks_mhz=(1000,))], "no SM clock in common; use GPUs of one model"),
             ([introduce(0, 0), introduce(1, 1, order=schedules.one_f_one_b(2, 4).ranks[1])], "microbatch 3"),

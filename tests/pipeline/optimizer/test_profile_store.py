@@ -69,7 +69,7 @@ def test_two_jobs_that_share_a_file_keep_a_profile_each(tmp_path, caplog):
     other = a_job([(0,), (1,)], identity={"layers": [1, 3]})
     save_profile(path, PROFILE)
     assert kept_profile(other, {}, path) is None
-    assert "is that of another job: the identity of rank 0 was {'layers': [1, 2]}, and is now" in caplog.text
+    assert "is that of another job: the identity of rank 0 differs: layers was 1, 2, and is now 1, 3" in caplog.text
     save_profile(path, JobProfile(other, PROFILE.ranks))
     assert kept_profile(other, {}, path) == JobProfile(other, PROFILE.ranks)
     assert kept_profile(JOB, {}, path) == PROFILE
@@ -107,10 +107,14 @@ class TestFingerprints:
         ("name", "value", "message"),
         [
             ("gpu", "H100", "the gpu of rank 1 was H100, and is now A100"),
-            ("position", [0, 1], "the position of rank 1 was [0, 1], and is now [1, 0]"),
-            ("work", [], "the work of rank 1 was [], and is now ['backward of stage 1', 'forward of stage 1']"),
-            ("identity", {"layers": 3}, "the identity of rank 1 was {'layers': 3}, and is now {'layers': "),
-            ("new", 1, "the new of rank 1 was 1, and is now None"),
+            ("position", [0, 1], "the position of rank 1 was 0, 1, and is now 1, 0"),
+            ("work", [], "the work of rank 1 was nothing, and is now backward of stage 1, forward of stage 1"),
+            (
+                "identity",
+                {"layers": 3, "dtype": "bf16"},
+                "the identity of rank 1 differs: layers was 3, and is now 1, 2; dtype was ",
+            ),
+            ("new", 1, "the new of rank 1 was 1, and is now not known"),
         ],
     )
     def test_the_difference_is_named(self, name, value, message, caplog):

@@ -57,6 +57,12 @@ def test_time_is_granted_after_three_slow_iterations_and_withdrawn_at_once(is_sl
         assert allowed == [1.5 if len(in_a_row) == 3 and all(in_a_row) else 1.0, 1.0]
 
 
+def test_time_is_expected_after_two_slow_iterations_so_that_plans_are_ready():
+    watch = StragglerWatch()
+    expected = [(watch.allow([at(1.0), at(slow)]), watch.expected_seconds)[1] for slow in (1.0, 1.5, 1.4, 1.0)]
+    assert expected == [[1.0, 1.0], [1.0, 1.0], [1.4, 1.0], [1.0, 1.0]]
+
+
 def test_the_shortest_wait_of_the_last_iterations_is_granted():
     watch = StragglerWatch()
     for slow in (1.6, 1.4, 1.5):

@@ -79,39 +79,35 @@ class MeasuringBaseline(Stage):
 
     def conclude(self, baseline: Iteration) -> Conclusion:
         """Decide how to come by a plan."""
-        if any(self._job.permission_problems):
-            return Forbidden(self._job, baseline)
+        if any(problems := self._job.permission_problems):
+            return Forbidden(self._job, baseline, reason=self._context.exchange.complaint(problems))
         if (path := self._context.settings.plan_path) is not None:
             return Planned(self._job, baseline, self._read_plan(path, baseline), None)
-        if self._profile is not None and self.fits(self._profile, baseline):
+        misfit = "" if self._profile is None else self.misfit(self._profile, baseline)
+        if self._profile is not None and not misfit:
             return Profiled(self._profile, baseline)
-        return Unprofiled(self._job, baseline)
+        return Unprofiled(self._job, baseline, reason=misfit)
 
-    def fits(self, profile: JobProfile, baseline: Iteration) -> bool:
-        """Return whether iterations at the original clocks take as long, and as much energy, as by the profile."""
+    def misfit(self, profile: JobProfile, baseline: Iteration) -> str:
+        """Return how iterations at the original clocks differ from the profile, and log it; empty if they do not."""
+        reason = self._misfit(profile, baseline)
+        if reason:
+            reason = f"the profile no longer fits and is measured again: an iteration takes {reason} by the profile"
+            self._context.warn(reason)
+        return reason
+
+    def _misfit(self, profile: JobProfile, baseline: Iteration) -> str:
         for pipeline, seconds in enumerate(baseline.work_seconds):
             expected_seconds = profile.work_seconds(pipeline)
             if not _MIN_WORK_FACTOR * expected_seconds <= seconds <= _MAX_WORK_FACTOR * expected_seconds:
-                _logger.warning(
-                    "the profile no longer fits and is measured again: an iteration takes %.4g s at the original "
-                    "clocks, and %.4g s by the profile",
-                    seconds,
-                    expected_seconds,
-                )
-                return False
+                return f"{seconds:.4g} s at the original clocks, and {expected_seconds:.4g} s"
         expected_joules = profile.joules(baseline.step_seconds)
         if baseline.energy_joules is None:
-            return True
+            return ""
         off_joules = abs(baseline.energy_joules - expected_joules)
         if off_joules > max(_MAX_ENERGY_ERROR_FRACTION * expected_joules, baseline.uncertainty_joules):
-            _logger.warning(
-                "the profile no longer fits and is measured again: an iteration takes %.4g J at the original clocks, "
-                "and %.4g J by the profile",
-                baseline.energy_joules,
-                expected_joules,
-            )
-            return False
-        return True
+            return f"{baseline.energy_joules:.4g} J at the original clocks, and {expected_joules:.4g} J"
+        return ""
 
     def _read_plan(self, path: str, baseline: Iteration) -> list[Deployment]:
         """Return the plan of the user's file for all pipelines, as rank 0 reads it."""
@@ -143,9 +139,9 @@ class JudgingSaving(MeasuringBaseline):
         """Keep the plan, measure the job again if its profile no longer fits, or withdraw the plan."""
         planned, savings = self._doubted.planned, self._doubted.savings
         if not savings.is_doubtful(baseline):
-            return replace(planned, baseline=baseline)
-        if planned.profile is not None and not self.fits(planned.profile, baseline):
-            return Unprofiled(planned.job, baseline)
+            return planned.compared_with(baseline)
+        if planned.profile is not None and (misfit := self.misfit(planned.profile, baseline)):
+            return Unprofiled(planned.job, baseline, reason=misfit)
         return no_plan(
             self._context, baseline, f"the plan is withdrawn, as it does not save: {savings.saving(baseline)}"
         )
@@ -168,10 +164,8 @@ class Judging(MeasuringBaseline):
     def conclude(self, baseline: Iteration) -> Conclusion:
         """Keep the plan, make another one, or give up."""
         planned, verdict = self._delayed.planned, self._delays.judge(baseline.step_seconds)
-        if verdict is Verdict.TRANSIENT:
-            if planned.profile is None or self._delayed.is_usual:
-                return replace(planned, baseline=baseline)
-            return Profiled(planned.profile, baseline)
+        if verdict is Verdict.TRANSIENT and (planned.profile is None or self._delayed.is_usual):
+            return planned.compared_with(baseline)
         if verdict is Verdict.EVERY_PLAN:
             settings = self._context.settings
             _logger.warning(
@@ -181,5 +175,10 @@ class Judging(MeasuringBaseline):
                 settings.slowdown_factor * baseline.step_seconds,
                 self._delays.delayed_seconds,
             )
-            return GivenUp(baseline, "none was fast enough")
-        return super().conclude(baseline)
+            return GivenUp(baseline, reason="none was fast enough")
+        reason = f"{self._delayed.reason}: {verdict.value}"
+        self._context.warn(f"planning anew: {reason}")
+        if verdict is Verdict.TRANSIENT and planned.profile is not None:
+            return Profiled(planned.profile, baseline, reason=reason)
+        conclusion = super().conclude(baseline)
+        return replace(conclusion, reason=conclusion.reason or reason)

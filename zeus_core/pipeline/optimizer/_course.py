@@ -9,7 +9,7 @@ from zeus_core.events import Event
 from zeus_core.pipeline.optimizer._baseline import Judging, JudgingSaving, MeasuringBaseline
 from zeus_core.pipeline.optimizer._planning import Planning
 from zeus_core.pipeline.optimizer._profiling import Profiling
-from zeus_core.pipeline.optimizer._replaying import Replaying
+from zeus_core.pipeline.optimizer._replaying import Comparison, Replaying
 from zeus_core.pipeline.optimizer._stage import RankContext, Resting, Stage
 from zeus_core.pipeline.optimizer._warming_up import WarmingUp
 from zeus_core.pipeline.optimizer._watches import AnnouncementBoard, DelayWatch
@@ -54,7 +54,13 @@ class Course:
     observations: Sequence[RankProfile]
     """Each rank's measurements at the original clocks, if clocks may not be set; empty until then."""
     reason: str
-    """The reason why no plan is followed any more; empty without one."""
+    """The reason why there is no plan, why it is judged, or why another one is made; empty without one."""
+    comparison: Comparison | None
+    """The latest measurement with the latest plan; None before the first."""
+    earlier: Comparison | None
+    """The latest measurement with a plan before that; None without one."""
+    has_replayed: bool
+    """Whether an iteration has run with the latest plan."""
     profiling_steps: int
     """How many iterations were profiled in."""
     profiling_seconds: float
@@ -84,6 +90,9 @@ class Course:
             self.profiling_steps += 1
             self.profiling_seconds += seconds
         conclusion = None if step is None else self.stage.end_step(step)
+        if isinstance(self.stage, Replaying):
+            self.has_replayed = True
+            self.comparison = self.stage.comparison or self.comparison
         if conclusion is not None:
             self.follow(conclusion)
 
@@ -91,9 +100,13 @@ class Course:
         """Advance by what happened."""
         if isinstance(happening, Unprofiled | Profiled | Planned | GivenUp):
             self.baseline = happening.baseline
-            self.reason = happening.reason if isinstance(happening, GivenUp) else ""
+        if isinstance(happening, Conclusion) and (happening.reason or isinstance(happening, Planned)):
+            self.reason = happening.reason
         phase = advance(self.stage.phase, happening)
         if phase is not self.stage.phase:
+            if phase is Phase.REPLAYING and self.stage.phase is not Phase.JUDGING:  # with another plan
+                self.earlier, self.comparison = self.comparison or self.earlier, None
+                self.has_replayed = False
             left, self.stage = self.stage, Resting(phase)  # in force if the next stage fails to begin
             left.leave()
             self.stage = self._enter(phase, happening)
@@ -142,5 +155,7 @@ class Course:
         self._delays = DelayWatch(self.context.settings.slowdown_factor, self.context.settings.tolerance_fraction)
         self.baseline = self.profile = None
         self.reason = ""
+        self.comparison = self.earlier = None
+        self.has_replayed = False
         self.observations = ()
         self.profiling_steps, self.profiling_seconds = 0, 0.0

@@ -28,6 +28,10 @@ class Prediction:
     step_seconds: float
     energy_joules: float
 
+    def moved_by(self, seconds: float, joules: float) -> Prediction:
+        """Return the prediction from a baseline that is longer by some time, and takes more energy."""
+        return Prediction(self.step_seconds + seconds, self.energy_joules + joules)
+
 
 @dataclass(frozen=True)
 class Deployment:
@@ -38,8 +42,8 @@ class Deployment:
         work_seconds: How long the work of an iteration takes, up to its last computation.
         prediction: Cost of a whole iteration.
         is_waiting: Whether the pipeline waits for something slower regardless, and uses that time.
-        excess_seconds: How much longer the instructions take by the profile than all work was measured to take; above 0
-            the prediction is too slow by as much.
+        excess_seconds: How much longer the instructions take by the profile than all work was measured to take, which
+            the prediction is from; 0 if they do not.
         saving: The predicted saving, with the error of the profile; None for a plan that was made beforehand.
         waits: For each rank its waits before each computation and after the last, as far as they have a clock of their
             own; empty without any.

@@ -136,7 +136,7 @@ class PipelineFrequencyOptimizer:
     def measured(self) -> Iteration | None:
         """The iteration of the latest comparison (every `check_steps`); None before, or if not replaying."""
         stage = self._course.stage
-        return stage.measured if isinstance(stage, Replaying) else None
+        return stage.comparison.after if isinstance(stage, Replaying) and stage.comparison else None
 
     @property
     def observations(self) -> Sequence[RankProfile]:
@@ -207,15 +207,18 @@ class PipelineFrequencyOptimizer:
         """
         if not self._is_result_due:
             return self._last_result
-        course = self._course
+        course, stage = self._course, self._course.stage
+        is_in_force = isinstance(stage, Replaying) and not stage.is_at_original_clocks
         result = PlanResult(
             self.phase,
             self.baseline,
             self.predicted,
-            self.measured,
+            course.comparison,
             course.profiling_steps,
             course.profiling_seconds,
-            course.reason,
+            "" if is_in_force else course.reason,
+            course.has_replayed,
+            course.earlier,
         )
         return {"measured on": course.context.gpu.name, **result.rows()}
 
@@ -325,13 +328,13 @@ class PipelineFrequencyOptimizer:
 
     def _end_for_good(self, error: Exception) -> None:
         self._exchange.fail(error)
-        self._course.follow(Fault())
+        self._course.follow(Fault(reason=str(error) or repr(error)))
 
     def _fail(self, error: Exception) -> None:
         """Give up: at once in a job of one process, else at the next exchange, where all ranks do."""
         self._exchange.fail(error)
         if self._exchange.size == 1:
-            self._course.follow(Fault())
+            self._course.follow(Fault(reason=str(error) or repr(error)))
 
 
 def _made_background(make_background: Callable[[], Background]) -> Background:

@@ -7,15 +7,10 @@ from dataclasses import dataclass
 
 from zeus_core.adapters.result import duration_text
 from zeus_core.pipeline.optimizer._deployment import Prediction
+from zeus_core.pipeline.optimizer._replaying import Comparison
 from zeus_core.pipeline.optimizer.frequency_phases import Phase
 from zeus_core.pipeline.profile.iterations import Iteration, Saving
 from zeus_core.search.comparison import percentage, quotient_uncertainty
-
-_NO_PLAN = {
-    Phase.OBSERVED: "none, as setting clocks is not permitted here; measured at the original clocks",
-    Phase.OBSERVING: "none, as setting clocks is not permitted here",
-    Phase.OFF: "none, for a reason that was logged; training went on at the original clocks",
-}
 
 
 @dataclass(frozen=True)
@@ -24,35 +19,51 @@ class PlanResult:
 
     Attributes:
         phase: The last phase.
-        baseline: An iteration at the original clocks; None if it is not known.
+        baseline: The latest iteration at the original clocks, which the prediction is from; None if it is not known.
         predicted: An iteration with the plan, as predicted; None without a plan.
-        measured: The same as measured; None before the first comparison.
+        comparison: Iterations at the original clocks and with the latest plan, as measured; None before they were.
         profiling_steps: Iterations that were profiled.
         profiling_seconds: How long they took.
-        reason: Why there is no plan, if one was made; empty otherwise.
+        reason: Why there is no plan, why it is judged, or why another one is made; empty without one.
+        has_replayed: Whether an iteration has run with the latest plan.
+        earlier: As `comparison`, for the latest plan before that one; None without one.
     """
 
     phase: Phase
     baseline: Iteration | None
     predicted: Prediction | None
-    measured: Iteration | None
+    comparison: Comparison | None
     profiling_steps: int
     profiling_seconds: float
     reason: str = ""
+    has_replayed: bool = True
+    earlier: Comparison | None = None
 
     def rows(self) -> dict[str, str]:
         """Return the result as labelled lines."""
-        if self.baseline is None or self.predicted is None:
-            ended = f"none yet: training ended in the phase {self.phase.value!r}"
-            no_plan = f"none: {self.reason}" if self.reason else _NO_PLAN.get(self.phase, ended)
-            return {"clock plan": no_plan, **self._cost_rows(self.baseline)}
-        before, after = self.baseline, self.measured
-        rows = {"clock plan": "in force for each instruction", "before": _of(before)}
-        if after is None:
+        rows = {"clock plan": self._plan()}
+        if self.comparison is not None:
+            before, after = self.comparison
+            rows |= {"before": _of(before), "after": _of(after), **_change_rows(before, after)}
+        elif self.baseline is not None and self.predicted is not None:
+            rows["before"] = _of(self.baseline)
             rows["predicted"] = _described(self.predicted.step_seconds, self.predicted.energy_joules)
-        else:
-            rows |= {"after": _of(after), **_change_rows(before, after)}
-        return {**rows, **self._cost_rows(before)}
+        if self.comparison is None and self.earlier is not None:
+            change = _change_rows(*self.earlier)
+            rows["earlier plan"] = f"saving {change.get('saving', 'unknown')}, slowdown {change['slowdown']}"
+        return {**rows, **self._cost_rows(self.baseline)}
+
+    def _plan(self) -> str:
+        """Return whether a plan is in force, or why not."""
+        if self.phase is Phase.REPLAYING and not self.reason:
+            return "in force for each instruction" if self.has_replayed else "made, but no iteration has run with it"
+        if self.phase is Phase.JUDGING:
+            return f"none at the end, as it was judged again: {self.reason}"
+        ended = f"none yet: training ended in the phase {self.phase.value!r}"
+        if not self.reason:
+            return _NO_PLAN.get(self.phase, ended)
+        is_final = self.phase is Phase.REPLAYING or self.phase in _NO_PLAN
+        return f"none: {self.reason}" if is_final else f"{ended}, after this: {self.reason}"
 
     def _cost_rows(self, baseline: Iteration | None) -> dict[str, str]:
         if baseline is None or self.profiling_steps == 0:
@@ -60,6 +71,14 @@ class PlanResult:
         seconds = max(self.profiling_seconds - self.profiling_steps * baseline.step_seconds, 0.0)
         longer = f"{duration_text(seconds)} longer than at the original clocks"
         return {"profiling": f"{self.profiling_steps} iterations, {longer}"}
+
+
+# Where there is no reason.
+_NO_PLAN = {
+    Phase.OBSERVED: "none, as setting clocks is not permitted here; measured at the original clocks",
+    Phase.OBSERVING: "none, as setting clocks is not permitted here",
+    Phase.OFF: "none, for a reason that was logged; training went on at the original clocks",
+}
 
 
 def _change_rows(before: Iteration, after: Iteration) -> dict[str, str]:

@@ -80,7 +80,7 @@ class PipelinePlanner:
         plan = self.plan(limit_seconds if until_seconds is None else until_seconds, is_waiting)
         return Deployment(
             plan.clocks_mhz,
-            plan.time_seconds + self.overhead_seconds,
+            plan.time_seconds + self.residual_seconds,
             self.prediction(plan, until_seconds or 0.0),
             is_waiting,
             excess_seconds=max(-self.residual_seconds, 0.0),
@@ -167,14 +167,14 @@ class PipelinePlanner:
         return Saving(saved_joules, error_joules)
 
     def prediction(self, plan: Plan, until_seconds: float = 0.0) -> Prediction:
-        """Predict the time and energy of a whole iteration.
+        """Predict the time and energy of a whole iteration, as that at the original clocks was measured.
 
         Args:
             plan: The plan.
             until_seconds: The pipeline waits until then if its work is done earlier.
         """
-        seconds = max(until_seconds - self.overhead_seconds, plan.time_seconds)
-        rest_seconds = self.overhead_seconds + self.tail_seconds
+        seconds = max(until_seconds - self.residual_seconds, plan.time_seconds)
+        rest_seconds = self.residual_seconds + self.tail_seconds
         problem, power = self.frontier.problem, WaitingPower.from_profile(self.profile)
         above = sum(power.watts(order[0].stage, None) for order in self.schedule.ranks)  # at the original clocks
         rest_joules = (problem.blocking_power_watts + above) * rest_seconds + self.tail_joules
@@ -203,21 +203,20 @@ class PlanningTask:
         self._slowdown_factor = time_budget_factor * context.settings.slowdown_factor
         self._result: tuple[Deployment, ...] = ()
         self._error: Exception | None = None
-        self.is_wanted = False
-        """Whether plans have been requested that the ranks have not received yet."""
+        self._requests = 0
 
     def begin(self, until_seconds: Sequence[float | None]) -> None:
-        """Start planning.
+        """Start planning. Plans that were requested before, and are not made yet, are not needed any more.
 
         Args:
             until_seconds: How long the work of each pipeline may take because it waits for another one regardless;
                 None for a pipeline that does not wait.
         """
-        self.is_wanted = True
         self._result, self._error = (), None
+        self._requests += 1
         if self._context.is_first:
-            soon = self._context.planning_background.soon
-            self._context.exchange.attempt(lambda: soon(lambda: self._plan(until_seconds)))
+            soon, number = self._context.planning_background.soon, self._requests
+            self._context.exchange.attempt(lambda: soon(lambda: self._plan(until_seconds, number)))
 
     def result(self) -> tuple[Deployment, ...]:
         """Return the plan of each pipeline, on rank 0; empty until they are made.
@@ -229,14 +228,18 @@ class PlanningTask:
             raise self._error
         return self._result
 
-    def _plan(self, until_seconds: Sequence[float | None]) -> None:
-        """Runs in the background."""
+    def _plan(self, until_seconds: Sequence[float | None], number: int) -> None:
+        """Runs in the background, once for each request."""
+        if number < self._requests:
+            return
         try:
             allowed = self._baseline.allowed_work_seconds(self._slowdown_factor)
             asked = [
                 (self._planner(pipeline), allowed[pipeline], until) for pipeline, until in enumerate(until_seconds)
             ]
-            self._result = self._context.planning_background.run_in_child(plan_all, asked)
+            result = self._context.planning_background.run_in_child(plan_all, asked)
+            if number == self._requests:
+                self._result = result
         except Exception as error:
             self._error = error
 
@@ -297,7 +300,7 @@ class Planning(Stage):
             if self._context.is_first and deployment.excess_seconds > _MAX_EXCESS_FRACTION * work_seconds:
                 _logger.warning(
                     "the instructions of pipeline %d take %.4g s by the profile, and all work of an iteration took "
-                    "%.4g s: the predicted times are too long by the difference",
+                    "%.4g s, which is what times are predicted from",
                     pipeline,
                     work_seconds + deployment.excess_seconds,
                     work_seconds,
@@ -308,9 +311,10 @@ class Planning(Stage):
         job, settings = profile.job, self._context.settings
         reason = f"the predicted saving is within its error: {saving}"
         if job.pipelines > 1 and settings.follow_stragglers:  # one that waits for another can save all the same
-            _logger.info("the clocks stay as they are until a pipeline waits for another one: %s", reason)
+            reason = f"the clocks stay as they are until a pipeline waits for another one: {reason}"
+            _logger.info(reason)
             usual = [Deployment.at_original_clocks(job, baseline, pipeline) for pipeline in range(job.pipelines)]
-            return Planned(job, baseline, usual, profile)
+            return Planned(job, baseline, usual, profile, reason=reason)
         return no_plan(self._context, baseline, reason)
 
 
@@ -318,4 +322,4 @@ def no_plan(context: RankContext, baseline: Iteration, reason: str) -> GivenUp:
     """Say why no plan is followed any more."""
     if context.is_first:
         _logger.warning("no plan is deployed; training continues at the original clocks: %s", reason)
-    return GivenUp(baseline, reason)
+    return GivenUp(baseline, reason=reason)

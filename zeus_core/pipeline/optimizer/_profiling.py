@@ -13,7 +13,7 @@ from zeus_core.pipeline.profile.iterations import Iteration
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 from zeus_core.pipeline.profile.profile_store import save_profile
-from zeus_core.pipeline.profile.profiler import MIN_COUNTER_UPDATES, Profiler
+from zeus_core.pipeline.profile.profiler import MIN_COUNTER_UPDATES, SETTLING_SECONDS, Profiler
 from zeus_core.pipeline.profile.rank_profile import RankProfile
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import DeviceEvent
@@ -32,6 +32,14 @@ _logger = logging.getLogger(__name__)
 # error of one; an energy still less precise is used with its error.
 _MAX_TRIES = 4
 
+# Iterations for all clocks, beyond which none is measured again for the sake of precision. Up to 144 of 0.6 s, as four
+# tries of each clock took, saved no more: SCATTER (benchmarks/pipeline_profiling.py, 2026-11-26).
+_MAX_STEPS = 60
+
+# Forward passes take about a third of an iteration: those that begin in the time in which a clock settles are so many
+# times as many as if they were spread over it.
+_FORWARD_RATE = 3
+
 
 @dataclass(frozen=True)
 class _TrialReport:
@@ -40,12 +48,14 @@ class _TrialReport:
     Attributes:
         profile: All its measurements so far.
         is_enough: Whether those at the clock of the trial are enough.
+        is_precise: Whether their energies are known well enough to plan with.
         cost_seconds: How much longer the iterations profiled so far took than at the original clocks.
         fault: The latest error of its GPU when its energy was read; None without one.
     """
 
     profile: RankProfile
     is_enough: bool
+    is_precise: bool
     cost_seconds: float
     fault: str | None
 
@@ -77,6 +87,7 @@ class Profiling(Stage):
         self._measured_clocks_mhz: list[int] = []
         self._clock_mhz: int | None = None
         self._runs: list[list[RecordedStep]] = [[]]  # steps at the clock, a new list after each pause
+        self._steps = 0
         self._tries = 0
         self._is_paused = False
         self._cost_seconds = 0.0
@@ -99,7 +110,10 @@ class Profiling(Stage):
             return None
         reports = self._context.gather(_TrialReport, self._report, self.phase)
         self._tries += 1
-        if self._tries < _MAX_TRIES and not all(report.is_enough for report in reports):
+        self._steps += self._trial_steps
+        is_enough = all(report.is_enough for report in reports)
+        is_precise = all(report.is_precise for report in reports)
+        if self._tries < _MAX_TRIES and not (is_enough and (is_precise or not self._has_time_to_repeat)):
             self._runs = [[]]
             return None
         profile = JobProfile(self._job, tuple(report.profile for report in reports))
@@ -127,9 +141,17 @@ class Profiling(Stage):
     def _steps_of_a_trial(self) -> int:
         """Enough for `profile_instructions`, and for the energy counters. The same on all ranks."""
         microbatches = min(schedule.microbatches for schedule in self._job.schedules)
-        steps = math.ceil(self._context.settings.profile_instructions / microbatches)
+        seconds = self._baseline.step_seconds
+        unsettled = max(_FORWARD_RATE * microbatches * SETTLING_SECONDS / seconds, 1.0)
+        steps = math.ceil((self._context.settings.profile_instructions - 1 + unsettled) / microbatches)
         counter_seconds = MIN_COUNTER_UPDATES * self._job.counter_update_period_seconds
-        return max(steps, math.ceil(counter_seconds / self._baseline.step_seconds))
+        return max(steps, math.ceil(counter_seconds / seconds))
+
+    @property
+    def _has_time_to_repeat(self) -> bool:
+        """Whether a clock may be measured again: steps are left for all that may follow, and a trial to spare."""
+        clocks = 1 if self._clock_mhz is None else self._search.max_clocks - len(self._measured_clocks_mhz)
+        return self._steps + (clocks + 1) * self._trial_steps <= _MAX_STEPS
 
     def _begin_trial(self, clock_mhz: int | None) -> None:
         self._clock_mhz = clock_mhz
@@ -175,7 +197,7 @@ class Profiling(Stage):
         # The first instruction at a clock does not count.
         instructions = max(context.settings.profile_instructions - 1, 1)
         profile = profiler.profile()
-        is_enough = profiler.is_enough(work, clock_mhz, instructions) and profile.is_precise(clock_mhz)
-        return _TrialReport(
-            profile, is_enough, self._cost_seconds, None if profiler.fault is None else str(profiler.fault)
-        )
+        is_known = all(row.energy_joules is not None for row in profile.rows_at(clock_mhz))
+        is_enough = is_known and profiler.is_enough(work, clock_mhz, instructions)
+        fault = None if profiler.fault is None else str(profiler.fault)
+        return _TrialReport(profile, is_enough, profile.is_precise(clock_mhz), self._cost_seconds, fault)

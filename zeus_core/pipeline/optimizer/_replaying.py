@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import cast
+from typing import NamedTuple, cast
 
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction
 from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction, total_saving
@@ -38,12 +37,14 @@ _RECENT_STEPS = 4
 # a longer time leaves the energy of a wait unused for longer.
 _MIN_EXCHANGE_SECONDS = 0.5
 
+# By how much less than expected pipelines may take by plans that are made ahead: times scatter by less. Those for all
+# of the time are made next.
+_AHEAD_FRACTION = 0.02
+
 # Iterations between two exchanges in which other work, such as longer sequences, is noticed within five: it shows after
 # three. An exchange takes milliseconds: 1 or 2 % of that time.
 _NOTICING_STEPS = 3
 _MIN_NOTICING_SECONDS = 0.2
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,18 @@ class _ReplayReport:
     work_seconds: float | None
     window: WindowReport | None
     deployments: tuple[Deployment, ...]
+
+
+class Comparison(NamedTuple):
+    """Iterations as measured.
+
+    Attributes:
+        before: At the original clocks.
+        after: With the plan.
+    """
+
+    before: Iteration
+    after: Iteration
 
 
 class Replaying(Stage):
@@ -101,8 +114,14 @@ class Replaying(Stage):
         self._recent: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
         self._unfinished: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
         self._board = board
-        self.measured: Iteration | None = None
-        """The iteration of the latest comparison; None before it."""
+        self.comparison: Comparison | None = None
+        """The latest comparison; None before it."""
+        # Plans for another time: how long the pipelines may take by them, they themselves once the ranks have received
+        # them, and whether they are to be followed then; before, the ranks only expect to need them.
+        self._followed: object = None
+        self._requested: list[float] = []
+        self._made: Sequence[Deployment] = ()
+        self._is_awaited = self._is_ahead = False
         self._savings = SavingWatch(total_saving(planned.deployments))
         self._deploy(planned.deployments)
 
@@ -164,9 +183,14 @@ class Replaying(Stage):
 
     def _deploy(self, deployments: Sequence[Deployment]) -> None:
         self._deployments = deployments
+        self._requested, self._made, self._is_awaited = [], (), False
         own = self._context.pipeline_rank
         waits = self._deployments[own.pipeline].waits
-        self._follower.follow(self.clocks_mhz, waits[own.rank] if waits else ())
+        followed = self.clocks_mhz, waits[own.rank] if waits else ()
+        is_usual = deployments is self._planned.deployments
+        if followed != self._followed or is_usual:  # a straggler, whose clocks stay, goes on with its own durations
+            self._followed = followed
+            self._follower.follow(*followed)
         self._recent.clear()
         self._unfinished.clear()
         self._work = WorkWatch()
@@ -186,35 +210,33 @@ class Replaying(Stage):
             announcement=self._board.latest,
             work_seconds=next(done, None),
             window=self._window.report() if is_over else None,
-            deployments=self._task.result() if self._task is not None and self._task.is_wanted else (),
+            deployments=self._task.result() if self._task is not None and self._requested and not self._made else (),
         )
 
     def _conclude(self, reports: Sequence[_ReplayReport]) -> Conclusion | None:
         agreed = max(report.announcement for report in reports)
         self._board.learn(agreed)
         if any(report.is_changed for report in reports):
-            _logger.info("the steps no longer match the plan (for example, more microbatches); planning again")
+            reason = "the steps no longer match the plan, such as by their number of microbatches or other shapes"
+            self._context.warn(f"planning anew: {reason}")
             self._context.set_clock(None)
-            return Changed(self._planned.profile)
-        if reports[0].deployments and self._task is not None:
-            self._task.is_wanted = False
-            self._deploy(reports[0].deployments)
-            return None
+            return Changed(self._planned.profile, reason=reason)
+        self._made = self._made or reports[0].deployments
         if is_other_work([report.change_factor for report in reports]):
             factor = median(report.change_factor for report in reports)
-            _logger.info("the work of an iteration takes %.2f times as long as before", factor)
             self._delays.note_delay(factor * self.prediction.step_seconds)
-            return self._delayed()
+            return self._delayed(f"the work of an iteration takes {factor:.2f} times as long as before")
         windows = [report.window for report in reports if report.window is not None]
         measured = Iteration.from_reports(self._planned.job, windows) if len(windows) == len(reports) else None
         if measured is not None:  # or the window grows until every device has finished a step of it
-            self.measured = measured
             self._window = StepWindow(self._context.monitor)
             waiting = [plan.prediction.step_seconds for plan in self._deployments if plan.is_waiting]
             if self._delays.is_too_slow(measured.step_seconds, self._planned.baseline.step_seconds, waiting):
-                return self._delayed()
+                return self._delayed(f"an iteration took {measured.step_seconds:.4g} s, longer than is allowed")
+            self.comparison = Comparison(self._planned.baseline, measured)  # of iterations that nothing has delayed
             if self._is_saving_doubtful(measured):
-                return Doubted(self._planned, self._savings)
+                reason = f"it seems not to save: {self._savings.saving(self._planned.baseline)}"
+                return Doubted(self._planned, self._savings, reason=reason)
         works = [report.work_seconds for report in reports if report.work_seconds is not None]
         if len(works) == len(reports):
             self._follow_stragglers(works, agreed)
@@ -226,27 +248,28 @@ class Replaying(Stage):
         planned = self._planned.job.ranks[self._context.exchange.rank].identity
         return any(planned.get(name, value) != value for name, value in self._context.work.items())
 
-    def _delayed(self) -> Delayed:
+    def _delayed(self, reason: str) -> Delayed:
         is_waiting = any(plan.is_waiting for plan in self._deployments)
-        is_usual = not is_waiting and not (self._task is not None and self._task.is_wanted)
-        return Delayed(replace(self._planned, deployments=self._deployments), is_usual)
+        is_usual = not is_waiting and not self._is_awaited
+        return Delayed(replace(self._planned, deployments=self._deployments), is_usual, reason=reason)
 
     def _is_saving_doubtful(self, measured: Iteration) -> bool:
         """Return whether the usual plans may save no energy."""
-        is_usual = self._deployments == self._planned.deployments and not (self._task and self._task.is_wanted)
-        if not is_usual or self._is_at_original_clocks:
+        is_usual = self._deployments == self._planned.deployments and not self._is_awaited
+        if not is_usual or self.is_at_original_clocks:
             return False
         self._savings.add(measured)
         return self._savings.is_doubtful(self._planned.baseline)
 
     @property
-    def _is_at_original_clocks(self) -> bool:
+    def is_at_original_clocks(self) -> bool:
+        """Whether the plans change no clock."""
         values = (rank for plan in self._deployments for rank in (*plan.clocks_mhz, *plan.waits))
         return all(value is None for rank in values for value in rank)
 
     def _follow_stragglers(self, work_seconds: Sequence[float], announcement: Announcement) -> None:
-        """Ask for other plans if pipelines may take another time from now on."""
-        if self._stragglers is None or self._task is None or self._task.is_wanted:
+        """Follow other plans if pipelines may take another time from now on; request them once that is expected."""
+        if self._stragglers is None:
             return
         job, baseline = self._planned.job, self._planned.baseline
         measured = [max(job.of_pipeline(work_seconds, pipeline)) for pipeline in range(job.pipelines)]
@@ -256,11 +279,41 @@ class Replaying(Stage):
         if announcement.time_seconds is not None:  # of a whole iteration
             announced_seconds = announcement.time_seconds - (baseline.step_seconds - max(baseline.work_seconds))
         allowed = self._stragglers.allow(times, announced_seconds)
-        pairs = zip(allowed, self._allowed_seconds, strict=True)
-        if any(abs(new - old) > MIN_WAIT_FRACTION * old for new, old in pairs):
+        if allowed == self._usual_seconds != self._allowed_seconds:
             self._allowed_seconds = allowed
-            if allowed == self._usual_seconds:
-                self._deploy(self._planned.deployments)  # kept: they need not be made again
-                return
-            granted = zip(allowed, self._usual_seconds, strict=True)
-            self._task.begin([new if new > usual else None for new, usual in granted])
+            self._deploy(self._planned.deployments)  # kept: they need not be made again
+        elif self._is_awaited or _is_other(allowed, self._allowed_seconds):
+            self._allowed_seconds, self._is_awaited = allowed, True
+            if not self._is_requested(allowed):
+                self._request(allowed)
+            if self._made:
+                is_ahead = self._is_ahead
+                self._deploy(self._made)
+                if is_ahead:  # for a little less
+                    self._request(allowed)
+                    self._is_awaited = True
+        elif _is_other(expected := self._stragglers.expected_seconds, self._allowed_seconds):
+            ahead = [(1 - _AHEAD_FRACTION) * seconds for seconds in expected]
+            if not self._is_requested(ahead):
+                self._request([max(seconds) for seconds in zip(ahead, self._usual_seconds, strict=True)])
+                self._is_ahead = True
+        else:
+            self._requested, self._made = [], ()
+
+    def _is_requested(self, allowed_seconds: Sequence[float]) -> bool:
+        """Return whether the plans that were requested are good ones for another time too: they take no longer."""
+        longest = zip(self._requested, allowed_seconds, strict=bool(self._requested))
+        return bool(self._requested) and all(one <= (1 + MIN_WAIT_FRACTION) * other for one, other in longest)
+
+    def _request(self, allowed_seconds: list[float]) -> None:
+        """Have plans made."""
+        assert self._task is not None  # with which stragglers are watched
+        self._requested, self._made, self._is_ahead = allowed_seconds, (), False
+        granted = zip(allowed_seconds, self._usual_seconds, strict=True)
+        self._task.begin([new if new > usual else None for new, usual in granted])
+
+
+def _is_other(allowed_seconds: Sequence[float], earlier_seconds: Sequence[float]) -> bool:
+    """Return whether some pipeline may take another time than before, by more than is worth a plan."""
+    pairs = zip(allowed_seconds, earlier_seconds, strict=True)
+    return any(abs(new - old) > MIN_WAIT_FRACTION * old for new, old in pairs)

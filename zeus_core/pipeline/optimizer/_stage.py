@@ -5,6 +5,7 @@ Each stage that has any effects lies in a module that is named after its phase.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from zeus_core.ports import Background, DeviceEvent
 from zeus_core.ports.exchange import Exchange
 
 _Value = TypeVar("_Value")
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,11 @@ class RankContext:
     def decide(self, kind: type[_Value], decide: Callable[[], _Value], phase: Phase) -> _Value:
         """Return the record of rank 0; see `Exchange.decide`."""
         return decode(kind, self.exchange.decide(lambda: encode(decide()), phase))
+
+    def warn(self, text: str) -> None:
+        """Log what all ranks know, on the first of them."""
+        if self.is_first:
+            _logger.warning("%s", text)
 
     def set_clock(self, clock_mhz: int | None) -> float | None:
         """Set the clock at once, or the original one for None.

@@ -232,13 +232,15 @@ class StragglerWatch:
     """Decides how long the iterations of each pipeline may take, in the time of its own plans.
 
     Extra time is granted after three exchanges in a row that would have allowed it, and withdrawn at the first that
-    does not. The pipelines exchange their times in each iteration, or every half second where iterations are shorter
-    (at the latest after `check_steps` of them).
+    does not. It is expected after two, so that the plans for it can be made by the third. The pipelines exchange their
+    times in each iteration, or every half second where iterations are shorter (at the latest after `check_steps`).
     """
 
     def __init__(self) -> None:
         self._longest: deque[float] = deque(maxlen=_PATIENCE_EXCHANGES)
         self._factors: deque[list[float]] = deque(maxlen=_PATIENCE_EXCHANGES)  # of each pipeline
+        self.expected_seconds: list[float] = []
+        """How long each pipeline may take after the next exchange if that is like the latest two."""
 
     def allow(self, pipelines: Sequence[PipelineTimes], announced_seconds: float | None = None) -> list[float]:
         """Return how long each pipeline may take from now on, in seconds.
@@ -252,12 +254,17 @@ class StragglerWatch:
         factors = [self._factor(pipeline) for pipeline in range(len(pipelines))]
         usual = [times.usual_seconds * factor for times, factor in zip(pipelines, factors, strict=True)]
         self._longest.append(max(usual))
-        is_patient = len(self._longest) == _PATIENCE_EXCHANGES
-        longest = max(min(self._longest) if is_patient else 0.0, announced_seconds or 0.0)
-        return [
-            times.usual_seconds if longest <= (1 + MIN_WAIT_FRACTION) * own else longest / factor
-            for times, own, factor in zip(pipelines, usual, factors, strict=True)
-        ]
+
+        def allowed(exchanges: int) -> list[float]:
+            recent = list(self._longest)[-exchanges:]
+            longest = max(min(recent) if len(recent) == exchanges else 0.0, announced_seconds or 0.0)
+            return [
+                times.usual_seconds if longest <= (1 + MIN_WAIT_FRACTION) * own else longest / factor
+                for times, own, factor in zip(pipelines, usual, factors, strict=True)
+            ]
+
+        self.expected_seconds = allowed(_PATIENCE_EXCHANGES - 1)
+        return allowed(_PATIENCE_EXCHANGES)
 
     def _factor(self, pipeline: int) -> float:
         """Return the slowdown of a pipeline; below 1 if it has recovered from one that its profile was measured in."""

@@ -23,7 +23,7 @@ All ranks go through the phases together: each outcome depends on values that we
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar
 
@@ -70,10 +70,16 @@ class Outcome(Enum):
     FAULT = "something failed"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Conclusion:
-    """An outcome, with the facts that the next phase needs."""
+    """An outcome, with the facts that the next phase needs.
+
+    Attributes:
+        reason: The reason, for people; empty where the outcome is the usual one.
+    """
 
     outcome: ClassVar[Outcome]
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,20 @@ class Planned(Conclusion):
     deployments: Sequence[Deployment]
     profile: JobProfile | None
 
+    def compared_with(self, baseline: Iteration) -> Planned:
+        """Return the same plans with a later baseline, from which their predictions differ by as much as before."""
+        seconds, before, after = baseline.step_seconds - self.baseline.step_seconds, self.baseline, baseline
+        joules = 0.0
+        if before.energy_joules is not None and after.energy_joules is not None:
+            joules = (after.energy_joules - before.energy_joules) / len(self.deployments)
+        moved = [
+            deployment
+            if deployment.is_waiting
+            else replace(deployment, prediction=deployment.prediction.moved_by(seconds, joules))
+            for deployment in self.deployments
+        ]
+        return replace(self, baseline=baseline, deployments=moved, reason="")
+
 
 @dataclass(frozen=True)
 class Changed(Conclusion):
@@ -174,12 +194,10 @@ class GivenUp(Conclusion):
 
     Attributes:
         baseline: An iteration at the original clocks.
-        reason: The reason, for people.
     """
 
     outcome = Outcome.GIVEN_UP
     baseline: Iteration
-    reason: str
 
 
 class Fault(Conclusion):

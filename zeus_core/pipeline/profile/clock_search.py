@@ -69,12 +69,13 @@ class ClockSearch:
 
     def __init__(self, clocks_mhz: Sequence[int], max_clocks: int) -> None:
         self._clocks = sorted(clocks_mhz, reverse=True)
-        self._max_clocks = max_clocks
+        self.max_clocks: int = min(max_clocks, len(self._clocks))
+        """The most clocks that are proposed."""
         self._measured: dict[int, Points] = {}
 
     def ask(self) -> int | None:
         """Return the next clock to measure; None when enough is known."""
-        if len(self._measured) >= min(self._max_clocks, len(self._clocks)):
+        if len(self._measured) >= self.max_clocks:
             return None
         if not self._measured:
             return self._clocks[0]

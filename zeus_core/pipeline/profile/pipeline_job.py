@@ -188,7 +188,10 @@ def _schedule(ranks: Sequence[RankInformation], pipeline: int) -> Schedule:
     for rank in ranks:
         own = rank.pipeline_rank
         if own.pipeline == pipeline and orders.setdefault(own.rank, rank.order) != rank.order:
-            raise UsageError(f"two ranks at {own} report different work; pass each rank its own PipelineRank")
+            raise UsageError(
+                f"two ranks at position {own.rank} of pipeline {own.pipeline} report different work; pass each rank "
+                "its own PipelineRank"
+            )
     missing = set(range(max(orders, default=0) + 1)) - orders.keys()
     if missing:
         raise UsageError(

@@ -85,7 +85,23 @@ def _check_fingerprint(saved: Any, wanted: Sequence[Mapping[str, Any]]) -> None:
         raise UsageError(f"it was measured with {len(saved)} ranks; this job has {len(wanted)}")
     for rank, (theirs, ours) in enumerate(zip(saved, wanted, strict=True)):
         if not isinstance(theirs, Mapping):
-            raise UsageError(f"rank {rank} was {theirs}, and is now {ours}")
+            raise UsageError(f"its fingerprint of rank {rank} is {shown(theirs)}; it must hold facts by name")
         for name in {**ours, **theirs}:
             if theirs.get(name) != ours.get(name):
-                raise UsageError(f"the {name} of rank {rank} was {theirs.get(name)}, and is now {ours.get(name)}")
+                raise UsageError(f"the {name} of rank {rank} {_difference(theirs.get(name), ours.get(name))}")
+
+
+def _difference(saved: Any, wanted: Any) -> str:
+    """Return in words what differs of one fact, or in which of several facts it does."""
+    if not isinstance(saved, Mapping) or not isinstance(wanted, Mapping):
+        return f"was {_words(saved)}, and is now {_words(wanted)}"
+    names = [name for name in {**saved, **wanted} if saved.get(name) != wanted.get(name)]
+    return "differs: " + "; ".join(
+        f"{name} was {_words(saved.get(name))}, and is now {_words(wanted.get(name))}" for name in names
+    )
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_words, value)) or "nothing"
+    return "not known" if value is None else str(value)

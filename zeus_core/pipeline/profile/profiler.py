@@ -24,9 +24,9 @@ _MEDIAN_STDERR_FACTOR = math.sqrt(math.pi / 2)
 # time. Longer gaps may hold other work, whose power is not that of waiting.
 _MAX_GAP_FRACTION = 0.05
 
-# Time after a clock was set in which the GPU may still run at another, with a margin: instructions that begin in it do
-# not count. A longer time costs measurements.
-_SETTLING_SECONDS = 0.05
+SETTLING_SECONDS = 0.05
+"""The time after a clock was set in which the GPU may still run at another, with a margin: instructions that begin in
+it do not count. A longer time costs measurements."""
 
 # Fraction of the time at a clock below which an energy counter cannot show the power of one kind of work, and the error
 # of a guess hardly matters.
@@ -110,7 +110,7 @@ class Profiler:
             if whole is None or not spans:
                 continue
             if settled_seconds is None:
-                settled_seconds = max(spans[0].end_seconds, spans[0].begin_seconds + _SETTLING_SECONDS)
+                settled_seconds = max(spans[0].end_seconds, spans[0].begin_seconds + SETTLING_SECONDS)
             self._seconds_at[clock_mhz] = self._seconds_at.get(clock_mhz, 0.0) + whole.seconds
             settled = [span for span in spans if span.begin_seconds >= settled_seconds]
             for span in settled:

@@ -65,9 +65,13 @@ class RankProfile:
         """Check the numbers, which may come from a file."""
         _check_not_negative(self)
 
+    def rows_at(self, clock_mhz: int | None) -> list[InstructionRow]:
+        """Return the rows of computations at a clock."""
+        return [row for row in self.rows if row.kind in COMPUTE_KINDS and row.clock_mhz == clock_mhz]
+
     def is_precise(self, clock_mhz: int | None) -> bool:
         """Return whether all energies at a clock are known well enough to plan with."""
-        rows = [row for row in self.rows if row.kind in COMPUTE_KINDS and row.clock_mhz == clock_mhz]
+        rows = self.rows_at(clock_mhz)
         max_joules = max((row.energy_joules or 0.0 for row in rows), default=0.0)
         return all(
             row.energy_joules is not None and row.energy_stderr_joules <= _MAX_STDERR_FRACTION * max_joules
