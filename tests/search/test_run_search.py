@@ -1,5 +1,6 @@
 """Searches within a run."""
 
+import itertools
 import math
 
 import numpy as np
@@ -12,7 +13,7 @@ from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.search import AdaptiveSearch, GridSearch, Trial
 from zeus_core.search._curves import CurveShapes
-from zeus_core.search.objectives import Energy, MaxSlowdownConstraint, ZeusCost
+from zeus_core.search.objectives import Energy, EnergyWithin, MaxSlowdownConstraint, ZeusCost
 from zeus_core.search.run.adaptive_run_search import AdaptiveRunSearch
 from zeus_core.search.run.fixed_trials import FixedTrials
 
@@ -103,6 +104,26 @@ def test_the_whole_run_keeps_the_bound_and_saves_energy(steps, cv):
     assert run.saving_fraction >= (0.3 if cv > 0.1 else 0.55) * run.best_saving_fraction(1.1)
     assert search.is_done
     assert search.stepped_aside is None
+
+
+@pytest.mark.parametrize(("steps", "cv", "share"), [(650, 0.05, 0.6), (2000, 0.05, 0.7), (2000, 0.2, 0.45)])
+def test_a_tight_bound_is_used_and_kept(steps, cv, share):
+    """With as many steps at the original setting as under a wide bound, its error took up most of the bound."""
+    runs = []
+    for seed in range(3):
+        search = AdaptiveRunSearch(GRID, EnergyWithin(1.02), max_steps=steps)
+        runs.append(Run(steps, cv, seed=seed).finish(search))
+    assert max(run.factor for run in runs) <= 1.021
+    assert np.mean([run.saving_fraction for run in runs]) >= share * runs[0].best_saving_fraction(1.02)
+
+
+def test_a_tight_bound_returns_to_the_original_in_turns():
+    """All of its steps at the beginning would take work that gets faster for a setting that costs no time."""
+    run = Run(2000, 0.05).finish(AdaptiveRunSearch(GRID, EnergyWithin(1.02), max_steps=2000))
+    at_original = [block.setting == 300 for block in run.blocks]
+    returns = sum(now and not before for before, now in itertools.pairwise(at_original))
+    assert returns >= 2
+    assert sum(block.steps for block in run.blocks if block.setting == 300) > 300
 
 
 @pytest.mark.parametrize("trend", [-0.05, 0.05])

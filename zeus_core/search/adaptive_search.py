@@ -44,12 +44,13 @@ _EXPLORATION = LeastCost(Energy())
 class AdaptiveSearch:
     """A `Search` that finishes in about four trials, by what is known of GPUs.
 
-    The first trial is at the original setting. If the draw there is below the lowest limit, no limit binds: the lowest
-    one is tried, and the search is over, unless a cost of your own prefers other settings. Otherwise every trial
-    corrects an estimate of time and power at all settings, and the next one is where most is to be gained. The search
-    ends if that is too little to matter. Its choice was tried; or, for a cost, lies between such settings and within
-    10 % of the original from one of them. A trial that confirms it is told to the search too, and may lead to a safer
-    one. Trials count by their own precision: the scatter of the steps, and the uncertainty of the energy.
+    The first trial is at the original setting. If the mean draw there is below the lowest limit, that one is tried: if
+    it changes no power, no limit binds, and the search is over, unless a cost of your own prefers other settings. Work
+    in bursts may draw more than a limit above its mean. Otherwise every trial corrects an estimate of time and power at
+    all settings, and the next one is where most is to be gained. The search ends if that is too little to matter. Its
+    choice was tried; or, for a cost, lies between such settings and within 10 % of the original from one of them. A
+    trial that confirms it is told to the search too, and may lead to a safer one. Trials count by their own precision:
+    the scatter of the steps, and the uncertainty of the energy.
 
     It asks the selector what to look for. For one with a bound, such as `EnergyWithin`, that is the least energy among
     the settings that keep the bound with the probability `confidence`; for `Time`, the least energy among the settings
@@ -176,12 +177,11 @@ class AdaptiveSearch:
         if lowest not in trials:
             return None, self._settings[0]
         trial = trials[lowest]
-        is_slower = trial.log_seconds - original.log_seconds > _significant(
-            original.seconds_stderr, trial.seconds_stderr
-        )
         loss = math.log(original.watts_per_gpu / trial.watts_per_gpu)
-        if is_slower and loss > _significant(original.watts_stderr, trial.watts_stderr):
-            return None  # the work draws more than the limit at times
+        if loss > _significant(original.watts_stderr, trial.watts_stderr):
+            return None  # the work draws more than the limit at times: one that does not bind changes no power
+        errors = original.seconds_stderr, trial.seconds_stderr
+        is_slower = trial.log_seconds - original.log_seconds > _significant(*errors)
         return None, None if self._aim is None else self._settings[0] if is_slower else lowest
 
     def _prefers_settings(self, original: Observation) -> bool:

@@ -26,11 +26,13 @@ class RunAccount:
         steps: The steps so far.
         steps_left: The steps to come.
         seconds: The time they took, by the place of their setting among all; the original one is 0.
+        original_steps_left: Those to come that are planned at the original setting, whichever is chosen.
     """
 
     steps: int
     steps_left: int
     seconds: Mapping[int, float]
+    original_steps_left: int = 0
 
     @property
     def total_seconds(self) -> float:
@@ -38,7 +40,7 @@ class RunAccount:
         return sum(self.seconds.values())
 
     def surely_keeps(self, slowdowns: Array, factor: float) -> NDArray[np.bool_]:
-        """Return, by setting, whether the run keeps a bound if no step is slower than it can be.
+        """Return, by setting, whether the run keeps a bound if all steps to come are there, as slow as can be.
 
         Args:
             slowdowns: The highest slowdown that is possible at each setting.
@@ -49,14 +51,18 @@ class RunAccount:
         return np.asarray(factor * (original + left) >= self.total_seconds + left * slowdowns)
 
     def keeps(self, curves: Curves, factor: float) -> Array:
-        """Return the probability, by setting, that the run keeps a bound if its other steps are at that setting."""
+        """Return the probability, by setting, that the run keeps a bound if the steps to come are at that setting.
+
+        Those that are planned at the original setting are there.
+        """
         slowdown = np.exp(curves.log_seconds - curves.log_seconds[:, :1])
         original = np.sum([seconds / slowdown[:, place] for place, seconds in self.seconds.items()], axis=0)
         left = float(curves.weights @ original) * self.steps_left / self.steps  # seconds at the original setting
-        spare = factor * (original + left)[:, None] - self.total_seconds - left * slowdown
+        at_original = left * min(self.original_steps_left / max(self.steps_left, 1), 1.0)
+        toward = (at_original - left) * slowdown
+        spare = factor * (original + left)[:, None] - self.total_seconds - at_original + toward
         visited = [place for place in self.seconds if place > 0]
         toward_visited = [-factor * self.seconds[place] / slowdown[:, place] for place in visited]
-        toward = -left * slowdown
         ones = np.ones(len(curves.settings))
         variance = toward**2 * curves.difference_variance(0, ones, 0 * ones)
         for place, sensitivity in zip(visited, toward_visited, strict=True):

@@ -18,7 +18,7 @@ from zeus_core.search.adaptive_search import AdaptiveSearch, predicted
 from zeus_core.search.belief import Curves, Knob
 from zeus_core.search.comparison import POWER_CV, Comparison
 from zeus_core.search.objectives import OptimumSelector, longest_factor
-from zeus_core.search.run._block_lengths import MIN_BLOCK_STEPS, BlockLengths
+from zeus_core.search.run._block_lengths import MIN_BLOCK_STEPS, BlockLengths, planned_share
 from zeus_core.search.run._run_account import RunAccount
 from zeus_core.search.run._run_estimate import MeasuredBlock, RunEstimate, pooled_cv
 from zeus_core.search.run.run_plan import Prediction, RunProgress, SearchCost, search_cost
@@ -48,11 +48,12 @@ class AdaptiveRunSearch:
     """A `RunSearch` that needs few trials, by what is known of GPUs, and keeps a bound for the whole run.
 
     It measures the original setting first, for about (N cv)^(2/3) of N steps whose durations have a coefficient of
-    variation cv. Then it tries the setting that is best by its expectation, and continues at the best one that keeps
-    the bound with the probability `confidence`: the whole run, this search included, lasts no longer than the factor
-    times its duration at the original setting. Every block corrects the estimate, so the choice moves closer to the
-    bound as more is known. The best is the least energy; for `MaxSlowdownConstraint`, the lowest setting that takes no
-    more energy than the original. A drift of the work is estimated together with the curves.
+    variation cv; under a tight bound for more, up to half of the run, in turns with the choice. It tries the setting
+    that is best by its expectation, and continues at the best one that keeps the bound with the probability
+    `confidence`: the whole run, this search included, lasts no longer than the factor times its duration at the
+    original setting. Every block corrects the estimate, so the choice moves closer to the bound as more is known. The
+    best is the least energy; for `MaxSlowdownConstraint`, the lowest setting that takes no more energy than the
+    original. A drift of the work is estimated together with the curves.
 
     For costs (`Energy`, `ZeusCost`, an `Objective` of your own) it tries where most is to be gained, and continues at
     the lowest expected cost. It does not bound their time. Another rule of your own is asked like in `AdaptiveSearch`.
@@ -102,6 +103,7 @@ class AdaptiveRunSearch:
         self._earlier_steps = 0  # of the blocks of an earlier run
         self._seconds: dict[int, float] = defaultdict(float)
         self._curves: Curves | None = None
+        self._planned_share: float | None = None  # of the run, at the original setting
         self._chosen = self._expected = 0
         self._excluded = len(self._settings)  # the place from which on steps were beyond the bound
         self._doubted: int | None = None  # the place of a choice that was left, until the original was measured again
@@ -221,6 +223,7 @@ class AdaptiveRunSearch:
             sum(block.trial.steps for block in self._blocks if block.trial.setting == self._settings[0]),
             self._settle_seconds,
             is_bound=self._factor is not None,
+            planned_share=self._planned_share,
             has_begun=self._has_begun,
             is_unknown=not self._run_seconds and not self._blocks,
         )
@@ -230,20 +233,24 @@ class AdaptiveRunSearch:
         run = self._progress
         if not self._run_steps:  # all is still to come: as after one step at the original setting
             return RunAccount(1, run.steps_left, {0: run.original_seconds})
-        return RunAccount(self._run_steps, run.steps_left, self._seconds)
+        planned_steps = 0 if self._planned_share is None else self._lengths.original_steps_left
+        return RunAccount(self._run_steps, run.steps_left, self._seconds, planned_steps)
 
     def _decided(self) -> Block:
         """Estimate the curves, and return the next block."""
         original = self._settings[0]
         if not any(block.trial.setting == original for block in self._blocks):
             return Block(original, self._lengths.shortest_steps, is_choice=True)
-        self._curves = self._estimate.after(self._blocks)
+        curves = self._curves = self._estimate.after(self._blocks)
         if not self._progress.steps_left:
             return self._next
+        if self._factor is not None:
+            run, step_cv = self._progress, pooled_cv(self._blocks)
+            self._planned_share = planned_share(curves, run, self._factor, self._confidence, step_cv)
         if self._factor is not None and self._is_to_be_left(self._factor):
             self._chosen, self._expected, self._is_done = 0, 0, True
             return Block(original, self._lengths.trial_steps, is_choice=True)
-        chosen, trial = self._judged(self._curves)
+        chosen, trial = self._judged(curves)
         lengths = self._lengths
         if lengths.missing_steps > 0:
             self._is_done = self._has_begun and trial is None
@@ -299,10 +306,10 @@ class AdaptiveRunSearch:
 
     def _judged_by_bound(self, curves: Curves, tried: set[int], factor: float) -> tuple[int, int | None]:
         log_joules = curves.mean(curves.log_seconds + curves.log_watts)
-        keeps = self._account.keeps(curves, factor)
-        nearly_keeps = self._account.keeps(curves, factor * (1 + _MAX_EXCESS))
+        account = self._account
+        keeps, nearly_keeps = (account.keeps(curves, bound) for bound in (factor, factor * (1 + _MAX_EXCESS)))
         if self._slowest is not None:
-            keeps[self._account.surely_keeps(self._slowest, factor)] = 1.0
+            keeps[account.surely_keeps(self._slowest, factor)] = 1.0
         keeps[self._excluded :] = 0.0
         keeps[0] = 1.0
         nearly_keeps[keeps == 1.0] = 1.0
