@@ -6,14 +6,16 @@ The folder holds train/summary_train.csv and power_limit/summary_power_*.csv in 
 of all trainings, those that fell short and the searches of power limits included, beyond as many trainings at the best
 batch size and limit, in units of one such training. Every policy has the same luck. The default strategy is the
 adaptive policy that measures the cost of an epoch at each size first, each for as long as a tenth of an epoch at the
-default takes; "alone" is the same without. Drift is a job whose critical batch size falls from 1024 to 64, slowly or at
-once, or rises again, made by formulas. Exits with 1 if a target below is not met; says so and ends without a folder.
+default takes; "alone" is the same without. Work that changes, and work whose default is best, is made by formulas, and
+needs no folder: the epochs and the seconds of an epoch have a critical and a fixed batch size. Their targets hold for
+the upper end of the 95 % interval of the mean over the seeds. Exits with 1 if a target below is not met.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import statistics
 import sys
 from collections.abc import Iterator
@@ -39,6 +41,7 @@ from zeus_core.jobs.replay.traces import (
     RecordedJob,
     read_workloads,
 )
+from zeus_core.search.comparison import student_quantile
 
 JOBS = (  # dataset, target, default batch size and most epochs, as published
     RecordedJob("cifar100", 0.6, 1024, 100),
@@ -62,7 +65,28 @@ AFTER = 50  # recurrences, of the targets
 TARGETS = {OURS: 3.0, "adaptive, alone": 3.0, PUBLISHED: 7.5, KNOWN: 1.2}
 MAX_OVER_PUBLISHED = 1.15  # of the default strategy, on any job
 DRIFT_RECURRENCES, HALF_LIFE_RUNS = 60, 20.0
-MAX_DRIFT_SHARE = 0.75  # of the regret without forgetting, in the mean over the kinds of drift
+MAX_DRIFT_REGRET = 8.0  # of each kind of change, with a half-life
+DEFAULT_BEST_RECURRENCES = 200
+MAX_EXPLORING = 0.5  # trainings beyond those of the default, where that is best
+BATCH_SIZES = tuple(2**power for power in range(4, 12))
+CHANGES = {  # critical and fixed batch size before and after, and over how many recurrences
+    "does not change": ((256, 96), (256, 96), 1),
+    "epochs drift down": ((1024, 96), (64, 96), 20),
+    "epochs jump down": ((1024, 96), (64, 96), 1),
+    "epochs drift up": ((64, 96), (1024, 96), 20),
+    "epochs jump up": ((64, 96), (1024, 96), 1),
+    "costs drift up": ((256, 24), (256, 384), 20),
+    "costs jump up": ((256, 24), (256, 384), 1),
+    "costs drift down": ((256, 384), (256, 24), 20),
+    "costs jump down": ((256, 384), (256, 24), 1),
+    "both drift": ((1024, 192), (256, 48), 20),
+    "both jump": ((256, 48), (1024, 192), 1),
+}
+DEFAULT_BEST = {  # batch sizes, critical and fixed one; the default of 256 is best
+    "others cost 5 % more": ((128, 256, 512), 1600, 40),
+    "others cost 8 % more": ((128, 256, 512), 1024, 64),
+    "others cost 12 % more": ((128, 256, 512), 256, 256),
+}
 
 
 def main() -> int:
@@ -77,7 +101,9 @@ def main() -> int:
         is_met = True
     else:
         is_met = replay_traces(arguments)
-    return 0 if replay_drift(arguments.seeds) and is_met else 1
+    is_met &= replay_changes(arguments.seeds)
+    is_met &= replay_default_best(arguments.seeds)
+    return 0 if is_met else 1
 
 
 def replay_traces(arguments: argparse.Namespace) -> bool:
@@ -90,15 +116,15 @@ def replay_traces(arguments: argparse.Namespace) -> bool:
     is_met = True
     for policy, target in TARGETS.items():
         mean = statistics.fmean(one.regret(AFTER) for one in results if one.policy == policy)
-        is_met &= told(f"mean regret of {policy}", mean, target)
+        is_met &= reported(f"mean regret of {policy}", mean, target)
     for ours in (one for one in results if one.policy == OURS):
         published = regret_of(results, ours, PUBLISHED)
-        is_met &= told(
+        is_met &= reported(
             f"{ours.gpu_model} {ours.job}, over published", ours.regret(AFTER) / published, MAX_OVER_PUBLISHED
         )
     transferred = list(regrets_after_another_model(jobs, arguments.seeds))
     if transferred:
-        is_met &= told(
+        is_met &= reported(
             f"mean regret of adaptive, after {AFTER} on another GPU model", statistics.fmean(transferred), 1.2
         )
     return is_met
@@ -128,52 +154,72 @@ def regret_of(results: list[PolicyResult], other: PolicyResult, policy: str) -> 
     return one.regret(AFTER)
 
 
-def replay_drift(seeds: int) -> bool:
-    print(f"\nregret of the adaptive policy over {DRIFT_RECURRENCES} recurrences, {seeds} seeds:")
-    print(f"{'work':16} {'without':>8} {'forgets':>8}")
-    shares = []
-    for name, slices in drifts().items():
-        without, forgetting = (
-            statistics.fmean(
-                replay(slices, Contestant(name, AdaptiveBatchSize(), half_life_runs=half_life), seed,
-                       recurrences=DRIFT_RECURRENCES).regrets()[-1]
-                for seed in range(seeds)
-            )
-            for half_life in (None, HALF_LIFE_RUNS)
-        )  # fmt: skip
-        print(f"{name:16} {without:8.2f} {forgetting:8.2f}")
-        if name != "does not change":
-            shares.append(forgetting / without)
-    return told("mean share of the regret where it drifts", statistics.fmean(shares), MAX_DRIFT_SHARE)
+def replay_changes(seeds: int) -> bool:
+    print(f"\nregret over {DRIFT_RECURRENCES} recurrences of work that changes after 20, {seeds} seeds:")
+    print(f"{'work':18} {'published':>15} {'adaptive':>15} {'with half-life':>15}")
+    contestants = (
+        Contestant(PUBLISHED, PublishedBatchSize()),
+        Contestant(OURS, AdaptiveBatchSize()),
+        Contestant("with half-life", AdaptiveBatchSize(), half_life_runs=HALF_LIFE_RUNS),
+    )
+    highest = 0.0
+    for name, (before, after, duration) in CHANGES.items():
+        slices = changing(before, after, duration)
+        regrets = [mean_regret(slices, one, seeds, DRIFT_RECURRENCES) for one in contestants]
+        print(f"{name:18} " + " ".join(f"{mean:7.2f} +-{half:5.2f}" for mean, half in regrets))
+        highest = max(highest, sum(regrets[-1]))
+    return reported("highest upper end with a half-life", highest, MAX_DRIFT_REGRET)
 
 
-def drifts() -> dict[str, list[Workload]]:
-    return {
-        "does not change": drifting(256, 256, 20),
-        "drifts down": drifting(1024, 64, 20),
-        "jumps down": drifting(1024, 64, 1),
-        "drifts up": drifting(64, 1024, 20),
-        "jumps up": drifting(64, 1024, 1),
-    }
+def replay_default_best(seeds: int) -> bool:
+    print(f"\ntrainings over {DEFAULT_BEST_RECURRENCES} recurrences beyond those at the default, {seeds} seeds:")
+    print(f"{'work':22} {'published':>15} {'adaptive':>15}")
+    highest = 0.0
+    for name, (sizes, critical, fixed) in DEFAULT_BEST.items():
+        work = [formula_work(critical, fixed, sizes, (0.98, 0.99, 1.0, 1.01, 1.02), 100)]
+        default = mean_regret(work, CONTESTANTS[0], seeds, DEFAULT_BEST_RECURRENCES)[0]
+        some = [Contestant(PUBLISHED, PublishedBatchSize()), Contestant(OURS, AdaptiveBatchSize())]
+        beyond = [(m - default, half) for m, half in (mean_regret(work, one, seeds, 200) for one in some)]
+        print(f"{name:22} " + " ".join(f"{mean:7.2f} +-{half:5.2f}" for mean, half in beyond))
+        highest = max(highest, sum(beyond[-1]))
+    return reported("highest upper end of adaptive", highest, MAX_EXPLORING)
 
 
-def drifting(before: float, after: float, duration: int) -> list[Workload]:
-    """Epochs are constant below the critical batch size, and proportional to the batch size above."""
+def mean_regret(work: list[Workload], contestant: Contestant, seeds: int, recurrences: int) -> tuple[float, float]:
+    """Return the mean regret over the seeds, and the half-width of its 95 % interval."""
+    regrets = [replay(work, contestant, seed, recurrences=recurrences).regrets()[-1] for seed in range(seeds)]
+    half = student_quantile(seeds - 1) * statistics.stdev(regrets) / math.sqrt(seeds) if seeds > 1 else math.inf
+    return statistics.fmean(regrets), half
+
+
+def changing(before: tuple[float, float], after: tuple[float, float], duration: int) -> list[Workload]:
+    """Return work whose two batch sizes change in the logarithm, from recurrence 20 on."""
     slices = []
     for number in range(DRIFT_RECURRENCES):
         share = min(max((number - 20) / duration, 0.0), 1.0)
-        critical = before ** (1 - share) * after**share
-        sizes = {}
-        for size in (2**power for power in range(4, 12)):
-            epochs = tuple(round(8 * (1 + size / critical) * factor) for factor in (0.9, 0.95, 1.0, 1.05, 1.1))
-            seconds = 20 * (1 + 96 / size)
-            limits = {300: EpochAtLimit(seconds, 250 * seconds), 200: EpochAtLimit(1.1 * seconds, 198 * seconds)}
-            sizes[size] = RecordedSize(epochs, limits)
-        slices.append(Workload("drift", "formula", sizes, 256, 100, 300.0))
+        critical, fixed = (one ** (1 - share) * other**share for one, other in zip(before, after, strict=True))
+        slices.append(formula_work(critical, fixed))
     return slices
 
 
-def told(what: str, value: float, target: float) -> bool:
+def formula_work(
+    critical: float,
+    fixed: float,
+    batch_sizes: tuple[int, ...] = BATCH_SIZES,
+    scatter: tuple[float, ...] = (0.9, 0.95, 1.0, 1.05, 1.1),
+    least_epochs: int = 8,
+) -> Workload:
+    """Return work with least_epochs (1 + size / critical) epochs to the target, of 20 (1 + fixed / size) seconds."""
+    sizes = {}
+    for size in batch_sizes:
+        epochs = tuple(round(least_epochs * (1 + size / critical) * factor) for factor in scatter)
+        seconds = 20 * (1 + fixed / size)
+        limits = {300: EpochAtLimit(seconds, 250 * seconds), 200: EpochAtLimit(1.1 * seconds, 198 * seconds)}
+        sizes[size] = RecordedSize(epochs, limits)
+    return Workload("formula", "none", sizes, 256, 100 * least_epochs, 300.0)
+
+
+def reported(what: str, value: float, target: float) -> bool:
     print(f"{what}: {value:.2f} (target: at most {target:g}){'' if value <= target else ' NOT MET'}")
     return value <= target
 

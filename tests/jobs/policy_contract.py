@@ -55,12 +55,6 @@ class BatchSizePolicyContract:
         for (problem, runs), proposal in zip(reversed(asked), reversed(proposals), strict=True):
             assert policy.propose(problem, tuple(runs), seed=3) == proposal
 
-    def test_a_failed_run_tells_nothing(self, policy: BatchSizePolicy) -> None:
-        """A run that was killed counts as if it had never begun."""
-        for problem, runs in _histories():
-            killed = BatchRun(problem.batch_sizes[-1], "failed", epochs=1, cost=5.0, started_at=1e6)
-            assert policy.propose(problem, [*runs, killed], seed=3) == policy.propose(problem, runs, seed=3)
-
     def test_an_infeasible_batch_size_is_never_proposed(self, policy: BatchSizePolicy) -> None:
         """The default neither."""
         for infeasible in (32, 8, 128):

@@ -134,6 +134,64 @@ class TestTheAdaptivePolicy:
         assert AdaptiveBatchSize().propose(problem, steady, 0).batch_size == 32
         assert AdaptiveBatchSize().propose(problem, after, 0).batch_size != 32
 
+    @pytest.mark.parametrize("half_life_runs", [None, 20.0])
+    @pytest.mark.parametrize(
+        "short",
+        [
+            BatchRun(64, "stopped", 3, cost=30.0),  # the training ends by itself, long before it is too dear
+            BatchRun(64, "stopped", 20, cost=110.0),  # after the most epochs
+            BatchRun(64, "failed", 2, cost=20.0),
+            BatchRun(64, "failed"),  # before its first evaluation
+        ],
+    )
+    def test_a_size_that_never_succeeds_is_not_tried_night_after_night(self, short, half_life_runs):
+        tried = nights(14, {64: short}, half_life_runs)
+        assert 1 <= tried.count(64) <= 2
+
+    def test_a_failure_says_something_of_the_sizes_beside_it(self):
+        assert 128 in nights(6, {})
+        assert 128 not in nights(14, {64: BatchRun(64, "failed")})
+
+    def test_a_failure_of_the_best_size_does_not_close_it(self):
+        runs = [*(reached(32, 8, 100.0) for _ in range(3)), reached(16, 8, 130.0), reached(64, 8, 130.0)]
+        assert AdaptiveBatchSize().propose(PROBLEM, [*runs, BatchRun(32, "failed", 2, cost=20.0)], 0).batch_size == 32
+
+    def test_a_default_that_fails_again_gives_way_to_others(self):
+        runs = [BatchRun(32, "failed")]
+        assert AdaptiveBatchSize().propose(PROBLEM, runs, 0).batch_size == 32
+        assert AdaptiveBatchSize().propose(PROBLEM, runs * 2, 0).batch_size != 32
+
+    def test_with_a_half_life_costs_of_epochs_age_too(self):
+        problem = BatchProblem((16, 32, 64), 32, 90, half_life_runs=20.0)
+        steady = [reached(size, 10, 100.0 + abs(size - 32)) for size in (32, 16, 64, *[32] * 12)]
+        assert AdaptiveBatchSize().propose(problem, steady, 0).batch_size == 32
+        assert AdaptiveBatchSize().propose(problem, [*steady, reached(32, 10, 170.0)], 0).batch_size != 32
+
+    def test_with_a_half_life_measured_costs_are_as_old_as_the_job(self):
+        problem = BatchProblem((16, 32, 64), 32, 90, half_life_runs=20.0, epoch_costs={16: 11.6, 32: 10.0, 64: 13.2})
+        steady = [reached(size, 10, 100.0 + abs(size - 32)) for size in (32, 16, 64, *[32] * 12)]
+        assert AdaptiveBatchSize().propose(problem, steady, 0).batch_size == 32
+        assert AdaptiveBatchSize().propose(problem, [*steady, *[reached(32, 10, 170.0)] * 2], 0).batch_size != 32
+
+    def test_steady_work_is_not_explored_anew_with_a_half_life(self):
+        problem = BatchProblem((16, 32, 64), 32, 90, half_life_runs=20.0)
+        runs = []
+        for _ in range(60):
+            size = AdaptiveBatchSize().propose(problem, runs, 0).batch_size
+            runs.append(reached(size, 10, 100.0 if size == 32 else 108.0))
+        assert sum(run.batch_size != 32 for run in runs) <= 4
+
+
+def nights(count, failures, half_life_runs=None):
+    """Return the sizes of so many nights of work that costs least at 128, where some sizes fail."""
+    problem = BatchProblem(PROBLEM.batch_sizes, 32, 20, half_life_runs=half_life_runs)
+    runs = []
+    for number in range(count):
+        size = AdaptiveBatchSize().propose(problem, runs, 0).batch_size
+        epochs = round((8 + size / 64) * (0.95, 1.0, 1.05)[number % 3])
+        runs.append(failures.get(size) or reached(size, epochs, epochs * 12 * (1 + 32 / size)))
+    return [run.batch_size for run in runs]
+
 
 class TestThePublishedPolicy:
     def test_a_killed_run_does_not_hold_up_the_exploration(self):

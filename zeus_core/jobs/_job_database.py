@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import random
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeus_core.adapters import require
 from zeus_core.errors import UsageError
@@ -18,12 +19,19 @@ if TYPE_CHECKING:
     from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial
 
-# Processes that open a new database at the same time all make its tables, which one of them can: the others try again.
-_OPEN_ATTEMPTS = 20
+# Processes that begin at the same time make the same tables and rows, and wait for each other's locks. One of them can;
+# the others try again for so long, at times of their own.
+_PASSING_SECONDS = 60.0
+_PASSING_SQLITE = ("is locked", "already exists", "no such table", "UNIQUE constraint failed")
+# Of PostgreSQL: serialization, deadlock, lock not available; unique, table or type exists, or is not there yet.
+_PASSING_SQLSTATES = {"40001", "40P01", "55P03", "23505", "42P07", "42710", "42P01"}
+_OPEN_ATTEMPTS = 20  # at whatever else it may be
 _OPEN_SECONDS = 9.0  # of a server: below the next, so that one that does not answer is tried once
 _OPEN_POLL_SECONDS = 0.05
 _CONNECT_SECONDS = 10  # a server that does not answer holds a training up for no longer
 _LOCK_SECONDS = 30.0  # a process waits for the one that writes to SQLite; the driver's 5 s are few on a busy machine
+
+_Answer = TypeVar("_Answer")
 
 _quiet_lock = threading.Lock()  # filters of warnings are those of the process
 
@@ -66,7 +74,7 @@ def open_storage(
     max_retries: int = 0,
     is_retried: Callable[[FrozenTrial], bool] = lambda _: True,
 ) -> RDBStorage:
-    """Open a database.
+    """Open a database, and make its tables. To be called by `patiently`.
 
     Args:
         storage: Its URL.
@@ -97,12 +105,41 @@ def open_storage(
             return opened
         except RuntimeError as error:
             raise UsageError(f"storage is {shown_storage(storage)!r}, which cannot be used: {error}") from error
-        except Exception:
+        except Exception as error:
             is_late = time.monotonic() - begin > _OPEN_SECONDS and not storage.startswith("sqlite")
-            if attempt == _OPEN_ATTEMPTS or is_late:
+            if is_passing(error) or attempt == _OPEN_ATTEMPTS or is_late:  # the caller is patient with what passes
                 raise
             time.sleep(_OPEN_POLL_SECONDS)
     raise AssertionError("the last attempt returns or raises")
+
+
+def patiently(request: Callable[[], _Answer]) -> _Answer:
+    """Make a request, again while it fails by what passes: another process that does the same, or holds a lock.
+
+    Raises:
+        Exception: What it raises otherwise, or still after a minute.
+    """
+    until = time.monotonic() + _PASSING_SECONDS
+    while True:
+        try:
+            return request()
+        except Exception as error:
+            if not is_passing(error) or time.monotonic() > until:
+                raise
+        time.sleep(random.uniform(0.5, 1.5) * _OPEN_POLL_SECONDS)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return whether a fault of a database passes by itself, as that of two processes that make the same row."""
+    from sqlalchemy.exc import DBAPIError
+
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, DBAPIError):  # Optuna puts its own around them
+        cause = cause.__cause__
+    if cause is None:
+        return False
+    sqlstate = getattr(cause.orig, "sqlstate", None) or getattr(cause.orig, "pgcode", None)
+    return sqlstate in _PASSING_SQLSTATES if sqlstate else any(text in str(cause.orig) for text in _PASSING_SQLITE)
 
 
 def _engine_arguments(storage: str) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class RunRecord:
         return best
 
     def to_batch_run(self) -> BatchRun:
-        """Return what a policy sees. A run without a cost, or that only measured, counts as failed: it says nothing."""
+        """Return what a policy sees. A run without a cost, or that only measured, is a failed one."""
         last, outcome = self.last, self.outcome
         if outcome == "measured" or (outcome in {"reached", "stopped"} and not (last.cost and last.epoch)):
             outcome = "failed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from zeus_core._documents import JsonFormat, parse_json
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
-from zeus_core.jobs._job_database import open_storage, quiet_optuna
+from zeus_core.jobs._job_database import open_storage, patiently, quiet_optuna
 from zeus_core.jobs._job_records import (
     JobDeclaration,
     RunRecord,
@@ -30,8 +31,8 @@ _ATTRIBUTE = "zeus"  # of a study: its declaration; of a trial: its record
 _BATCH_SIZE = "batch_size"  # the parameter of a trial, which dashboards show
 _MAX_BATCH_SIZE = 2**40
 
-# A run asks for its batch size once all that began before it have theirs, which takes each some tenths of a second. One
-# that was killed in between is not waited for longer, and fails once its heartbeats are missed.
+# A run asks for its batch size once all that began before it have theirs, which takes each some tenths of a second. If
+# none of them gets its own for so long, one was killed in between, and fails once its heartbeats are missed.
 _TURN_SECONDS = 30.0
 _TURN_POLL_SECONDS = 0.02
 
@@ -55,8 +56,8 @@ class JobStore:
     def __init__(self, storage: str, name: str, heartbeat_seconds: int = 60, max_retries: int = 1) -> None:
         self._name = name
         with quiet_optuna():
-            self._storage = open_storage(storage, heartbeat_seconds, max_retries, _is_retried)
-            self._study_id = self._study_of(name)
+            self._storage = patiently(lambda: open_storage(storage, heartbeat_seconds, max_retries, _is_retried))
+            self._study_id = patiently(lambda: self._study_of(name))
 
     def declare(self, declaration: JobDeclaration) -> None:
         """Keep what a job is declared with; warn of what changed.
@@ -64,7 +65,7 @@ class JobStore:
         Raises:
             UsageError: Its earlier runs do not compare with new ones.
         """
-        earlier = self.declaration()
+        earlier = patiently(self.declaration)
         if earlier is not None:
             changed = declaration.differences(earlier, is_defining=True)
             if changed:
@@ -82,7 +83,7 @@ class JobStore:
                 )
         if declaration != earlier:
             text = json.dumps(_JOB.document(encode(declaration)), allow_nan=False)
-            self._storage.set_study_user_attr(self._study_id, _ATTRIBUTE, text)
+            patiently(lambda: self._storage.set_study_user_attr(self._study_id, _ATTRIBUTE, text))
 
     def declaration(self) -> JobDeclaration | None:
         """Return what the job was declared with; None before that.
@@ -115,11 +116,11 @@ class JobStore:
 
         with quiet_optuna():
             study = optuna.load_study(study_name=self._name, storage=self._storage)
-            optuna.storages.fail_stale_trials(study)  # those that are to be done again then wait
-        number = self._new_number()
-        self.beat(number)
+            patiently(lambda: optuna.storages.fail_stale_trials(study))  # those that are to be done again then wait
+        number = patiently(self._new_number)
         try:
-            return StoredRun(number, self._given(number, propose))
+            patiently(lambda: self.beat(number))
+            return StoredRun(number, patiently(lambda: self._given(number, propose)))
         except BaseException:
             self._set_state(number, "FAIL")
             raise
@@ -170,8 +171,8 @@ class JobStore:
             return self._storage.create_new_study([StudyDirection.MINIMIZE], name)
         except DuplicatedStudyError:
             study_id = self._storage.get_study_id_from_name(name)
-            is_ours = _ATTRIBUTE in self._storage.get_study_user_attrs(study_id)
-            if not is_ours and self._storage.get_n_trials(study_id) > 0:
+            has_trials = self._storage.get_n_trials(study_id) > 0  # counted first: ours is declared before its first
+            if has_trials and _ATTRIBUTE not in self._storage.get_study_user_attrs(study_id):
                 raise UsageError(
                     f"name is {name!r}, which is a study of another program in this storage; choose another name"
                 ) from None
@@ -216,16 +217,19 @@ class JobStore:
 
     def _trials_at_turn(self, number: int) -> list[FrozenTrial]:
         """Return all trials, once each that began before has its batch size."""
-        until = time.monotonic() + _TURN_SECONDS
+        waiting, until = math.inf, 0.0
         while True:
             trials = self._storage.get_all_trials(self._study_id, deepcopy=False)
-            ahead = (trial for trial in trials if trial.number < number and trial.state.name == "RUNNING")
-            if all(_ATTRIBUTE in trial.user_attrs for trial in ahead):  # its record is written last
+            begun = (trial for trial in trials if trial.number < number and trial.state.name == "RUNNING")
+            ahead = sum(_ATTRIBUTE not in trial.user_attrs for trial in begun)  # a record is written last
+            if not ahead:
                 return trials
+            if ahead < waiting:
+                waiting, until = ahead, time.monotonic() + _TURN_SECONDS
             if time.monotonic() > until:
                 _logger.warning("a run that began before has no batch size yet, and is not waited for any longer")
                 return trials
-            time.sleep(_TURN_POLL_SECONDS)
+            time.sleep(ahead * _TURN_POLL_SECONDS)  # those behind leave the database to those whose turn it is
 
     def _add(self, record: RunRecord) -> None:
         """Add a run that has ended under a new number."""
@@ -263,7 +267,7 @@ def job_names(storage: str) -> list[str]:
         Exception: It cannot be reached.
     """
     with quiet_optuna():
-        opened = open_storage(storage)
+        opened = patiently(lambda: open_storage(storage))
         return sorted(study.study_name for study in opened.get_all_studies() if _ATTRIBUTE in study.user_attrs)
 
 

@@ -75,8 +75,13 @@ class NextBatchSize:
         return [run for record in records for run in self._evidence_of(record)]
 
     def _evidence_of(self, record: RunRecord) -> list[BatchRun]:
-        """Return the runs that a record stands for. Where a batch size is out of memory, so are those above it."""
+        """Return the runs that a record stands for. Where a batch size is out of memory, so are those above it.
+
+        None stands for one that only measured, or that reached its target at a cost that is not known.
+        """
         run, gpu_model = record.to_batch_run(), self.problem.gpu_model
+        if run.outcome == "failed" and record.outcome in {"measured", "reached"}:
+            return []
         if run.outcome != "infeasible":
             return [run]
         is_elsewhere = None not in (record.gpu_model, gpu_model) and record.gpu_model != gpu_model
@@ -137,15 +142,19 @@ def _by_size(
         and record.outcome != "infeasible"
     ]
     return (
-        _means(record for record in here if record.outcome != "measured"),
+        _means((record for record in here if record.outcome != "measured"), problem.half_life_runs is not None),
         _means(record for record in here if record.outcome == "measured"),
     )
 
 
-def _means(records: Iterable[RunRecord]) -> Mapping[int, float]:
+def _means(records: Iterable[RunRecord], is_first_only: bool = False) -> Mapping[int, float]:
+    """Return the mean cost of an epoch by batch size, or that of its first run.
+
+    Where costs change, the first compares with what was measured when the job began.
+    """
     by_size: dict[int, list[float]] = defaultdict(list)
     for record in records:
         cost = record.epoch_cost
-        if cost is not None:
+        if cost is not None and not (is_first_only and by_size[record.batch_size]):
             by_size[record.batch_size].append(cost)
-    return {size: statistics.fmean(costs) for size, costs in by_size.items()}
+    return {size: statistics.fmean(costs) for size, costs in by_size.items() if costs}

@@ -27,12 +27,16 @@ _QUANTILES = np.array([NormalDist().inv_cdf((number + 0.5) / 64) for number in r
 
 @dataclass(frozen=True)
 class _Costs:
-    """The expected cost of a training by batch size, in the logarithm."""
+    """The expected cost of reaching the target by batch size, in the logarithm.
+
+    Those trainings count that fail before one succeeds, o of them in the mean where the odds are o.
+    """
 
     sizes: tuple[int, ...]
     means: Array
     covariance: Array
     run_deviation: float
+    failure_chances: Array  # of the next run
 
     def over(self, number: int, best: int) -> Array:
         """Return quantiles of the cost of one batch size over that of another."""
@@ -56,13 +60,15 @@ class _Costs:
     def gain(self, number: int, best: int, proven: Collection[int]) -> float:
         """Return how much less a training is expected to cost once a run at a batch size has been seen.
 
-        That run moves the means of all sizes. Where another one than the best is then the lowest, it is taken.
+        That run moves the means of all sizes, unless it fails. Where another one than the best is then the lowest, it
+        is taken.
         """
         others = sorted({*proven, number, best})
         moves = self.covariance[others, number] / math.sqrt(self.covariance[number, number] + self.run_deviation**2)
         means = self.means[others] - self.means[best]
         costs = np.exp(np.clip(means[:, None] + moves[:, None] * _QUANTILES, -20.0, 20.0))
-        return float((costs[others.index(best)] - costs.min(axis=0)).mean())
+        gain = (costs[others.index(best)] - costs.min(axis=0)).mean()
+        return float(gain * (1.0 - self.failure_chances[number]))
 
 
 class AdaptiveBatchSize:
@@ -74,7 +80,9 @@ class AdaptiveBatchSize:
     times a training at the best size; its cost is then a lower bound. A size that has succeeded is never stopped.
 
     Epochs do not depend on the GPU model, so runs on other models, and `BatchProblem.known_epochs`, count for them.
-    With a half-life, what was observed fades, and sizes are tried anew.
+    A run that fails, or ends short of the target before it is too dear, costs at least a training at the best size, and
+    makes it likelier that the next one does so too, also at the sizes beside it. With a half-life, what was observed
+    fades as far as epochs or their costs are seen to change, and sizes are tried anew.
 
     Args:
         stop_factor: Cost of a first run at a size over the expected cost of the best one, at which it is stopped.
@@ -136,9 +144,10 @@ class AdaptiveBatchSize:
         is_default_open = problem.default in feasible and problem.default not in history.tried
         if is_default_open and not (history.knows_epochs and history.knows_epoch_costs):
             return BatchProposal(problem.default, reason="the default is tried first")
-        untried = [size for size in _candidates(history, feasible, costs) if size not in history.tried]
+        candidates = _candidates(history, feasible, costs)
+        untried = [size for size in candidates if size not in history.tried]
         unsure = costs.means + np.sqrt(np.diag(costs.covariance))
-        size = min(untried or feasible, key=lambda size: float(unsure[costs.sizes.index(size)]))
+        size = min(untried or candidates or feasible, key=lambda size: float(unsure[costs.sizes.index(size)]))
         if history.tried:
             return BatchProposal(size, reason="no batch size has reached the target yet, and this is the likeliest")
         return BatchProposal(size, reason="it is expected to cost least, by the epochs that are known from elsewhere")
@@ -149,9 +158,12 @@ def _expected(problem: BatchProblem, history: History) -> _Costs:
     places = np.log2(problem.batch_sizes)
     means, covariance = np.zeros(len(places)), np.zeros((len(places), len(places)))
     for kernel, observations in ((_EPOCHS, history.epochs()), (_EPOCH_COSTS, history.epoch_costs())):
-        after = posterior(kernel, observations, places)
+        after = posterior(kernel.drifting(observations), observations, places)
         means, covariance = means + after[0], covariance + after[1]
-    return _Costs(problem.batch_sizes, means, covariance, history.epoch_deviation)
+    least = min((means[problem.batch_sizes.index(size)] for size in history.proven), default=means.min())
+    odds, spent = history.failures(math.exp(least))
+    means = means + np.log1p(odds * np.exp(np.clip(np.log(spent) - means, -20.0, 20.0)))
+    return _Costs(problem.batch_sizes, means, covariance, history.epoch_deviation, odds / (1.0 + odds))
 
 
 def _candidates(history: History, feasible: Collection[int], costs: _Costs, best: int | None = None) -> list[int]:

@@ -33,7 +33,7 @@ class BatchRun:
     | `reached` | reached its target | what a training costs, and how many epochs it takes |
     | `stopped` | ended short of the target: too dear, or after `max_epochs` | a lower bound of both |
     | `infeasible` | cannot run at this batch size, such as for lack of memory | that it must not be proposed again |
-    | `failed` | was killed, or crashed for another reason | nothing; the run counts as if it had never begun |
+    | `failed` | was killed, or crashed for another reason | that this can happen, and what it cost so far |
     | `running` | has begun, and not ended | that another run need not explore the same |
 
     Attributes:
