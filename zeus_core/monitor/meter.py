@@ -20,7 +20,7 @@ from zeus_core.process.lock import ProcessLock
 _logger = logging.getLogger(__name__)
 
 UNKNOWN_PEAK_WATTS = TRANSIENTS * 1000.0
-"""No less than boards that do not tell draw; more only widens the stated intervals."""
+"""No less than boards without a known limit draw; more only widens the stated intervals."""
 
 
 class Meter(Protocol):
@@ -54,7 +54,7 @@ class CountingMeter:
 
     Args:
         gpu: The GPU.
-        time_source: Tells when a reading was taken.
+        time_source: Source of the times of the readings.
         needs_sampling: Whether to read in between too, which tells more closely when the counter is updated.
     """
 
@@ -105,7 +105,7 @@ class PowerMeter:
 
     Args:
         gpu: The GPU.
-        time_source: Tells when a reading was taken.
+        time_source: Source of the times of the readings.
     """
 
     needs_sampling = True
@@ -165,7 +165,7 @@ def make_meter(gpu: Gpu, time_source: TimeSource, precise: bool) -> Meter:
 
 
 def _has(read: Callable[[], float]) -> bool:
-    """Tell whether a GPU has a reading at all. One that fails for another reason is there, and may work again."""
+    """Whether a GPU has a reading at all. One that fails for another reason is there, and may work again."""
     try:
         read()
     except NotSupportedError:
