@@ -32,3 +32,30 @@ def test_each_piece_lies_in_the_phase_of_its_step(lengths, begin, seconds):
                 if step <= middle < step + length and length >= 0.05:
                     expected = 1 + int((middle - step) / length * PHASES)
             assert piece.phase == expected or piece.seconds < 1e-9
+
+
+def phases(parts):
+    return [(part.key, [piece.phase for piece in part.pieces]) for part in parts]
+
+
+def test_a_step_that_a_pass_interrupts_goes_on_with_its_phases():
+    timeline = Timeline(0.0, None, "steps", "steps")
+    for number in range(3):
+        timeline.begin_step(1.0 * number)
+    timeline.change(2.25, "pass")
+    timeline.change(2.45, "steps")
+    assert phases(timeline.parts(2.0, 2.65)) == [("steps", [1, 2, 3]), ("pass", [0]), ("steps", [3, 4, 5])]
+    timeline.begin_step(3.2)
+    assert [piece.phase for piece in timeline.parts(2.45, 3.2)[0].pieces] == [3, 4, 5, 6, 7, 8, 9, 10]
+
+
+def test_a_step_before_an_evaluation_is_as_long_as_it_was():
+    timeline = Timeline(0.0, None, "steps", "steps")
+    for number in range(3):
+        timeline.begin_step(1.0 * number)
+    timeline.end_step()
+    timeline.change(2.8, "evaluation")
+    (steps, evaluation) = timeline.parts(2.0, 9.0)
+    assert [piece.phase for piece in steps.pieces] == list(range(1, 11))
+    assert steps.pieces[0].seconds == pytest.approx(0.08)
+    assert evaluation.seconds == pytest.approx(6.2)

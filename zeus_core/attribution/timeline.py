@@ -89,6 +89,7 @@ class Timeline:
         """The class that consists of steps."""
         self._changes = [_Change(-math.inf, before, None, 0.0, False), _Change(at, key, None, 0.0, key == stepping)]
         self._steps = [-math.inf]  # when they begin, by the own time of their class
+        self._is_in_step = False
         self.begin = at
         """The first moment."""
 
@@ -104,8 +105,13 @@ class Timeline:
 
     def begin_step(self, at: float) -> None:
         """Begin a step, whose power is likely that of the step before."""
+        self._is_in_step = True
         _, _, _, own_seconds, is_stepping = change = self._changes[-1]
         self._steps.append(own_seconds + (at - change.at) if is_stepping else own_seconds)  # own_until, without a call
+
+    def end_step(self) -> None:
+        """End the step: another class that begins now does not interrupt it."""
+        self._is_in_step = False
 
     def is_one_part(self, begin: float, end: float) -> bool:
         """Whether all time between two moments is of one part."""
@@ -131,6 +137,8 @@ class Timeline:
     def parts(self, begin: float, end: float) -> list[Part]:
         """Return the parts between two moments."""
         changes, steps = self._changes[:], self._steps[:]
+        if not self._is_in_step and not changes[-1].is_stepping:  # else the end of the latest step is not known
+            steps.append(changes[-1].own_seconds)
         number = bisect.bisect_right(changes, begin, key=lambda change: change.at) - 1
         parts = []
         while begin < end:

@@ -165,6 +165,7 @@ class ActivitySplit:
 
     def end_step(self) -> None:
         """End the step."""
+        self._timeline.end_step()
         self._gaps.end_step(self._time_source.now())
 
     def enter(self, activity: Activity) -> None:
