@@ -75,8 +75,8 @@ class JsonFormat:
             raise UsageError(f"it is not a JSON file: {error}") from error
         return self.fields(parse_json(text))
 
-    def write(self, path: Path, fields: Mapping[str, Any], indent: int | None = 2) -> None:
-        """Replace a file by a document; its folder is made if need be.
+    def write(self, path: Path, fields: Mapping[str, Any], indent: int | None = 2, is_lasting: bool = True) -> None:
+        """Replace a file by a document; its folder is made if need be. See `write_atomically`.
 
         Raises:
             OSError: It cannot be written.
@@ -84,7 +84,7 @@ class JsonFormat:
         """
         text = json.dumps(self.document(fields), indent=indent, allow_nan=False) + "\n"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
+        write_atomically(path, text, is_lasting)
 
 
 @dataclass(frozen=True)

@@ -42,25 +42,50 @@ class StepGaps:
         self._steps: deque[float] = deque(maxlen=_LATEST)
         self._gaps: deque[float] = deque(maxlen=_LATEST)
         self._short_seconds = math.inf  # shorter gaps are usual after any others
+        self._unended: deque[float] = deque(maxlen=_LATEST)  # steps, from one to the next, whose end was not reported
+        self._has_stepped = False
 
     def begin_step(self, now: float) -> float | None:
         """Begin a step."""
+        if self._step_began is not None and self._is_timed:
+            self._unended.append(now - self._step_began)
         self._step_began, self._is_timed = now, True
         return self.report(now)
 
     def end_step(self, now: float) -> None:
-        """End the step, and begin a gap; nothing in a loop that does not report where steps begin."""
+        """End the step, and begin a gap; in a loop that does not report where steps begin, the next step."""
+        self.since, self._event, self._has_stepped = now, None, True
         if self._step_began is not None:
+            self._event = torch_event()
             seconds, self._step_began = now - self._step_began, None
             if self._is_timed:
                 self._steps.append(seconds)
                 if len(self._steps) >= _MIN_STEPS:
                     self._short_seconds = seconds
-            self.since, self._event = now, torch_event()
 
     def begin(self, now: float) -> None:
         """Begin a gap, unless a step is under way or there was none."""
-        self.since = now if self._step_began is None and self._steps else None
+        self.since = now if self._step_began is None and self._has_stepped else None
+
+    def last(self, now: float) -> tuple[float, bool]:
+        """Return how long the gap has lasted that is under way, and that no step follows; and whether it is unusual.
+
+        Without a gap, it is the time for which the step under way has lasted longer than those before it, whose ends
+        were not reported; 0 if it is no longer than two of them.
+        """
+        if self.since is not None:
+            after_step = seconds_after(self._event)
+            seconds = now - self.since if after_step is None else min(after_step, now - self.since)
+            return seconds, self._is_unusual(seconds)
+        if self._step_began is None or not self._unended:
+            return 0.0, False
+        usual, seconds = sorted(self._unended)[len(self._unended) // 2], now - self._step_began
+        return (seconds - usual if seconds > _FACTOR * usual else 0.0), False
+
+    def open_since(self, now: float) -> float:
+        """Return the moment from which it is not known yet whether the time belongs to a step; now if all is known."""
+        since = self._step_began if self.since is None and self._unended else self.since
+        return now if since is None or (self.since is None and now - since > _MAX_LAG_SECONDS) else since
 
     def stop(self, *, is_training: bool = False) -> None:
         """Begin something else than a gap or a step. A step under way is not timed, unless that is training too."""

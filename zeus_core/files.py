@@ -28,11 +28,16 @@ _LOCK_SECONDS = 1.0
 _LOCK_POLL_SECONDS = 0.005
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, is_lasting: bool = True) -> None:
     """Replace a file. A kill or a power cut leaves the old file or the new one.
 
     A link is replaced, not followed. The content is first written to a new file beside it, under a name that nobody can
     guess, so that others who may write to the folder cannot place a link there.
+
+    Args:
+        path: The file.
+        content: The new content.
+        is_lasting: Wait for the disk: otherwise a power cut, but no kill, may leave an empty file on some file systems.
 
     Raises:
         OSError: It cannot be written.
@@ -47,7 +52,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(descriptor)  # some file systems rename first, and a power cut then leaves an empty file
+            if is_lasting:
+                os.fsync(descriptor)  # some file systems rename first, and a power cut then leaves an empty file
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)

@@ -267,3 +267,19 @@ def test_samples_are_counted_where_batches_are_skipped(loop, monitor):
     with ZeusAccelerate(loop.accelerator, monitor) as energy:
         loop.train_and_log(13)
     assert energy.summary.account.samples == 4 * 13
+
+
+def test_logs_add_up_where_several_evaluations_follow_the_last(loop, monitor, gpu):
+    with ZeusAccelerate(loop.accelerator, monitor) as energy:
+        for _ in range(3):
+            loop.train_and_log(7, every=5)
+            for _ in range(2):
+                loop.evaluate(4)
+    values = energy.summary.values()
+
+    def logged(name):
+        return sum(line.get(name, 0.0) for line in loop.logged())
+
+    assert values["train_energy_steps_j"] == pytest.approx(21 * step_joules(gpu), rel=0.03)
+    assert logged("energy_j") == pytest.approx(values["train_energy_steps_j"], rel=0.005)
+    assert logged("eval_energy_j") == pytest.approx(values["train_energy_evaluation_j"], rel=0.005)

@@ -22,7 +22,7 @@ from tests.huggingface.trainers import (
     tiny_model,
 )
 from tests.support.variants import long_but_first
-from zeus_core.device import CpuDiscovery, SimulatedGpu, find_preset
+from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError, UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
@@ -705,3 +705,36 @@ def test_a_counter_that_never_answers_is_bridged_by_power(tmp_path, gpu, time_so
     assert total.method == "integrated"
     assert total.energy_joules == metrics["train_energy_j"]
     assert abs(total.energy_joules - truth.joules["all"]) <= total.uncertainty_joules <= 0.1 * truth.joules["all"]
+
+
+def test_logs_add_up_where_evaluations_saves_and_a_reload_follow(tmp_path, callback, gpu):
+    trainer = make_trainer(
+        tmp_path,
+        [callback],
+        max_steps=24,
+        logging_steps=10,
+        eval_strategy="steps",
+        eval_steps=8,
+        save_strategy="steps",
+        save_steps=8,
+        load_best_model_at_end=True,
+    )
+    simulate(trainer, gpu)
+    load = trainer.model.load_state_dict
+
+    def load_slowly(*arguments, **options):
+        gpu.execute(Work(5.0, 300.0))
+        return load(*arguments, **options)
+
+    trainer.model.load_state_dict = load_slowly
+    train_joules = 24 * sum(gpu.preset.physics.operating_point(work, 350).energy_joules for work in (FORWARD, BACKWARD))
+    metrics = trainer.train().metrics
+
+    def logged(name):
+        return sum(entry.get(name, 0.0) for entry in trainer.state.log_history)
+
+    assert metrics["train_energy_steps_j"] == pytest.approx(train_joules, rel=0.03)
+    assert logged("energy_j") == pytest.approx(metrics["train_energy_steps_j"], rel=0.005)
+    assert logged("eval_energy_j") == pytest.approx(metrics["train_energy_evaluation_j"], rel=0.005)
+    assert metrics["train_energy_checkpoint_j"] == pytest.approx(5 * 300, rel=0.1), "the reload is of a checkpoint"
+    assert "energy_j" not in metrics

@@ -476,3 +476,16 @@ def test_a_clock_is_searched_instead_of_a_limit_with_that_optimizer(tmp_path, mo
     work = profile["conditions"]["work"]
     assert (work["model"], work["batch_size"]) == ("Module", str(BATCH_SIZE))
     assert work["parameters"] > 0
+
+
+def test_logs_add_up_where_validations_follow_the_last_of_them(tmp_path, monitor, gpu):
+    pl = lightning.pytorch
+    log, callback = recorder(pl), ZeusCallback(monitor)
+    trainer = make_trainer(
+        tmp_path, callback, pl, max_steps=23, logger=log, val_check_interval=4, check_val_every_n_epoch=None
+    )
+    trainer.fit(module_class(pl)(gpu), loader(20), loader(5))
+    values = callback.summary.values()
+    assert sum(log.values("train/energy_j")) == values["train_energy_steps_j"]
+    assert values["train_energy_steps_j"] == pytest.approx(23 * step_joules(gpu), rel=0.03)
+    assert sum(log.values("validate/energy_j")) == pytest.approx(values["train_energy_evaluation_j"], rel=0.005)

@@ -220,6 +220,20 @@ def test_readings_in_hooks_have_a_deadline_and_other_windows_wait(monkeypatch):
         wait_until(lambda: not monitor.read().has_fault)
 
 
+def test_a_hook_goes_on_while_another_thread_reads_for_it(monkeypatch):
+    faulty = FaultyGpu(gpus(1)[0])
+    monitor = ZeusMonitor(gpus=[faulty])
+    first = monitor.read()
+    faulty.hang("read_energy_counter_joules")
+    with in_hook():
+        monitor.begin_window("trial")
+        reading = monitor.begin_reading()
+        faulty.heal()
+        assert not reading().has_fault
+        assert monitor.between(first, reading()).total_energy is not None
+    assert monitor.end_window("trial").total_energy is not None
+
+
 @pytest.mark.parametrize(
     ("function", "prepared"),
     [

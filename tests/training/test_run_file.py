@@ -256,3 +256,11 @@ def test_an_unwritable_or_damaged_file_costs_a_warning_and_no_training(tmp_path,
         energy.state_dict()
     assert energy.summary is not None
     assert caplog.text.count("cannot be written; reports of this run need it") == 1
+
+
+def test_it_holds_the_time_in_hooks_by_hook_and_by_cause(trained, tmp_path):
+    part = read_run(tmp_path).latest
+    assert {"TrainBegin", "StepBegin", "StepEnd", "Pause", "finish"} <= part.overhead.of_hooks.keys()
+    assert {"device", "files"} <= part.overhead.waits.keys()
+    assert 0 < sum(part.overhead.waits.values()) < part.overhead.seconds == part.overhead_seconds
+    assert trained.overhead.seconds > part.overhead_seconds, "that of the end itself is not in the file"

@@ -7,17 +7,21 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 from zeus_core.device import Cpu, Gpu
 from zeus_core.errors import DriverFaultError
 from zeus_core.measurement import Device, Measurement
 from zeus_core.monitor.counted_energy import dram_energy, package_energy
 from zeus_core.monitor.meter import Meter, make_meter
-from zeus_core.monitor.reading import GpuEdge, Reading, read_cpu
+from zeus_core.monitor.reading import CpuEdge, GpuEdge, Reading, read_cpu
 from zeus_core.ports import TimeSource
+from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.process.deadline import CALL_SECONDS, SET_UP_SECONDS, is_in_hook, outside_of_hooks
 from zeus_core.process.parallel import ParallelCalls
 from zeus_core.process.sampler import Sampler
+
+_Answer = TypeVar("_Answer")
 
 _PRECISE_PERIOD_SECONDS = 0.004  # trades CPU time (3 to 10 % of a core) for knowing when a counter was updated
 _SAMPLING_PERIOD_SECONDS = 0.05  # trades CPU time for power changes that are seen late, without a counter
@@ -40,13 +44,15 @@ class Instruments:
         self, gpus: Mapping[int, Gpu], cpus: Mapping[int, Cpu], time_source: TimeSource, precise: bool
     ) -> None:
         self._time_source = time_source
-        self._cpus = list(cpus.values())
+        self._cpus, self._gpus = list(cpus.values()), list(gpus.values())
         self._together = ParallelCalls()
         with outside_of_hooks():
             self._meters = self._make_meters(list(gpus.values()), precise)
             self._read_gpus = [meter.read for meter in self._meters]
             self._energy_between = [meter.between for meter in self._meters]
-            self._read_within(SET_UP_SECONDS)  # tells whether calls are slow, before it matters
+            self._begin_reading(SET_UP_SECONDS)()  # tells whether calls are slow, before it matters
+        self.peak_watts = tuple(meter.peak_watts for meter in self._meters)
+        """The most that each GPU can draw."""
         packages = [Device("cpu", index, f"{_machine()}/{index}") for index in cpus]
         self.devices = (
             *(Device("gpu", index, gpu.uuid) for index, gpu in gpus.items()),
@@ -86,16 +92,43 @@ class Instruments:
 
     def read(self) -> Reading:
         """Read all devices, close together. Never raises."""
+        if is_in_hook():
+            return self._begin_reading(CALL_SECONDS)()
         at = self._time_source.now()
-        gpus = self._read_within(CALL_SECONDS) if is_in_hook() else self._together.call(self._read_gpus)
-        return Reading(at, gpus, [read_cpu(cpu) for cpu in self._cpus] if self._cpus else [])
+        return Reading(at, self._together.call(self._read_gpus), self._read_cpus())
 
-    def _read_within(self, seconds: float) -> list[GpuEdge]:
-        """Read the GPUs beside this thread, which must go on: a GPU that has not answered after so long is a fault."""
+    def begin_reading(self) -> Callable[[], Reading]:
+        """Begin to read all devices. The function that is returned waits for the reading, if it is called in a hook.
+
+        A hook is not held up by a driver then, nor by a machine so busy that another thread gets no turn. Other callers
+        wait for the driver at once. So do hooks in virtual time, which may go on before another thread has come to it.
+        """
+        if is_in_hook() and isinstance(self._time_source, MonotonicTime):
+            return cache(self._begin_reading(CALL_SECONDS))
+        reading = self.read()
+        return lambda: reading
+
+    def _begin_reading(self, seconds: float) -> Callable[[], Reading]:
+        """Begin to read the GPUs beside this thread: one that has not answered when that was waited for is a fault."""
         at = self._time_source.now()
-        return self._together.call_within(
+        gpus = self._together.begin_within(
             seconds, self._read_gpus, lambda number, reason: self._meters[number].miss(at, reason)
         )
+        cpus = self._read_cpus()
+        return lambda: Reading(at, gpus(), cpus)
+
+    def _read_cpus(self) -> list[CpuEdge]:
+        return [read_cpu(cpu) for cpu in self._cpus] if self._cpus else []
+
+    def ask(self, question: Callable[[Gpu], _Answer], late: _Answer) -> list[_Answer]:
+        """Ask each GPU something, in the thread that reads it in hooks. The question must not raise.
+
+        Args:
+            question: Asks a GPU.
+            late: The answer of one that has not answered in time.
+        """
+        questions = [partial(question, gpu) for gpu in self._gpus]
+        return self._together.call_within(CALL_SECONDS, questions, lambda _number, _reason: late)
 
     def between(self, begin: Reading, end: Reading) -> Measurement:
         """Compute what was measured from one reading to another."""

@@ -28,6 +28,11 @@ class Meter(Protocol):
         """Whether `read` must also be called now and then between the edges."""
         ...
 
+    @property
+    def peak_watts(self) -> float:
+        """The most that the GPU can draw."""
+        ...
+
     def read(self) -> GpuEdge:
         """Read the GPU. Never raises."""
         ...
@@ -56,9 +61,9 @@ class CountingMeter:
         self._read_power_watts = gpu.read_power_watts
         self._now = time_source.now
         self._period_seconds = gpu.energy_counter_period_seconds
-        self._peak_watts = peak_watts(gpu)
+        self.peak_watts: float = peak_watts(gpu)
         self._has_instant_power = gpu.power_average_seconds <= gpu.energy_counter_period_seconds
-        self._trail = CounterTrail(self._period_seconds, self._peak_watts, time_source.now)
+        self._trail = CounterTrail(self._period_seconds, self.peak_watts, time_source.now)
         self._follow = self._trail.follow
 
     def read(self) -> GpuEdge:
@@ -86,7 +91,7 @@ class CountingMeter:
 
     def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
         """Compute the energy between two readings; see `counted_energy`."""
-        return counted_energy(begin, end, seconds, self._period_seconds, self._peak_watts, self._has_instant_power)
+        return counted_energy(begin, end, seconds, self._period_seconds, self.peak_watts, self._has_instant_power)
 
 
 class PowerMeter:
@@ -102,7 +107,7 @@ class PowerMeter:
     def __init__(self, gpu: Gpu, time_source: TimeSource) -> None:
         self._gpu = gpu
         self._time_source = time_source
-        self._peak_watts = peak_watts(gpu)
+        self.peak_watts: float = peak_watts(gpu)
         self._last: GpuEdge | None = None
         self._lock = ProcessLock()
 
@@ -116,7 +121,7 @@ class PowerMeter:
                 return GpuEdge(at, None, None)
             except DeviceError as error:
                 return GpuEdge(at, None, None, str(error))
-            sums = next_sums(self._last, at, power_watts, self._peak_watts)
+            sums = next_sums(self._last, at, power_watts, self.peak_watts)
             edge = self._last = GpuEdge(at, None, power_watts, sums=sums)
             return edge
 
@@ -126,7 +131,7 @@ class PowerMeter:
 
     def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
         """Compute the energy between two samples; see `integrated_energy`."""
-        return integrated_energy(begin, end, seconds, self._peak_watts, self._gpu.power_average_seconds)
+        return integrated_energy(begin, end, seconds, self.peak_watts, self._gpu.power_average_seconds)
 
 
 def make_meter(gpu: Gpu, time_source: TimeSource, precise: bool) -> Meter:

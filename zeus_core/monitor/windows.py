@@ -24,6 +24,7 @@ from zeus_core.monitor.selection import checked_indices, select_cpus, select_gpu
 from zeus_core.ports import TimeSource
 from zeus_core.ports.accelerator import Synchronize, synchronize_with
 from zeus_core.ports.time_source import checked_time_source
+from zeus_core.process.deadline import waiting_for
 from zeus_core.validate import checked_flag, checked_function, checked_instance, checked_path
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _logger = logging.getLogger(__name__)
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass
@@ -56,7 +58,7 @@ class Window:
 
 class _OpenWindow(NamedTuple):
     start_time: float  # of the wall clock, for the log
-    begin: Reading
+    begin: Callable[[], Reading]
 
 
 class ZeusMonitor:
@@ -121,7 +123,7 @@ class ZeusMonitor:
         self.approx_instant_energy: bool = checked_flag("approx_instant_energy", approx_instant_energy)
         if synchronize is None:
             synchronize = synchronize_with(sync_execution_with)
-        self._synchronize = checked_function("synchronize", synchronize, "a function that waits for some GPUs")
+        self._wait = checked_function("synchronize", synchronize, "a function that waits for some GPUs")
         self._log: WindowLog | None = None
         if log_file is not None:
             from zeus_core.monitor._log import WindowLog
@@ -130,6 +132,8 @@ class ZeusMonitor:
         self._instruments = Instruments(self.gpus, self.cpus, self.time_source, checked_flag("precise", precise))
         self.devices: tuple[Device, ...] = self._instruments.devices
         """All measured devices: the keys of `Measurement.devices`, in the same order."""
+        self.peak_watts: dict[int, float] = dict(zip(self.gpus, self._instruments.peak_watts, strict=True))
+        """The most that each GPU can draw, by index."""
         self._open_windows: dict[str, _OpenWindow] = {}
         self._reported_losses: set[tuple[str, str]] = set()
         self._keeper = RaplKeeper(found_cpus.zones) if self.cpus else None
@@ -149,8 +153,8 @@ class ZeusMonitor:
             UsageError: A window of that name is open.
         """
         if sync_execution:
-            self._synchronize(self.gpu_indices)
-        window = _OpenWindow(time.time(), self._instruments.read())
+            synchronize(self)
+        window = _OpenWindow(time.time(), self._instruments.begin_reading())
         # Each of these operations on the dictionary is atomic: windows may be opened in several threads.
         if restart:
             self._open_windows[key] = window
@@ -176,11 +180,11 @@ class ZeusMonitor:
             names = ", ".join(sorted(map(repr, self._open_windows))) or "none"
             raise UsageError(f"window {key!r} is not open; open windows: {names}")
         if sync_execution:
-            self._synchronize(self.gpu_indices)
+            synchronize(self)
         if cancel:
             self._end_sampling()
             return Measurement(0.0, {})
-        measurement = self._instruments.between(window.begin, self._instruments.read())
+        measurement = self._instruments.between(window.begin(), self._instruments.read())
         self._end_sampling()
         for energy in measurement.devices.values():  # cheaper than `measurement.lost_because` for each window
             if energy.lost_because is not None:
@@ -200,10 +204,22 @@ class ZeusMonitor:
             sync_execution: Wait for the accelerator first.
         """
         if sync_execution:
-            self._synchronize(self.gpu_indices)
+            synchronize(self)
         if self._keeper is not None:
             self._keeper.start()
         return self._instruments.read()
+
+    def ask(self, question: Callable[[Gpu], _Answer], late: _Answer) -> list[_Answer]:
+        """Ask each GPU something, which must not raise. `late` is the answer of one that does not answer in time."""
+        return self._instruments.ask(question, late)
+
+    def begin_reading(self, sync_execution: bool = True) -> Callable[[], Reading]:
+        """Begin what `read` does. A hook of training goes on meanwhile, and has the reading from what is returned."""
+        if sync_execution:
+            synchronize(self)
+        if self._keeper is not None:
+            self._keeper.start()
+        return self._instruments.begin_reading()
 
     def between(self, first: Reading, second: Reading) -> Measurement:
         """Compute the time and energy from one reading of this monitor to a later one. Nothing is logged."""
@@ -285,4 +301,5 @@ class ZeusMonitor:
 
 def synchronize(monitor: ZeusMonitor) -> None:
     """Wait for the accelerator, as a window of the monitor does at its edges."""
-    monitor._synchronize(monitor.gpu_indices)
+    with waiting_for("accelerator"):
+        monitor._wait(monitor.gpu_indices)

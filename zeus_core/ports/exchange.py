@@ -12,13 +12,14 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from enum import Enum
 from typing import TypeVar, cast
 
 from zeus_core.codec import decode, encode
 from zeus_core.errors import WorldError, ZeusError
 from zeus_core.ports.world import World
+from zeus_core.process.deadline import waiting_for
 
 _Value = TypeVar("_Value")
 
@@ -164,7 +165,8 @@ class Exchange:
         if self.is_cut_off:
             raise WorldError("a rank of this job did not answer before; see its own log")
         try:
-            return self.world.gather(report)
+            with waiting_for("ranks") if self.size > 1 else nullcontext():
+                return self.world.gather(report)
         except Exception:
             self.is_cut_off = True
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -38,6 +39,9 @@ seconds_left: dict[int, float] = {}
 The outermost hook adds its thread, with `HOOK_SECONDS`, and removes it. A dictionary, as each hook of each step does
 so: that takes a fifth of the time of `threading.local`.
 """
+
+hook_waits: dict[int, dict[str, float]] = {}
+"""The seconds that each thread that is in a hook has waited, by cause, for the account of its object: `waiting_for`."""
 
 unanswered: set[threading.Lock] = set()
 """The locks of calls that were not waited for any longer, of all devices; each is released by the answer."""
@@ -92,6 +96,26 @@ def _hangs() -> bool:
     """Return whether a call that was not waited for has still no answer."""
     unanswered.difference_update([lock for lock in tuple(unanswered) if not lock.locked()])
     return bool(unanswered)
+
+
+@contextmanager
+def waiting_for(cause: str) -> Iterator[None]:
+    """Charge the time of a block to a cause, if a hook waits for it; what it waits for within is part of that.
+
+    Args:
+        cause: "device", "files", "ranks" or "accelerator".
+    """
+    thread = threading.get_ident()
+    waits = hook_waits.pop(thread, None)
+    if waits is None:
+        yield
+        return
+    begin = time.perf_counter()
+    try:
+        yield
+    finally:
+        waits[cause] = waits.get(cause, 0.0) + time.perf_counter() - begin
+        hook_waits[thread] = waits
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from zeus_core.device import Gpu
 from zeus_core.device.gpu import checked_gpus
@@ -16,6 +16,8 @@ from zeus_core.settings.holders import read_original
 from zeus_core.settings.kinds import Kind
 from zeus_core.settings.lease import Lease
 from zeus_core.settings.restoration import Restoration
+
+_Answer = TypeVar("_Answer")
 
 
 class Knob(Protocol):
@@ -102,6 +104,15 @@ class CommonKnob:
     def _set(self, number: int, value: float) -> None:
         """Set one GPU, by its number."""
         self._restoration.change(partial(self._leases[number].set, value), number)
+
+    def ask(self, question: Callable[[Gpu], _Answer]) -> list[_Answer]:
+        """Ask each GPU something that changes nothing.
+
+        Raises:
+            DeviceError: The driver does not answer in time.
+            Exception: The question raised it.
+        """
+        return [self._restoration.look(partial(question, gpu), number) for number, gpu in enumerate(self._gpus)]
 
     @property
     def in_force(self) -> int | None:

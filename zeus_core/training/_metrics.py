@@ -34,7 +34,7 @@ LOG_METRICS = (
 )
 """Logged during training."""
 
-EVALUATION_METRICS = (Metric("eval_energy_j", "J", "the evaluation"),)
+EVALUATION_METRICS = (Metric("eval_energy_j", "J", "evaluations since the previous one that was logged"),)
 """Logged after an evaluation; other evaluations have another prefix than `eval`."""
 
 _ACTIVITIES = {

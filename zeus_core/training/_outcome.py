@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from zeus_core.adapters.contained import Overhead
 from zeus_core.codec import encode
 from zeus_core.events import TrainingOptimizer
 from zeus_core.training._summary import TrainingSummary
@@ -19,7 +20,9 @@ class _Measured(Protocol):
     """A training, such as `TrainingEnergy`."""
 
     detected_evaluations: int
-    overhead_seconds: float
+
+    @property
+    def overhead(self) -> Overhead: ...
 
     @property
     def saving_fraction(self) -> float | None: ...
@@ -38,7 +41,7 @@ def outcome_of(training: _Measured, optimizer: TrainingOptimizer | None, results
         _search_of(optimizer),
         training.saving_fraction,
         None if optimizer is None else optimizer.saving_uncertainty,
-        training.overhead_seconds,
+        training.overhead,
         training.detected_evaluations,
     )
 
@@ -49,6 +52,7 @@ def summary_of(
     electricity: Electricity | None,
     steps: int,
     account: Account,
+    last_log: Mapping[str, float] | None = None,
 ) -> TrainingSummary:
     """Return the summary of a training.
 
@@ -58,15 +62,18 @@ def summary_of(
         electricity: By which emissions and cost are reported, if they are.
         steps: The optimizer steps that were done.
         account: All time and energy.
+        last_log: The rest that no log contained of it.
     """
     return TrainingSummary(
         steps,
         account,
         training.saving_fraction,
-        training.overhead_seconds,
+        training.overhead.seconds,
         detected_evaluations=training.detected_evaluations,
         saving_uncertainty=None if optimizer is None else optimizer.saving_uncertainty,
         electricity=electricity,
+        overhead=training.overhead,
+        last_log=last_log or {},
     )
 
 

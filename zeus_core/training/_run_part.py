@@ -26,6 +26,7 @@ class RunPart:
         run: The name of the run.
         begin_step: Optimizer steps done before.
         step: Optimizer steps done so far.
+        logged_step: Those of them at the latest log.
         earlier: The account of all ranks before this part.
         split: Divides the energy of this rank.
         intervals: The energy by the latest log, and what each log adds.
@@ -39,6 +40,7 @@ class RunPart:
         summarized: The same, if it was told as the whole part and nothing was reported since.
         told: The account of all ranks, as they have told it last.
         devices: The energies of the devices of the ranks that have told them.
+        leaves_out: Whether the evaluations so far are part of no log.
         is_whole: Whether all ranks have told their energy after the latest step.
         name: Tells this part from others of the run.
     """
@@ -46,6 +48,7 @@ class RunPart:
     run: str
     begin_step: int
     step: int
+    logged_step: int
     earlier: Account
     split: ActivitySplit
     intervals: LogIntervals
@@ -59,6 +62,7 @@ class RunPart:
     summarized: Account | None = None
     told: Account | None = None
     devices: dict[int, Energies] = field(default_factory=dict)
+    leaves_out: bool = False
     is_whole: bool = False
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -101,6 +105,7 @@ class RunPart:
             work=self.work,
             results=outcome.results,
             search=outcome.search,
-            overhead_seconds=outcome.overhead_seconds,
+            overhead_seconds=outcome.overhead.seconds,
             detected_evaluations=outcome.detected_evaluations,
+            overhead=outcome.overhead,
         )

@@ -29,13 +29,13 @@ from zeus_core.events import (
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
 from zeus_core.ports.time_source import clock_seconds
-from zeus_core.training._limit_reading import LimitReading
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._ranks import Ranks
 from zeus_core.training._run_part import RunPart
 from zeus_core.training._summary import known_values
 from zeus_core.training.account import TRAINING, Account
 from zeus_core.training.activities.activity_split import ActivitySplit
+from zeus_core.training.activities.limit_reading import LimitReading
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_log_values
 from zeus_core.training.record.journal import Journal
@@ -89,6 +89,8 @@ class RunRecorder:
         self._ended: RunPart | None = None  # the latest one that has ended
         self.ended: tuple[int, Account] | None = None
         """The steps and the account of the latest training that has ended, in a job of one rank; None before."""
+        self.last_log: dict[str, float] = {}
+        """The rest that no log contained of the training that `account` was called for; see `LogIntervals.close`."""
         self._work: dict[str, int | str] = {}
         self.use_world(world)
 
@@ -158,9 +160,15 @@ class RunRecorder:
         gap_seconds = part.split.begin_step()
         return StepBegin(gap_seconds) if gap_seconds > 0 else _STEP_WITHOUT_GAP
 
-    def ends_unusual_gap(self) -> bool:
-        """End the gap since the latest step, before what follows begins. Return whether it is charged to no step."""
-        return self._part is not None and self._part.split.ends_unusual_gap()
+    def ends_unusual_gap(self, *, ends_steps: bool = False) -> bool:
+        """End the gap since the latest step, before what follows begins. Return whether it is unusual.
+
+        Args:
+            ends_steps: No step follows, and the gap is idle, unusual or not.
+        """
+        if self._part is None:
+            return False
+        return self._part.split.end_steps() if ends_steps else self._part.split.ends_unusual_gap()
 
     def _begin(self, step: int) -> None:
         """Begin a part of a run; a collective call. If the previous part has not ended, its steps are redone.
@@ -173,6 +181,7 @@ class RunRecorder:
             return  # there is nothing to count, on any rank
         abandoned, checkpoint = self._part, self._checkpoint
         self._ended = self._part = self._checkpoint = self._spent = None
+        self.last_log = {}
         if abandoned is not None:
             run, earlier = abandoned.run, self._abandon(abandoned)
         else:
@@ -193,9 +202,9 @@ class RunRecorder:
         ranks = decode(tuple[RankRecord, ...], told)
         charges = self._new_charges(earlier, self._split)
         self._part = part = RunPart(
-            run, step, step, earlier, self._split, intervals, self._clock(), ranks, self._work, charges
+            run, step, step, step, earlier, self._split, intervals, self._clock(), ranks, self._work, charges
         )
-        self._limit.is_due = True
+        self._limit.start()
         if self._keeper is not None:
             self._keeper.begin(run, is_new=abandoned is None and step == 0)
         if self._journal is not None:  # a part that is killed before its first log has begun now
@@ -252,8 +261,7 @@ class RunRecorder:
     def log_values(self, set_limit_watts: int | None = None, clock_mhz: int | None = None) -> dict[str, float]:
         """Return the values of `LOG_METRICS` that are known; empty outside of training. A collective call.
 
-        A log that follows another one within a second extends what was known then. It writes nothing to the journal,
-        and reads the power limit only if the optimizer has changed it.
+        A log that follows another one within a second extends what was known then, and writes nothing to the journal.
 
         Args:
             set_limit_watts: The limit that the optimizer has set; None without one.
@@ -262,16 +270,13 @@ class RunRecorder:
         part = self._part
         if part is None:
             return {}
-        part.summarized = None
+        part.summarized, part.logged_step = None, part.step
         if self._trace is not None:
             self._trace.log(self._ranks)
-        now = part.told = self._ranks.combine(lambda: part.account() if part.split.extend() else self._write_down(part))
-        if self._limit.is_due or set_limit_watts != self._limit.set_watts:
-            self._limit.read(set_limit_watts)
-            part.split.begin_gap()  # a driver that answers late is no work of the loop
+        now = part.told = self._ranks.combine(lambda: self._own_account(part))
         totals: dict[str, float | None] = {
             "total_energy_j": (part.earlier.total + now.total).energy_joules,
-            "power_limit_w": self._limit.watts,
+            "power_limit_w": self._limit.watts(set_limit_watts),
             "sm_clock_mhz": clock_mhz,
         }
         if self._electricity is not None:
@@ -287,9 +292,25 @@ class RunRecorder:
         """Return time and energy of the run so far; that of the latest one after it, None before. A collective call."""
         part = self._part
         if part is not None:
-            now = self._ranks.combine(lambda: part.account() if part.split.extend() else self._write_down(part))
+            now = self._ranks.combine(lambda: self._own_account(part))
             self._spent = (part.earlier + now).total
         return self._spent
+
+    def logged_evaluation_joules(self, leaves_out: bool = False) -> float | None:
+        """Return the energy of the evaluations since the previous call; None if unknown. A collective call.
+
+        Outside of training, that of the latest one; so too after a call that has left others out, of which more becomes
+        known meanwhile.
+        """
+        part = self._part
+        if part is None:
+            return self.evaluation_joules()
+        part.summarized = None
+        latest_joules = self.evaluation_joules() if part.leaves_out else None
+        part.told = self._ranks.combine(lambda: self._own_account(part))
+        joules = part.intervals.next_evaluation(part.told)
+        part.leaves_out = leaves_out
+        return joules if latest_joules is None else latest_joules
 
     def evaluation_joules(self) -> float | None:
         """Return the energy of the current or latest evaluation; None if unknown. A collective call."""
@@ -303,8 +324,11 @@ class RunRecorder:
             return None
         if self._trace is not None:
             self._trace.compare_clocks(self._ranks)
+        part.split.end_steps()
         part.told = self._ranks.combine(lambda: self._write_down(part, is_last=True))
         part.is_whole = True
+        self.last_log = part.intervals.close(part.told, has_stepped=part.step > part.logged_step)
+        part.logged_step = part.step
         account = part.earlier + part.told
         self._spent = account.total
         with suppress(WorldError):  # the account is known, also if a rank ends before it has told its devices
@@ -318,8 +342,10 @@ class RunRecorder:
         if part is None:
             return None
         # The journal ends with the same account that was told as that of the whole run.
+        part.split.end_steps()
         own = part.summarized or self._write_down(part, is_last=True)
         part.split.stop()
+        self._limit.stop()
         self._ended = part
         if self._trace is not None:
             self._trace.end(own)
@@ -387,12 +413,14 @@ class RunRecorder:
         self._split.update()
         return Account(total=self._split.evaluation or Tally())
 
+    def _own_account(self, part: RunPart) -> Account:
+        return part.account() if part.split.extend() else self._write_down(part)
+
     def _write_down(self, part: RunPart, is_last: bool = False) -> Account:
         """Bring the journal up to date. Return the account of this rank, of the part so far."""
         part.split.update(is_last)
         own = part.own = part.account()
         part.summarized = own if is_last else None
-        self._limit.is_due = True
         if self._journal is not None:
             self._journal.append(part.entry(own, self._clock(), is_last))
         return own

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from zeus_core.adapters.contained import Overhead
 from zeus_core.adapters.result import duration_text, energy_text
 from zeus_core.events import Activity
 from zeus_core.search.comparison import percentage
@@ -16,6 +17,9 @@ from zeus_core.units import watt_hours_from_joules
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
+
+_MUCH_OVERHEAD = 0.02  # of the time of the run: then people are shown where it went,
+_LONG_SECONDS = 10.0  # unless the run is shorter, and mostly of things that are done once
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,9 @@ class TrainingSummary:
         detected_evaluations: Evaluations of this part and process that nothing announced, but their forward passes.
         saving_uncertainty: How far `saving_fraction` can be off; None if that is.
         electricity: The electricity, as it was given; None if it was not.
+        overhead: `overhead_seconds` by hook, and what was waited for in them.
+        last_log: `energy_j` and `eval_energy_j` since the latest logs of this part: with them, all logs add up to its
+            steps and its evaluations.
     """
 
     steps: int
@@ -40,6 +47,8 @@ class TrainingSummary:
     detected_evaluations: int = 0
     saving_uncertainty: float | None = None
     electricity: Electricity | None = None
+    overhead: Overhead = field(default_factory=Overhead)
+    last_log: Mapping[str, float] = field(default_factory=dict)
 
     def __add__(self, later: TrainingSummary) -> TrainingSummary:
         """Return the summary of both runs. Saving and electricity are those of the later one."""
@@ -48,6 +57,7 @@ class TrainingSummary:
             steps=self.steps + later.steps,
             account=self.account + later.account,
             overhead_seconds=self.overhead_seconds + later.overhead_seconds,
+            overhead=self.overhead + later.overhead,
             detected_evaluations=self.detected_evaluations + later.detected_evaluations,
         )
 
@@ -78,6 +88,10 @@ class TrainingSummary:
         }
         return known_values(values)
 
+    def log_values(self) -> dict[str, float]:
+        """Return what to log at the end of training: `last_log` and `values`."""
+        return {**self.last_log, **self.values()}
+
     def rows(self) -> dict[str, str]:
         """Return the most important values for people, as labelled lines."""
         total, joules = self.account.total, self.account.training.energy_joules
@@ -95,6 +109,8 @@ class TrainingSummary:
         if self.detected_evaluations > 0:
             noun = "evaluation" if self.detected_evaluations == 1 else "evaluations"
             rows["detected"] = f"{self.detected_evaluations} {noun} that nothing announced"
+        if self._has_much_overhead:
+            rows["in hooks"] = str(self.overhead)
         return rows
 
     def __str__(self) -> str:
@@ -111,11 +127,18 @@ class TrainingSummary:
         lines += [f"{label}: {text}" for label, text in electricity_rows(self.account, self.electricity).items()]
         if self.detected_evaluations > 0:
             lines.append(f"evaluations detected by their forward passes: {self.detected_evaluations}")
+        if self._has_much_overhead:
+            lines.append(f"in hooks of zeus-core: {self.overhead}")
         return "\n".join(lines)
 
     def _in_order(self) -> list[tuple[Activity, Tally]]:
         activities = self.account.activities
         return [(activity, activities[activity]) for activity in Activity if activity in activities]
+
+    @property
+    def _has_much_overhead(self) -> bool:
+        seconds = self.account.total.seconds
+        return seconds > _LONG_SECONDS and self.overhead.seconds > _MUCH_OVERHEAD * seconds
 
     @property
     def _redone(self) -> Tally | None:

@@ -229,7 +229,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         elif isinstance(event, TrainBegin):
             self._prepare(event)
         elif kind is Pause or kind is EpochEnd:
-            self._end_gap()
+            self._end_gap(ends_steps=kind is EpochEnd)
         try:
             if kind is StepBegin:  # with the verdict of the account on the gap before it
                 event = self._recorder.begin_step()
@@ -257,9 +257,9 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self._optimizer.while_paused = self._recorder.keep
         self._outside_of_hooks(self._optimizer.pause)
 
-    def _end_gap(self) -> None:
+    def _end_gap(self, ends_steps: bool = False) -> None:
         """Report work that nothing announced since the latest step, before a pause or the end of an epoch."""
-        if self._recorder.ends_unusual_gap():
+        if self._recorder.ends_unusual_gap(ends_steps=ends_steps):
             for observer in self._observers:
                 observer.receive(INTERFERENCE)
 
@@ -314,12 +314,26 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """
         return known_values({f"{prefix}_energy_j": self._recorder.evaluation_joules()})
 
+    @contained(is_hook=True, default=dict[str, float])
+    def log_evaluation(self, prefix: str = "eval", *, leaves_out: bool = False) -> dict[str, float]:
+        """Return what to log at the end of an evaluation. A collective call.
+
+        Args:
+            prefix: The prefix of the name.
+            leaves_out: It is not logged, as a check before training: the next log does not contain it either.
+
+        Returns:
+            `eval_energy_j`, the energy of the evaluations since the previous call, or the same with another prefix;
+            empty if some of it was lost, or there was none.
+        """
+        return known_values({f"{prefix}_energy_j": self._recorder.logged_evaluation_joules(leaves_out)})
+
     @contained(is_hook=True)
     def finish(self) -> TrainingSummary | None:
         """Return the summary of the run, at the end of training; None outside of it. A collective call."""
         taken = self._recorder.account()
         if taken is not None:
-            self.summary = summary_of(self, self.optimizer, self._electricity, *taken)
+            self.summary = summary_of(self, self.optimizer, self._electricity, *taken, self._recorder.last_log)
             self._keep_run()
         return self.summary
 

@@ -30,6 +30,7 @@ def write_energy_state(checkpoint_folder: Path, state: Any) -> None:
     if not checkpoint_folder.is_dir():
         return
     try:
-        write_atomically(checkpoint_folder / _FILE_NAME, json.dumps(state) + "\n")
+        # It lasts as the other files of the checkpoint do: training does not wait for the disk.
+        write_atomically(checkpoint_folder / _FILE_NAME, json.dumps(state) + "\n", is_lasting=False)
     except OSError as error:
         _logger.warning("%s cannot be written into %s: %s", _FILE_NAME, checkpoint_folder, error)

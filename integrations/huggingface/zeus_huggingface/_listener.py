@@ -126,6 +126,9 @@ class Reporter:
         """Return the values to add to something that is about to be logged."""
         return {}
 
+    def end(self, args: TrainingArguments) -> None:
+        """Prepare for the end of training, on all ranks."""
+
     def training_metrics(self) -> dict[str, float]:
         """Return the metrics to add to those of the training that has just ended."""
         return {}
@@ -263,6 +266,7 @@ class TrainerListener:
     @contained
     def on_train_end(self, args: TrainingArguments, state: TrainerState) -> None:
         """Report that training has ended. A Trainer with a `train` of its own shows the result here."""
+        self.reporter.end(args)
         self.reporter.observer.receive(TRAIN_END)
         if not self._trainings:
             show_result(self._result_of(self.reporter, state.is_world_process_zero))

@@ -219,11 +219,16 @@ class EnergyReporter(Reporter):
             return values
         if "train_runtime" in logs and "train_loss" in logs:
             self._energy.finish()
-            return self.training_metrics()
+            return {} if self.summary is None else self.summary.log_values()
         prefixes = [name.removesuffix("_runtime") for name in logs if name.endswith("_runtime")]
         if prefixes and Activity.EVALUATION in self.activities:
-            return self._energy.evaluation(prefixes[0])
+            return self._energy.log_evaluation(prefixes[0])
         return {}
+
+    def end(self, args: TrainingArguments) -> None:
+        """Add the reload of the best model to the summary: since transformers 5 it comes after the last log."""
+        if args.load_best_model_at_end:
+            self._energy.finish()
 
     def training_metrics(self) -> dict[str, float]:
         """Return the values of the summary."""

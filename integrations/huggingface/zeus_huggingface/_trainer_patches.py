@@ -151,5 +151,6 @@ _WRAPS: dict[str, Callable[..., Any]] = {
     "_evaluate": _pausing(Activity.EVALUATION),  # for trainers with an `evaluate` of their own
     "predict": _pausing(Activity.EVALUATION),
     "_save_checkpoint": _pausing(Activity.CHECKPOINT),
+    "_load_best_model": _pausing(Activity.CHECKPOINT),
     "log": _log,
 }

@@ -221,8 +221,8 @@ class ZeusCallback(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the evaluation, and log its energy."""
         stage = getattr(trainer.state.stage, "value", "")
+        values = self._current.energy.log_evaluation(leaves_out=trainer.sanity_checking)
         if not trainer.sanity_checking:
-            values = self._current.energy.evaluation()
             self._current.publish({name.replace("eval_", f"{stage}/"): value for name, value in values.items()})
         self._current.energy.on_resume()
         is_within_training = trainer.state.fn == "fit" and not trainer.sanity_checking
@@ -238,7 +238,8 @@ class ZeusCallback(Callback):
         """End training, and log its summary."""
         summary = self._current.energy.finish()
         if summary is not None:
-            self._current.publish(summary.values())
+            names = {"energy_j": "train/energy_j", "eval_energy_j": "validate/energy_j"}
+            self._current.publish({names.get(name, name): value for name, value in summary.log_values().items()})
         self._current.end_training()
 
     @contained

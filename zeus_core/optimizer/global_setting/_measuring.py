@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
@@ -41,8 +41,8 @@ class _Span:
 
     piece: int
     step_seconds: list[float]
-    begin: Reading
-    end: Reading
+    begin: Callable[[], Reading]  # see `ZeusMonitor.begin_reading`
+    end: Callable[[], Reading]
 
 
 class TrialRecorder:
@@ -66,7 +66,7 @@ class TrialRecorder:
         self._steps = 0  # of the block
         self._spans: list[_Span] = []
         self._segment: list[_Span] = []
-        self._begin: Reading | None = None  # of the span under way
+        self._begin: Callable[[], Reading] | None = None  # of the span under way
         self._step_ends: list[float] = []  # of the span under way, with its beginning
         self._is_catching_up = False
         self._is_spoiled = False
@@ -186,26 +186,26 @@ class TrialRecorder:
 
     def _measured(self, spans: Sequence[_Span]) -> Measurement | None:
         """Return the measurement of some spans. Those that follow each other without a gap are measured as one."""
-        runs: list[list[Reading]] = []
+        runs: list[list[Callable[[], Reading]]] = []
         for span in spans:
             if runs and runs[-1][1] is span.begin:
                 runs[-1][1] = span.end
             else:
                 runs.append([span.begin, span.end])
-        measurements = [self._monitor.between(begin, end) for begin, end in runs]
+        measurements = [self._monitor.between(begin(), end()) for begin, end in runs]
         return sum(measurements[1:], start=measurements[0]) if measurements else None
 
     def _begin_window(self) -> None:
         self._monitor.begin_window(self._window, restart=True)  # GPUs without a counter are sampled while it is open
         if self._clocks is not None:
             self._clocks.start()
-        self._begin = self._monitor.read(sync_execution=False)
-        self._step_ends = [self._begin.at]
+        self._step_ends = [self._now()]
+        self._begin = self._monitor.begin_reading(sync_execution=False)
 
     def _cut(self) -> None:
         """End a span, and begin the next one."""
         assert self._begin is not None, "a window was opened before"
-        end = self._monitor.read()
+        end = self._monitor.begin_reading()
         step_seconds = [after - before for before, after in itertools.pairwise(self._step_ends)]
         piece = (self._steps - 1) // self._piece_steps
         self._segment.append(_Span(piece, step_seconds, self._begin, end))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.optimizer.gpu_facts import GpuFacts, facts_of_gpu
-from zeus_core.process.deadline import CALL_SECONDS
-from zeus_core.process.parallel import ParallelCalls
 from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
@@ -67,10 +64,8 @@ class Limiter:
         """The settings to try, highest first."""
         self._wanted = self.settings[0]
         self._setting: int | None = self.settings[0]
-        calls = ParallelCalls()
         self.gpus: dict[str, GpuFacts] = {
-            gpu.uuid: calls.call_one_within(CALL_SECONDS, number, partial(facts_of_gpu, gpu))
-            for number, gpu in enumerate(gpus)
+            gpu.uuid: facts for gpu, facts in zip(gpus, knob.ask(facts_of_gpu), strict=True)
         }
         """The facts of the GPUs, by UUID."""
 

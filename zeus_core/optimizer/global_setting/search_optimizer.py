@@ -96,6 +96,9 @@ class SearchOptimizer(SearchFacts):
             mode,
             carbon_aware,
         )
+        if any(map(options.is_adaptive, options.kinds)):
+            import zeus_core.optimizer.global_setting.search_result
+            import zeus_core.search.run.adaptive_run_search  # noqa: F401
         self.monitor: ZeusMonitor = checked_monitor(monitor)
         """The monitor that measures."""
         self._gpus = list(monitor.gpus.values())

@@ -87,6 +87,10 @@ class SearchOptions:
             wanted = "a function of settings and a selector that makes a Search, such as GridSearch"
             checked_function("search", self.make, wanted)
 
+    def is_adaptive(self, kind: Kind) -> bool:
+        """Whether settings of a kind are searched by what is known of the curves of GPUs."""
+        return self.make is None and self.profile_steps is None and kind.has_curves
+
     @property
     def observes(self) -> bool:
         """Whether no setting is changed."""
@@ -147,7 +151,7 @@ class SearchArguments:
     def search(self, settings: tuple[int, ...]) -> RunSearch:
         """Make the search among some settings, the original one first."""
         steps = DEFAULT_STEPS if self.options.profile_steps is None else self.options.profile_steps
-        if self.options.make is None and self.options.profile_steps is None and self.kind.has_curves:
+        if self.options.is_adaptive(self.kind):
             from zeus_core.search.run.adaptive_run_search import AdaptiveRunSearch  # needs numpy
 
             adaptive = AdaptiveRunSearch(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -20,11 +19,8 @@ from zeus_core.errors import DeviceError
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor.meter import UNKNOWN_PEAK_WATTS, peak_watts
 from zeus_core.monitor.reading import GpuEdge, Reading
-from zeus_core.process.deadline import CALL_SECONDS
 from zeus_core.process.lock import ProcessLock
-from zeus_core.process.parallel import ParallelCalls
 from zeus_core.training.activities._repeated_call import MIN_WAIT_SECONDS, RepeatedCall
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint, PowerSeries
@@ -81,8 +77,7 @@ class CountedGpus:
         self._lock = ProcessLock()
         self._first = self._settled_at = reading.at
         counted = [(number, *item) for number, item in enumerate(monitor.gpus.items()) if item[0] in gpu_indices]
-        calls = [functools.partial(peak_watts, gpu) for _, _, gpu in counted]
-        peaks = ParallelCalls().call_within(CALL_SECONDS, calls, lambda _number, _reason: UNKNOWN_PEAK_WATTS)
+        peaks = [monitor.peak_watts[index] for _, index, _ in counted]
         self._gpus = [
             _Counted(
                 *(number, gpu, most_watts, self._divided(index, gpu, reading.gpus[number], most_watts, len(counted))),
@@ -121,9 +116,13 @@ class CountedGpus:
             self._background.stop()
             self._background = None
 
+    def is_stale(self, now: float) -> bool:
+        """Whether the background has not read for a while, and does not wait for a driver now."""
+        return bool(self._gpus) and now - self._next_read_at > _STALE_SECONDS and not self._is_reading
+
     def follow_change(self, now: float) -> None:
         """Have the background read near a change of the activity; read here if it has not for a while."""
-        if self._gpus and now - self._next_read_at > _STALE_SECONDS and not self._is_reading:
+        if self.is_stale(now):
             self.feed(self._monitor.read(sync_execution=False))
         if self._background is not None:
             self._background.wake()
@@ -138,17 +137,17 @@ class CountedGpus:
                 power_watts = edge.power_watts if edge.fault is None else None  # else it may be of an earlier moment
                 gpu.energy.add_edge(edge.at, end, edge.counter_joules, power_watts)
 
-    def leave_out(self, begin: float, end: float) -> None:
-        """Note that the time since the latest step, from a moment on, belongs to none, and that steps go on."""
+    def leave_out(self, begin: float, end: float, other: Activity) -> None:
+        """Note that the time since the latest step, from a moment on, is that of another activity, and steps go on."""
         with self._lock:
-            self._begin_between_steps(begin)
+            self._begin_after_step(begin, other)
             self._timeline.change(end, Activity.STEPS)
             self._gaps.begin(end)
         self.follow_change(end)
 
-    def _begin_between_steps(self, at: float) -> None:
+    def _begin_after_step(self, at: float, other: Activity) -> None:
         if self._timeline.changed_at <= at:
-            self._timeline.change(at, Activity.BETWEEN_STEPS)
+            self._timeline.change(at, other)
 
     def update(self, now: float, is_last: bool) -> None:
         """Divide all energy up to this moment; once more, by what is known now, if it is the last."""
@@ -255,9 +254,9 @@ class CountedGpus:
         self._settled_at = now
         since = self._gaps.since
         if since is not None and self._gaps.is_decided(now):
-            self._begin_between_steps(since)
-        elif since is not None:
-            now = min(now, since)
+            self._begin_after_step(since, Activity.BETWEEN_STEPS)
+        elif not is_last:
+            now = min(now, self._gaps.open_since(now))
         for gpu in self._gpus:
             gpu.energy.settle(now, is_last)
             gpu.power.add(gpu.energy.settled_until - self._first, gpu.energy.settled_joules)

@@ -14,6 +14,7 @@ from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.reading import Reading
 from zeus_core.monitor.windows import synchronize
+from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.training.account import TRAINING
 from zeus_core.training.activities._counted_gpus import BEFORE, CountedGpus
 from zeus_core.training.activities.tally import Tally
@@ -71,7 +72,8 @@ class ActivitySplit:
             the total exactly.
         total: Time and energy of all activities together, whose uncertainty is smaller than the sum of theirs.
         activity: The current one.
-        reading: The latest one of all devices, by the creation or an `update`.
+        reading: The latest one of all devices, by the creation or an `update`. An `update` makes none where the
+            background has read the GPUs just before, and there are no CPUs: a hook would wait for it.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class ActivitySplit:
         self._says_how = says_how
         self._trace = trace
         self._time_source = monitor.time_source
+        self._is_in_real_time = isinstance(monitor.time_source, MonotonicTime)
         self.activity: Activity = Activity.IDLE
         self._interrupted: list[_Interrupted] = []
         self._evaluation: list[int] = []  # the spans of the current or latest one
@@ -147,6 +150,19 @@ class ActivitySplit:
         self._end_gap()
         return self._gap_seconds > 0.0
 
+    def end_steps(self) -> bool:
+        """End the steps: no other follows. Return whether time since the latest one is charged to none, as unusual.
+
+        All other time since is idle. Where the loop does not report where steps end, the last one takes as long as
+        those before it.
+        """
+        if self.activity is _STEPS and not self._interrupted:
+            seconds, is_unusual = self._gaps.last(self._time_source.now())
+            if seconds > 0:
+                self._leave_out(seconds, Activity.BETWEEN_STEPS if is_unusual else Activity.IDLE)
+            self.switch(Activity.IDLE)
+        return self._gap_seconds > 0.0
+
     def end_step(self) -> None:
         """End the step."""
         self._gaps.end_step(self._time_source.now())
@@ -186,16 +202,19 @@ class ActivitySplit:
             is_last: Divide all energy once more, by what is known now.
         """
         self._end_gap()
-        self.reading = reading = self._read()
-        self._gpus.feed(reading)
-        now = self._time_source.now() if is_last else reading.at  # the last reading is the end of what is told
+        now = self._time_source.now()
+        has_just_read = self._is_in_real_time and not self._monitor.cpus and not self._gpus.is_stale(now)
+        if is_last or not has_just_read:  # a reading would hold up the training on a machine that is busy
+            self.reading = reading = self._read()
+            self._gpus.feed(reading)
+            now = self._time_source.now() if is_last else reading.at  # the last reading is the end of what is known
         self._charge_time(now)
         if self._gaps.since is not None:
             self._gaps.begin(now)
         self._gpus.update(now, is_last)
         self.tallies = {activity: self._gpus.tally(activity, seconds) for activity, seconds in self._seconds.items()}
         self.total = self._total()
-        self._pace = self._new_pace(reading.at)
+        self._pace = self._new_pace(now)
 
     def extend(self) -> bool:
         """Charge the current activity up to this moment by the power it has had, without dividing anything anew.
@@ -272,22 +291,22 @@ class ActivitySplit:
         seconds = self._gaps.report(now)
         return now if seconds is None else self._leave_out(seconds)
 
-    def _leave_out(self, seconds: float) -> float:
-        """Charge so many seconds until now, in which steps were the activity, to one of their own. Return this moment.
+    def _leave_out(self, seconds: float, other: Activity = Activity.BETWEEN_STEPS) -> float:
+        """Charge so many seconds until now, in which steps were the activity, to another one. Return this moment.
 
         The GPU was waited for in between.
         """
         now = self._time_source.now()
         begin = max(now - seconds, self._since)
-        if self._says_how and Activity.BETWEEN_STEPS not in self._seconds:
+        if self._says_how and other is Activity.BETWEEN_STEPS and other not in self._seconds:
             _logger.warning(
                 "%.3g s between two steps, in which nothing was reported, are charged to no step. If it was an "
                 "evaluation, announce it: with energy.during(Activity.EVALUATION): evaluate()",
                 now - begin,
             )
-        self._gap_seconds += now - begin
-        self._gpus.leave_out(begin, now)
-        for at, activity in ((begin, Activity.BETWEEN_STEPS), (now, _STEPS)):
+        self._gap_seconds += (now - begin) * (other is Activity.BETWEEN_STEPS)
+        self._gpus.leave_out(begin, now, other)
+        for at, activity in ((begin, other), (now, _STEPS)):
             self._charge_time(at)
             self.activity = activity
             if self._trace is not None:

@@ -18,6 +18,7 @@ from zeus_core._documents import parse_json
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.files import without_links
+from zeus_core.process.deadline import waiting_for
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 
@@ -94,8 +95,9 @@ class Journal:
         try:
             if not self._is_ready:
                 self._make_ready()
-            with open(self._path, "a", encoding="utf-8", opener=without_links) as file:
-                file.write(json.dumps(encode(entry)) + "\n")
+            line = json.dumps(encode(entry)) + "\n"
+            with waiting_for("files"), open(self._path, "a", encoding="utf-8", opener=without_links) as file:
+                file.write(line)
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True

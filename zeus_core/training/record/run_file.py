@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from zeus_core._documents import JsonFormat
+from zeus_core.adapters.contained import Overhead
 from zeus_core.codec import completed, decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.training.account import Account
@@ -86,6 +87,7 @@ class PartRecord:
         search: The latest search for a setting, in JSON types, as `search_record` decodes it; None if there was none.
             Most trainings have none, and do without its modules.
         overhead_seconds: Time that the first rank has spent in hooks of this package.
+        overhead: The same by hook, and what was waited for in them.
         detected_evaluations: Evaluations that nothing announced, but their forward passes.
     """
 
@@ -102,6 +104,7 @@ class PartRecord:
     search: Mapping[str, Any] | None = None
     overhead_seconds: float = 0.0
     detected_evaluations: int = 0
+    overhead: Overhead = field(default_factory=Overhead)
 
     def search_record(self) -> SearchRecord | None:
         """Return the latest search, and the changes of the setting.
@@ -188,13 +191,13 @@ class RunRecord:
         return self.parts[-1]
 
 
-def write_run(record: RunRecord, path: Path) -> None:
-    """Replace the file of a run.
+def write_run(record: RunRecord, path: Path, is_lasting: bool = True) -> None:
+    """Replace the file of a run. See `write_atomically`.
 
     Raises:
         OSError: It cannot be written.
     """
-    RUN_FORMAT.write(path, encode(record), indent=None)
+    RUN_FORMAT.write(path, encode(record), None, is_lasting)
 
 
 def record_from_fields(fields: Mapping[str, object]) -> RunRecord:
@@ -203,6 +206,11 @@ def record_from_fields(fields: Mapping[str, object]) -> RunRecord:
     Raises:
         UsageError: It is something else; the message names the field.
     """
+    parts = fields.get("parts")
+    if isinstance(parts, list):  # earlier versions have not written what a part says of its hooks
+        overhead = encode(Overhead())
+        parts = [{"overhead": overhead, **part} if isinstance(part, Mapping) else part for part in parts]
+        fields = {**fields, "parts": parts}
     return decode(RunRecord, fields, "run")
 
 

@@ -7,19 +7,18 @@ import platform
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zeus_core import __version__
 from zeus_core._documents import JsonStore
+from zeus_core.adapters.contained import Overhead
 from zeus_core.device import Gpu
 from zeus_core.device.gpu import read_driver_version
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.files import folder_lock, is_special
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.process.deadline import CALL_SECONDS
-from zeus_core.process.parallel import ParallelCalls
+from zeus_core.process.deadline import waiting_for
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint
@@ -59,7 +58,7 @@ class Outcome(NamedTuple):
     search: Mapping[str, Any] | None
     saving_fraction: float | None
     saving_uncertainty: float | None
-    overhead_seconds: float
+    overhead: Overhead
     detected_evaluations: int
 
 
@@ -99,9 +98,10 @@ class RunKeeper:
         """
         others = tuple(part for part in self._earlier if part.name != record.latest.name)
         try:
-            with folder_lock(self._path.parent):
+            with waiting_for("files"), folder_lock(self._path.parent):
                 self._own_path = self._place(record.latest.name)
-                write_run(replace(record, parts=(*others, record.latest)), self._own_path)
+                has_ended = record.latest.state == "ended"  # else training would wait for the disk at each checkpoint
+                write_run(replace(record, parts=(*others, record.latest)), self._own_path, is_lasting=has_ended)
         except (OSError, ValueError) as error:
             if not self._has_failed:
                 self._has_failed = True
@@ -154,19 +154,23 @@ def rank_record(monitor: ZeusMonitor, gpu_indices: Collection[int], cpu_indices:
         gpu_indices: The GPUs to count.
         cpu_indices: The CPU packages to count.
     """
-    calls = [partial(_device_record, index, monitor.gpus[index]) for index in gpu_indices]
-    unknown = [DeviceRecord("", index, "a GPU that did not answer", False, None, None) for index in gpu_indices]
-    devices = ParallelCalls().call_within(CALL_SECONDS, calls, lambda number, _reason: unknown[number])
+    unknown: tuple[float | None, str | None] = (None, None)
+    told = dict(zip(monitor.gpus, monitor.ask(_limit_and_driver, unknown), strict=True))
+    devices = [
+        DeviceRecord(gpu.uuid, index, gpu.name, gpu.is_simulated, told[index][1], told[index][0])
+        for index, gpu in monitor.gpus.items()
+        if index in gpu_indices
+    ]
     cpus = tuple(device.label for device in monitor.devices if device.kind == "cpu" and device.index in cpu_indices)
     return RankRecord(platform.node(), tuple(devices), cpus)
 
 
-def _device_record(index: int, gpu: Gpu) -> DeviceRecord:
+def _limit_and_driver(gpu: Gpu) -> tuple[float | None, str | None]:
     try:
         limit_watts: float | None = gpu.read_power_limit_watts()
     except DeviceError:
         limit_watts = None
-    return DeviceRecord(gpu.uuid, index, gpu.name, gpu.is_simulated, read_driver_version(gpu), limit_watts)
+    return limit_watts, read_driver_version(gpu)
 
 
 def versions() -> dict[str, str]:

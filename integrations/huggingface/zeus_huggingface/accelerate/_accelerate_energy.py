@@ -226,7 +226,8 @@ class ZeusAccelerate(AcceleratorLoop):
         self._tell_detected_evaluations()
         self._pending.exchange()
         summary = self.energy.finish()
-        values = {**self._pending.take(), **({} if summary is None else summary.values())}
+        last_log, values = ({}, {}) if summary is None else (summary.last_log, summary.values())
+        values = {**self._pending.take_last(last_log), **values}
         if values:
             self._accelerator.log(values, self._latest_step)
 
@@ -244,7 +245,7 @@ class ZeusAccelerate(AcceleratorLoop):
     @contained
     def _values_to_log(self) -> dict[str, float]:
         if self._world.size == 1:
-            self._pending.exchange() if self._pending.has_stepped else self._pending.exchange_evaluation()
+            self._pending.exchange()
         return self._pending.take()
 
     @contained

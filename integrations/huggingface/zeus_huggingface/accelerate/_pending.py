@@ -19,31 +19,35 @@ class PendingValues:
     def __init__(self, energy: TrainingEnergy) -> None:
         self._energy = energy
         self._interval: dict[str, float] | None = None
-        self._evaluation: dict[str, float] = {}
+        self._evaluation_joules = 0.0
         self.has_stepped = False
         """Whether an optimizer has stepped since the previous exchange."""
         self.has_evaluated = False
-        """Whether this process has evaluated since the previous exchange."""
+        """Whether this process has evaluated since the values were taken last."""
 
     def exchange(self) -> None:
         """Update the values: a collective call."""
-        interval = self._energy.log()
         if self.has_stepped:
-            self.has_stepped = False
+            self.has_stepped, interval = False, self._energy.log()
             self._interval = interval if self._interval is None else joined(self._interval, interval)
-        self.exchange_evaluation()
-
-    def exchange_evaluation(self) -> None:
-        """Update the values of the evaluation: a collective call."""
-        evaluation = self._energy.evaluation()
-        if self.has_evaluated:
-            self.has_evaluated = False
-            self._evaluation = evaluation
+        self._evaluation_joules += self._energy.log_evaluation().get("eval_energy_j", 0.0)
 
     def take(self) -> dict[str, float]:
         """Return the values to log, once."""
-        values = {**(self._interval or {}), **self._evaluation}
-        self._interval, self._evaluation = None, {}
+        values, self._interval = self._interval or {}, None
+        if self.has_evaluated and self._evaluation_joules > 0:
+            values["eval_energy_j"], self._evaluation_joules, self.has_evaluated = self._evaluation_joules, 0.0, False
+        return values
+
+    def take_last(self, last_log: Mapping[str, float]) -> dict[str, float]:
+        """Return all values that were not logged yet.
+
+        Args:
+            last_log: See `TrainingSummary.last_log`.
+        """
+        rest = {**last_log, "eval_energy_j": last_log.get("eval_energy_j", 0.0) + self._evaluation_joules}
+        values, self._interval = self._interval or {}, None
+        values |= {name: values.get(name, 0.0) + joules for name, joules in rest.items() if joules}
         return values
 
 
