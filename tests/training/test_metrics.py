@@ -1,10 +1,12 @@
 """The registry of metrics: what is logged is in it, and what is documented is all of it."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests.support.pages import ROOT
+from zeus_core.adapters.contained import Overhead
 from zeus_core.electricity import ConstantSignal, Electricity
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
@@ -55,3 +57,12 @@ def test_a_log_has_what_is_in_the_registry():
         *LogIntervals().next(Account(activities=steps, tokens=1)),
     }
     assert logged == set(names(LOG_METRICS)) - {"total_energy_j", "power_limit_w", "sm_clock_mhz", "co2_eq_g", "cost"}
+
+
+def test_much_time_in_hooks_is_shown_with_its_causes():
+    overhead = Overhead({"log": 0.4, "StepEnd": 0.2, "Pause": 0.01}, {"files": 0.3, "device": 0.001})
+    summary = TrainingSummary(1, Account(Tally(20.0, DeviceEnergy(2000.0, 1.0))), overhead=overhead)
+    assert summary.rows()["in hooks"] == "0.61 s (log 0.4, StepEnd 0.2), of which it waited for files 0.3"
+    assert "in hooks of zeus-core: 0.61 s" in str(summary)
+    assert "in hooks" not in replace(summary, account=Account(Tally(40.0, DeviceEnergy(2000.0, 1.0)))).rows()
+    assert (overhead + overhead).of_hooks["log"] == 0.8

@@ -19,7 +19,8 @@ from zeus_core.units import watt_hours_from_joules
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
 
-_MUCH_OVERHEAD = 0.02  # of the time of the run: then people are shown where it went
+_MUCH_OVERHEAD = 0.02  # of the time of the run: then people are shown where it went,
+_LONG_SECONDS = 10.0  # unless the run is shorter, and mostly of things that are done once
 
 
 _MAX_REMARKS = 8  # of 512 GPUs that lose their driver together
@@ -145,7 +146,8 @@ class TrainingSummary:
 
     @property
     def _has_much_overhead(self) -> bool:
-        return self.overhead.seconds > _MUCH_OVERHEAD * self.account.total.seconds
+        seconds = self.account.total.seconds
+        return seconds > _LONG_SECONDS and self.overhead.seconds > _MUCH_OVERHEAD * seconds
 
     @property
     def _redone(self) -> Tally | None:
