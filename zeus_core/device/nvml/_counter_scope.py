@@ -7,7 +7,6 @@ scope. Energy and power are of the GPU everywhere else, so a counter of the modu
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import fmean
 from threading import Event
 
 from zeus_core.ports.time_source import MonotonicTime, TimeSource
@@ -58,7 +57,7 @@ def compare_counter(
         if counter_joules != latest_joules and first is None:
             first = after, until, counter_joules
         elif counter_joules != latest_joules and first is not None and after > first[1]:
-            gpu_watts, module_watts = (fmean(watts) for watts in zip(*powers, strict=True))
+            gpu_watts, module_watts = (sum(watts) / len(powers) for watts in zip(*powers, strict=True))
             border_watts = _MODULE_RATIO * gpu_watts
             if module_watts > _SAME * gpu_watts:
                 border_watts = (gpu_watts * module_watts) ** 0.5  # nearer to the one or the other, in proportion
