@@ -6,7 +6,7 @@ A visit is a block of steps at one setting. The logarithm of its mean duration, 
 
 The level of each part of a run (one process) is free: only visits of one part are compared. The curve is 0 at the
 original setting and smooth, so that visits of neighbouring settings bear out each other. The drift is a random walk:
-visits tell about each other the less, the more steps lie between them. Its rate is not known: none, with a probability
+visits say less about each other, the more steps lie between them. Its rate is not known: none, with a probability
 of one half, or any of a grid, each weighted by its marginal likelihood. Where visits that lie around each other agree,
 intervals stay those of the scatter of the steps.
 """
@@ -55,7 +55,7 @@ class VisitedSettings:
         visits: The visits, in order; at least two.
         original: The original setting.
         is_own: Whether the curve is that of this part of the run, as its own visits show it. Those of earlier parts
-            then only tell how much the steps scatter and drift.
+            then only show how much the steps scatter and drift.
     """
 
     def __init__(self, visits: Sequence[Visit], original: int, *, is_own: bool) -> None:
