@@ -28,7 +28,7 @@ _Array = NDArray[np.float64]
 # Of the curve over x: the standard deviation of its slope at the original setting, and of the change of the slope from
 # x to x + 1. Simulated boards have slopes of time of 0 to 0.5 there and up to 2 at their lowest limit, where they bend
 # most (four presets, 2026-11-26). Steeper curves cost little: the prior is wide beside what blocks measure.
-_SLOPE, _BEND = 0.5, 2.0
+_SLOPE, _BEND = 1.0, 2.0
 
 _UNKNOWN = 3.0  # the logarithm of the level of a part
 _LEAST_ERROR = 1e-4  # of a visit without scatter
