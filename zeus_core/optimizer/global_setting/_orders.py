@@ -22,6 +22,7 @@ _MIN_BLOCK_UPDATES = 5
 _MIN_PIECE_UPDATES = 3
 _PIECES = 8  # of a block: one that is left out costs so little, and they are enough to tell whether the GPU has settled
 _MIN_BASELINE_STEPS, _MAX_BASELINE_SHARE = 10, 0.05  # at the original setting in a run that is resumed; of its rest
+_FIRST = "it is measured once more, as steps of another process are not comparable"
 _UNKNOWN_SETTLE_STEPS = 2  # where nobody knows how long a step is
 
 
@@ -144,10 +145,12 @@ class Orders:
         settle_steps = options.warmup_steps
         if settle_steps is None:
             settle_steps = self._steps_of(SETTLE_UPDATES) or _UNKNOWN_SETTLE_STEPS
-        if self.lacks_original and block.setting != self._settings[0]:
+        # Trials of a fixed length are compared once the search is over: then this is measured beside its choice.
+        is_first = self.lacks_original and block.setting != self._settings[0] and (search.is_done or not is_fixed)
+        if is_first:
             block = Block(self._settings[0], self._baseline_steps(run_steps), is_choice=False)
             steps = max(block.steps, least_steps)
-        is_choice = search.is_done and not self.lacks_original
+        is_choice = search.is_done and not is_first
         return Order(
             setting=block.setting,
             steps=steps,
@@ -156,9 +159,9 @@ class Orders:
             least_steps=least_steps,
             least_piece_steps=self._steps_of(_MIN_PIECE_UPDATES) or 1,
             is_fixed=is_fixed,
-            is_reference=is_fixed and self.lacks_original,
+            is_reference=is_fixed and is_first,
             is_limited=not is_fixed and block.setting != cut_short,
-            reason=self._reason(block.setting, is_choice, cut_short),
+            reason=_FIRST if is_first else self._reason(block.setting, is_choice, cut_short),
             best=search.choice,
             announcement=self._announcement(),
             stepped_aside=search.stepped_aside,
@@ -169,8 +172,6 @@ class Orders:
     def _reason(self, setting: int, is_choice: bool, cut_short: int | None) -> str:
         """Return the reason for a setting. `cut_short` is that of a block that was too slow to go on; None for none."""
         before, original = self._chosen, self._latest.get(self._settings[0])
-        if self.lacks_original and setting == self._settings[0]:
-            return "it is measured first, as steps of another process are not comparable"
         if not is_choice:
             is_known = setting == self._settings[0] and original is not None
             return "the search measures it once more" if is_known else "the search tries it"

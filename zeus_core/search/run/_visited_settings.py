@@ -6,7 +6,7 @@ A visit is a block of steps at one setting. The logarithm of its mean duration, 
 
 The level of each part of a run (one process) is free: only visits of one part are compared. The curve is 0 at the
 original setting and smooth, so that visits of neighbouring settings bear out each other. The drift is a random walk:
-visits tell about each other the less, the more steps lie between them. Its rate is not known: none, with a probability
+visits say less about each other, the more steps lie between them. Its rate is not known: none, with a probability
 of one half, or any of a grid, each weighted by its marginal likelihood. Where visits that lie around each other agree,
 intervals stay those of the scatter of the steps.
 """
@@ -28,7 +28,7 @@ _Array = NDArray[np.float64]
 # Of the curve over x: the standard deviation of its slope at the original setting, and of the change of the slope from
 # x to x + 1. Simulated boards have slopes of time of 0 to 0.5 there and up to 2 at their lowest limit, where they bend
 # most (four presets, 2026-11-26). Steeper curves cost little: the prior is wide beside what blocks measure.
-_SLOPE, _BEND = 0.5, 2.0
+_SLOPE, _BEND = 1.0, 2.0
 
 _UNKNOWN = 3.0  # the logarithm of the level of a part
 _LEAST_ERROR = 1e-4  # of a visit without scatter
@@ -55,7 +55,7 @@ class VisitedSettings:
         visits: The visits, in order; at least two.
         original: The original setting.
         is_own: Whether the curve is that of this part of the run, as its own visits show it. Those of earlier parts
-            then only tell how much the steps scatter and drift.
+            then only show how much the steps scatter and drift.
     """
 
     def __init__(self, visits: Sequence[Visit], original: int, *, is_own: bool) -> None:
