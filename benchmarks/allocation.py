@@ -16,8 +16,11 @@ relative to an even split at the highest limits, for
   limit; its best plan is compared anyway. Once it was stopped, larger mixes go without, unless by --always-highs
 
 Costs are `ZeusCost(eta)`: the highest limits of all GPUs weigh the time. Predictions are fits of the traces, and no
-batch is larger than the largest that was measured, but for the published heuristic. Exits with 1 if a limit below is
-not kept.
+batch is larger than the largest that was measured, but for the published heuristic.
+
+Before them, and without traces: random mixes of two models with hundreds of samples for each GPU, many with a bound on
+time, where no search closes the gap. Columns: CPU seconds, the gap, and how much dearer the plan is than that of a
+search with ten times the effort. Exits with 1 if a limit below is not kept.
 """
 
 from __future__ import annotations
@@ -38,9 +41,16 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from zeus_core.errors import UsageError  # noqa: E402
-from zeus_core.mixed.allocation import AllocationPlan, DeviceOptions, DeviceProfile, allocate  # noqa: E402
+from zeus_core.mixed.allocation import (  # noqa: E402
+    AllocationPlan,
+    DeviceOption,
+    DeviceOptions,
+    DeviceProfile,
+    _solver,
+    allocate,
+)
 from zeus_core.mixed.allocation.usual_plans import even_plan, proportional_plan  # noqa: E402
-from zeus_core.optimizer.power_limit import ZeusCost  # noqa: E402
+from zeus_core.optimizer.power_limit import Energy, EnergyWithin, Objective, ZeusCost  # noqa: E402
 
 PREFIX = "summary_power_"
 # The least that was seen of GPUs that wait in a collective.
@@ -49,6 +59,8 @@ OTHER_BLOCKING_WATTS = 60.0
 MAX_SECONDS = {64: 0.5, 1024: 2.0}
 MAX_GAP = {2: 1e-6, 4: 1e-6, 8: 1e-6, 16: 1e-6, 64: 0.001, 1024: 0.001}
 MAX_OVER_HIGHS = 0.002
+HARD_MIXES, HARD_SEED = 40, 20261126
+HARD_MAX_SECONDS, HARD_MAX_DEARER = {64: 1.0, 1024: 3.0}, 0.0005
 
 
 @dataclass(frozen=True)
@@ -187,6 +199,43 @@ def compare(work: Work, mix: Mix, highs_seconds: float) -> tuple[bool, bool]:
     return not complaints, has_ended
 
 
+def hard_mix(random: np.random.Generator, size: int) -> tuple[list[DeviceOptions], int, Objective]:
+    """Return devices of two models in turn, a global batch and an objective."""
+    models = []
+    for name, watts, slowest in (("one", 400.0, 1e-3), ("other", 300.0, 3e-3)):
+        clocks = 1.0 - 0.6 * np.arange(settings := int(random.choice([5, 12, 30]))) / settings
+        seconds = random.uniform(1e-4, slowest) * (0.35 + 0.65 / clocks)
+        powers = watts * (0.25 + 0.75 * clocks**2.4)
+        floor, fixed = random.choice([0.0, 0.02]), random.choice([0.001, 0.003, 0.01])
+        options = [
+            DeviceOption(round(1400 * clock), fixed, second, power, floor)
+            for clock, second, power in zip(clocks, seconds, powers, strict=True)
+        ]
+        models.append(DeviceOptions(name, tuple(options), 60.0, 8192, "SM clock"))
+    objective = random.choice([Energy(), EnergyWithin(1.05), EnergyWithin(1.1), EnergyWithin(1.3), ZeusCost(0.5)])
+    return [models[rank % 2] for rank in range(size)], size * int(random.choice([256, 512, 1024])), objective
+
+
+def check_hard_mixes() -> bool:
+    """Print a line for each hard mix. Returns whether all limits are kept."""
+    random, holds = np.random.default_rng(HARD_SEED), True
+    for size in [*random.choice([12, 16, 24, 32, 48, 64], HARD_MIXES).tolist(), 1024]:
+        mix = hard_mix(random, size)
+        seconds, plan = cpu_seconds(lambda mix=mix: allocate(*mix), 1)
+        effort = _solver._MAX_SECONDS
+        _solver._MAX_SECONDS = 10 * effort
+        longer = allocate(*mix)
+        _solver._MAX_SECONDS = effort
+        assert plan.cost is not None
+        assert longer.cost is not None
+        dearer = plan.cost / longer.cost - 1.0
+        print(f"{size:5} GPUs, batch {mix[1]:7}, {mix[2]!r}: {seconds:.2f} s  {plan.gap_fraction:.4%}  {dearer:+.4%}")
+        if seconds > HARD_MAX_SECONDS[1024 if size > 64 else 64] or dearer > HARD_MAX_DEARER:
+            holds = False
+            print("FAILED: it took too long, or is too dear")
+    return holds
+
+
 def line(plan: AllocationPlan, even: AllocationPlan, seconds: float | None = None) -> str:
     """Return a plan in one line."""
     assert plan.cost is not None
@@ -230,11 +279,11 @@ def main() -> int:
     parser.add_argument("--spread", type=float, default=0.0, help="of speed and power among GPUs of one model")
     parser.add_argument("--eta", type=float, default=0.5)
     arguments = parser.parse_args()
+    holds = check_hard_mixes()
     tables = find_tables(arguments.traces)
     if not tables:
         print(f"SKIPPED: no traces; name a folder with {PREFIX}v100.csv and {PREFIX}a40.csv by --traces")
-        return 0
-    holds = True
+        return 0 if holds else 1
     if arguments.highs_seconds and importlib.util.find_spec("scipy") is None:
         print("HiGHS is left out: SciPy is not installed")
         arguments.highs_seconds = 0.0

@@ -92,7 +92,7 @@ class JsonStore:
     """A document that is kept in a file from run to run. Neither method raises.
 
     Jobs may share a file. The first one keeps its document there, and each other one in a file beside it, whose name
-    depends on what tells the jobs apart.
+    depends on what distinguishes the jobs.
 
     Attributes:
         path: The file.

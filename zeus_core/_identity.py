@@ -17,7 +17,7 @@ class ProcessTable:
     """The processes of this machine, as /proc shows them. All methods raise `OSError` where it does not."""
 
     def boot_id(self) -> str:
-        """Return what tells this boot of the machine from others."""
+        """Return the identifier of this boot of the machine."""
         return _read("/proc/sys/kernel/random/boot_id").strip()
 
     def namespace(self) -> str:

@@ -41,7 +41,7 @@ class StepGaps:
         self._is_timed = False  # nothing has interrupted it
         self._steps: deque[float] = deque(maxlen=_LATEST)
         self._gaps: deque[float] = deque(maxlen=_LATEST)
-        self._short_seconds = math.inf  # shorter gaps are usual, whatever came before
+        self._short_seconds = math.inf  # shorter gaps are usual after any others
 
     def begin_step(self, now: float) -> float | None:
         """Begin a step."""
@@ -87,7 +87,7 @@ class StepGaps:
         return None
 
     def is_decided(self, now: float) -> bool:
-        """Return whether the gap is unusual whatever follows."""
+        """Return whether the gap is unusual, with any that follow."""
         since = self.since
         return since is not None and now - since > _MAX_LAG_SECONDS and self._is_unusual(now - since)
 

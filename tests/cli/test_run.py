@@ -227,6 +227,7 @@ def test_a_gpu_lost_from_the_start_is_named_and_other_indices_stay(on_driver, tm
     assert (device["index"], device["uuid"]) == (1, driver[1].uuid)
 
 
+@pytest.mark.real_time
 def test_a_gpu_lost_during_the_run_is_reported_as_not_measured(on_driver, tmp_path):
     program, driver = on_driver(DeviceSpec(), DeviceSpec())
     process = program.start("run", "--output", tmp_path / "run.json", "--", "sh", "-c", "echo ready; read line; exit 3")

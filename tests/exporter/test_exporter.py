@@ -78,6 +78,7 @@ def test_labels_identify_the_device(totals, gpu):
     }
 
 
+@pytest.mark.real_time
 def test_totals_never_fall_over_faults_and_a_restart_of_the_driver(make_driver):
     driver = make_driver(DeviceSpec(), DeviceSpec())
     (device, other) = driver

@@ -120,6 +120,7 @@ def test_one_call_raises_its_error_or_that_the_driver_does_not_answer(device):
     assert calls.call_one_within(LONG, 1, lambda: 2) == 2
 
 
+@pytest.mark.real_time
 def test_the_time_in_which_a_process_is_stopped_does_not_count():
     """As by a job manager, a debugger, or on a machine that is busy elsewhere."""
 

@@ -57,7 +57,7 @@ class Allotment:
     def take(self) -> float:
         """Take the next place for a request. Returns how many seconds it has to wait for it.
 
-        Requests that wait have a place each: they are served one after another, and none wakes the loop in vain.
+        Requests that wait have a place each: they are served one after another, and none wakes the loop early.
         """
         wait_seconds = self.wait_seconds
         self._spent_until = max(self._spent_until, self._now()) + self._request_seconds

@@ -145,7 +145,7 @@ class JsonTrialStore:
     The file is replaced as a whole, so a kill leaves the old one or the new one. Several processes may save at the same
     time: each replaces the trials of its own conditions alone. A file that is damaged, of an older version, or written
     by something else, is set aside under another name, with a warning. Trials of other conditions are not used, which
-    is said once; they stay in the file.
+    is logged once; they stay in the file.
 
     Raises:
         UsageError: `path` is a folder or a device.

@@ -42,8 +42,8 @@ def random_state() -> Callable[[], None]:
 def kept_state(model: torch.nn.Module, *others: object) -> Iterator[None]:
     """Restore what passes change, at the end of a block: all but parameters, which no pass changes.
 
-    That is the state of random numbers; the gradients, buffers and modes of the modules in a model; and the numbers and
-    short containers that are attributes of these modules and of other objects, such as the metrics of a trainer.
+    These are the state of random numbers; the gradients, buffers and modes of the modules in a model; and the numbers
+    and short containers that are attributes of these modules and of other objects, such as the metrics of a trainer.
 
     Args:
         model: The model.

@@ -29,7 +29,7 @@ _READY_SECONDS = 0.5  # it takes 30 to 100 ms; below the deadline of a driver ca
 
 
 class Guardian:
-    """Starts the guardian, tells it of all changes, and lets it end with the last entry.
+    """Starts the guardian, sends it all changes, and lets it end with the last entry.
 
     It takes 30 to 100 ms to start, a second on a machine that is busy: `prepare` starts it ahead of the first change,
     which waits until it is ready. A guardian that has been killed is started again by the next change.

@@ -172,7 +172,7 @@ def restore_residue(gpu: Gpu) -> None:
 
 
 def setting_key(gpu: Gpu, kind: Kind) -> Hashable:
-    """Return what tells a kind of setting of a GPU from all others in this process."""
+    """Return the key of a kind of setting of a GPU, unique in this process."""
     return (gpu.uuid if is_shared(gpu) else id(gpu), kind)
 
 

@@ -229,7 +229,7 @@ class Lease(Claim):
         is_new, is_first = entry is not self.entry, not self.entry.values
         if self._safeguard is None:
             self.entry = entry
-        elif is_first or (is_new and self._kind.is_readable):  # else the first entry tells enough
+        elif is_first or (is_new and self._kind.is_readable):  # else the first entry is enough
             self.entry = self._safeguard.keep(entry)
             if is_first:  # what this process has left there before, as its restoring failed, is its own
                 self.in_force = tuple(value for value in self.entry.values if value not in entry.values)
@@ -265,7 +265,7 @@ class Lease(Claim):
             self._compare_originals(remote)
 
     def _compare_originals(self, remote: RemoteControl) -> None:
-        """Say so if the daemon restores another original than the one that this process was told. Never raises."""
+        """Say so if the daemon restores another original than the one that it sent to this process. Never raises."""
         with contextlib.suppress(DeviceError):
             _, original = remote.allowed()
             if original != self.entry.original:

@@ -246,7 +246,7 @@ def _trusted(ledger: Ledger) -> Ledger:
     """Return a ledger that only this user, or root, can change. Raises `OSError` for any other."""
     from pathlib import Path
 
-    from zeus_core.files import check_only_ours  # which the guardian, who is told the folder, does without
+    from zeus_core.files import check_only_ours  # the guardian gets the folder, and does without
 
     check_only_ours(Path(ledger.folder))
     return ledger

@@ -168,7 +168,7 @@ class LimitWatch:
         return f"the zeus-core daemon has ended and restored the power limit of {gpu.name} ({gpu.uuid})"
 
     def _look_at_all(self) -> None:
-        """Check all GPUs, in the background. A driver that does not answer tells nothing about the limits."""
+        """Check all GPUs, in the background. A driver that does not answer says nothing about the limits."""
         for number in sorted(self._enforced_watts):
             with contextlib.suppress(DeviceError):
                 try:

@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Safeguard:
-    """Keeps the entry of one device that this process changes itself. One place may fail, which is said once.
+    """Keeps the entry of one device that this process changes itself. One place may fail; that is logged once.
 
     Other systems than Linux have neither: the hardware is restored by this process alone.
 

@@ -28,7 +28,7 @@ _due_seconds = attrgetter("due_seconds")
 class VirtualTime:
     """A `TimeSource` that moves only when someone waits on it or advances it, in any thread.
 
-    Its clock, which tells the date where a date is needed, shows as many seconds since 1970 until it is set.
+    Its clock, the source of dates, shows as many seconds since 1970 until it is set.
 
     Args:
         start_seconds: The time at the beginning.

@@ -35,7 +35,7 @@ class Alignment:
         """Ranks whose clock nothing compares with that of rank 0."""
 
     def ahead(self, rank: RankFacts) -> Callable[[float], float]:
-        """Return the function that tells how far the clock of a rank is ahead, at a moment of its trace."""
+        """Return the function of how far the clock of a rank is ahead, at a moment of its trace."""
         reference = self._reference[rank.rank]
         later = (rank.machine_nanoseconds - reference.machine_nanoseconds) / 1e9
         between = (rank.base_nanoseconds - reference.base_nanoseconds) / 1e9 - later

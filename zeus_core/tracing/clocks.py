@@ -40,12 +40,12 @@ def meet(gather: Callable[[Callable[[], list[float]]], list[list[float]]], now: 
     """Let all ranks meet some times; a collective call.
 
     Args:
-        gather: Returns the value of each rank, from a function that tells that of this rank.
+        gather: Returns the value of each rank, from a function that returns that of this rank.
         now: The clock of this rank.
     """
     meetings = []
     entered = entered_0 = left = 0.0
-    for number in range(_ROUNDS + 2):  # they come to the first at any time, and the last tells when the others left
+    for number in range(_ROUNDS + 2):  # they come to the first at any time, and the last shows when the others left
         stamps = [0.0, left]
 
         def tell(stamps: list[float] = stamps) -> list[float]:

@@ -53,7 +53,7 @@ class Perseus:
         engine: A `PipelineEngine`.
         optimizer: Receives what the engine does, and sets the clocks.
         monitor_events: Writes the energy of its steps; None if nothing is written.
-        record: Records what the engine does and tells it to the optimizer; nothing is recorded if None.
+        record: Records what the engine does and reports it to the optimizer; nothing is recorded if None.
 
     Attributes:
         optimizer: As passed.

@@ -148,7 +148,7 @@ class TrainerListener:
             first in the list; the others step aside.
         quiet: Whether no result is shown at the end of training.
         micro_batch: The micro-batch, or the optimizer that chooses it; that of the Trainer if None.
-        optimizer: The optimizer that the observer is, or tells; None for none.
+        optimizer: The optimizer that the observer is, or reports to; None for none.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The micro-batch of a Trainer: chosen before training begins, for the global batch of its arguments.
 
-The training loop of a `Trainer` fixes its sizes before it tells a callback anything. So it is entered, probed once all
+The training loop of a `Trainer` fixes its sizes before it calls a callback. So it is entered, probed once all
 is prepared, just before the first callback hears of the training, and left and entered again if another size is better.
 """
 

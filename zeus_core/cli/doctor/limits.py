@@ -24,7 +24,7 @@ def check_limits(gpus: Sequence[Gpu], stat: Path = _STAT) -> Check:
 
     Args:
         gpus: The visible GPUs.
-        stat: The file in which the kernel tells when the machine was started.
+        stat: The file in which the kernel writes when the machine was started.
     """
     lowered: list[str] = []
     commands: list[str] = []

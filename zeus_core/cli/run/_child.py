@@ -6,7 +6,7 @@ for a signal that reaches us is:
 
     the kernel sent it for the terminal (si_code is SI_KERNEL)   the child has it too: do not send it again
     a process sent it (kill, a scheduler, a supervisor)          pass it on
-    SIGHUP because the terminal is gone, and we lead the session pass it on: the kernel tells the session leader alone
+    SIGHUP because the terminal is gone, and we lead the session pass it on: only the leader has it
 
 The child has no process group of its own. That would need the terminal handed over and back (tcsetpgrp), and would
 hide the child from Ctrl-Z and from `kill -9 -PGID`. One case remains: a signal that a process sends with kill(2) to the

@@ -32,7 +32,7 @@ class MigProcess(NamedTuple):
 def read_other_processes(session: NvmlSession, uuid: str, process_id: int) -> list[MigProcess] | None:
     """Read the processes that compute on other instances of a board than a process does.
 
-    Processes of the same training on other instances count as others: nothing tells them apart.
+    Processes of the same training on other instances count as others: the driver does not distinguish them.
 
     Args:
         session: The connection to the driver.

@@ -17,8 +17,8 @@ from zeus_core.validate import checked_number
 class RaplKeeper:
     """Reads zones in the background, twice in the time in which the first of them could wrap around.
 
-    That is once a minute on most machines. A reading that fails is ignored: the next measurement reports the fault. The
-    thread ends with `stop`, with the process, and when the keeper is garbage-collected.
+    It reads once a minute on most machines. A reading that fails is ignored: the next measurement reports the fault.
+    The thread ends with `stop`, with the process, and when the keeper is garbage-collected.
 
     A forked process has no such thread: call `start` there too. `start` does nothing while the keeper is running, so
     it can be called before every measurement.

@@ -28,7 +28,8 @@ def allocate(
 
     A step lasts until the slowest rank is done, and then until gradients are exchanged; a rank that is done earlier
     waits at its blocking power. The plan states how near to the best one it is (`gap_fraction`): for up to 32 devices
-    with up to 4,096 batches each it is the best one, and for more it usually costs less than 0.02 % more.
+    it is usually the best one, and for more it usually costs less than 0.02 % more. The search ends after about 0.7 CPU
+    seconds, and 2 ms more for each device, counted in its steps.
 
     Args:
         devices: The device of each rank.

@@ -99,6 +99,11 @@ class Problem:
         """The number of devices."""
         return len(self._fixed)
 
+    @property
+    def options(self) -> int:
+        """The largest number of options of a device."""
+        return int(self._fixed.shape[1])
+
     def seconds(self, units: _Units) -> _Numbers:
         """Return how long units last with each option; 0 units last as long as an empty batch."""
         seconds: _Numbers = np.maximum(self._floor, self._fixed + units * self._samples_per_unit * self._per_sample)

@@ -93,6 +93,11 @@ def combine(
     return Combined(units, is_complete and is_whole, looked_at)
 
 
+def count_costs(problem: Problem) -> int:
+    """Return of how many batches and options, of all devices, `combine` compares the costs, about."""
+    return problem.devices * min(problem.units, _MAX_BATCHES) * problem.options
+
+
 def _base(problem: Problem, relaxed: Relaxed) -> _Units:
     """Return batches that cost as little as the relaxation, and as many as wanted, or a little fewer."""
     base: _Units = relaxed.fewer.copy()

@@ -63,7 +63,7 @@ def indivisible(size: object, batch_size: int) -> str | None:
 
 
 class MicroBatchSearch:
-    """Asks for sizes, and is told trials: the `setting` of a trial is the size, its `steps` are samples.
+    """Proposes sizes, and receives trials: the `setting` of a trial is the size, its `steps` are samples.
 
     Args:
         sizes: The sizes there are, in ascending order.

@@ -31,7 +31,7 @@ class Kind:
         unit_name: The unit within names, such as "watts".
         option: The value of the argument `knob` of an optimizer.
         free: The original in words, where it is no value.
-        is_readable: Whether the driver tells the value that was set last.
+        is_readable: Whether the driver reports the value that was set last.
         tolerance: Values that differ by less than this are the same.
         max_rounding: How far the value that a board takes can be from the one that was asked for.
         fine_step: The distance between two settings, for a search whose number of trials does not depend on it.
@@ -57,7 +57,7 @@ class Kind:
         self.step: int = self.fine_step if step is None else step
         """The distance between two settings of a search."""
         self.original: int | None = None if self.is_readable else original
-        """The original that a user knows; None for a free device, and where the driver tells it."""
+        """The original that a user knows; None for a free device, and where the driver reports it."""
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self)

@@ -28,7 +28,7 @@ class SearchContract:
 
     @pytest.fixture
     def make_search(self) -> Callable[[], Search]:
-        """Makes a search that was told nothing yet."""
+        """Makes a search that has received no trial."""
         raise NotImplementedError("a test class derived from SearchContract has a fixture `make_search`")
 
     def test_it_asks_for_something_first(self, make_search: Callable[[], Search]) -> None:

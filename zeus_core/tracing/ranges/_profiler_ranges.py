@@ -1,6 +1,6 @@
 """The ranges of a trace of torch.profiler: those of `record_function`, and modules. Pure.
 
-A profiler with CUDA activities tells the same ranges twice: when the CPU was in them, and when the GPU was. The GPU's
+A profiler with CUDA activities records the same ranges twice: when the CPU was in them, and when the GPU was. The GPU's
 are what draws the power; the CPU runs ahead of it.
 """
 
@@ -16,7 +16,7 @@ from zeus_core.tracing.ranges._range_columns import Key, Stretch
 _GPU, _CPU, _PYTHON = "gpu_user_annotation", "user_annotation", "python_function"
 _MODULE = "nn.Module: "
 
-# A regression of more classes tells less of each, and its time grows with the cube of their number.
+# A regression of more classes is less certain of each, and its time grows with the cube of their number.
 _MOST_CLASSES = 40
 _LEAST_FRACTION = 0.005  # of the time: what is shorter in all has the power of what is around it
 

@@ -106,7 +106,7 @@ def rank_of(ranks: Sequence[RankFacts], document: Mapping[str, Any], rank: int |
 
     Args:
         ranks: The ranks of the energy trace.
-        document: The profiler's document, which tells its rank in a job of several.
+        document: The profiler's document, which has its rank in a job of several.
         rank: The rank, if the user has named one.
 
     Raises:

@@ -37,8 +37,8 @@ class AcceleratorLoop:
     collective call.
 
     An evaluation that the loop does not announce is detected by the forward passes of the trained models; `PassRules`
-    tells them from those of a step. It ends with the next pass for training, and when the loop logs, saves or announces
-    something. The models have a hook for it until the end.
+    separates them from those of a step. It ends with the next pass for training, and when the loop logs, saves or
+    announces something. The models have a hook for it until the end.
 
     Args:
         accelerator: Its `prepare` must have been called.

@@ -1,0 +1,67 @@
+"""Logs that follow each other quickly ask the driver seldom, write seldom, and are right all the same.
+
+`benchmarks/callback_overhead.py` measures the time of the hooks.
+"""
+
+import json
+
+import pytest
+
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.search import GridSearch
+from zeus_core.training import TrainingEnergy
+
+
+class CountingGpu(SimulatedGpu):
+    """Counts how often its limit is read: the driver may take long for that."""
+
+    limit_reads = 0
+
+    def read_power_limit_watts(self):
+        self.limit_reads += 1
+        return super().read_power_limit_watts()
+
+
+@pytest.fixture
+def gpu(time_source):
+    return CountingGpu(find_preset("A100-SXM4-80GB"), time_source=time_source, power_limit_watts=350.0)
+
+
+def train(energy, gpu, seconds):
+    with energy.step():
+        gpu.execute(Work(seconds, 484.9, 0.938, 0.744))
+
+
+def test_of_logs_that_follow_each_other_quickly_few_ask_the_driver(monitor, gpu):
+    asked = []
+    with TrainingEnergy(monitor, quiet=True) as energy:
+        for number in range(30):
+            train(energy, gpu, 0.1)
+            reads_before = gpu.limit_reads
+            assert energy.log()["power_limit_w"] == 350
+            if gpu.limit_reads > reads_before:
+                asked.append(number)
+    assert asked[:2] == [0, 5]  # a first limit is known for half a second, later ones for a second
+    assert len(asked) <= 5
+
+
+def test_a_limit_set_by_the_optimizer_is_in_even_an_immediate_log(monitor, gpu):
+    optimizer = GlobalPowerLimitOptimizer(
+        monitor, wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=50, search=GridSearch
+    )
+    with TrainingEnergy(optimizer=optimizer, quiet=True) as energy:
+        for _ in range(40):
+            train(energy, gpu, 0.05)
+            assert energy.log()["power_limit_w"] == gpu.read_power_limit_watts()
+    assert len(optimizer.trials) > 3
+
+
+def test_the_journal_is_written_at_most_once_a_second(monitor, gpu, tmp_path):
+    with TrainingEnergy(monitor, folder=tmp_path, quiet=True) as energy:
+        for _ in range(30):
+            train(energy, gpu, 0.1)
+            energy.log()
+    steps = [json.loads(line)["step"] for line in (tmp_path / "zeus-energy" / "rank-0.jsonl").read_text().splitlines()]
+    assert len(steps) <= 1 + 5  # the first says that the part has begun
+    assert steps[-1] == 30
