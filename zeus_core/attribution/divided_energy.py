@@ -1,6 +1,6 @@
 """The energy of one GPU, divided among the classes of a timeline, from reads of its counter now and then. Pure.
 
-Energy is exact between *knots*, the updates of the counter. What lies between two of them is divided once both are
+Energy is exact between *knots*, the updates of the counter. Time between two of them is divided once both are
 known well (`settled_energy`), and the time since then by what its classes likely draw.
 
 Energies are whole multiples of 2^-10 J, so sums of them are exact in any order, up to 8 TJ: parts add up to their

@@ -130,9 +130,6 @@ class PowerSum:
         """Whether it shows the same for too long: never, it is no counter."""
         return False
 
-    def spend_call(self) -> None:
-        """Note a call of the driver for something else."""
-
     def plan_read(self, now: float, calls: int) -> None:
         """Plan the next read after one that has ended now, and took so many calls of the driver."""
         self._planned_at = now + calls * self.period_seconds * self._random.uniform(0.6, 1.4)

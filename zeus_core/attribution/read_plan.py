@@ -67,10 +67,6 @@ class ReadPlan:
                 self._planned_at, self._sought_at = max(before, now), grid.at(number)
         return self._planned_at
 
-    def spend_call(self) -> None:
-        """Note a call of the driver for something else."""
-        self._allowance -= 1
-
     def follow(self, now: float, grid: UpdateGrid | None, last: int, is_same: bool, calls: int) -> None:
         """Plan the next read after one that has ended now.
 

@@ -40,7 +40,7 @@ class SettledEnergy:
 
     Attributes:
         source: As passed.
-        classes: What each class draws.
+        classes: The power of each class.
         amounts: The energy of each class and span.
         estimated_joules: The part of it that nothing but the classes shows.
     """

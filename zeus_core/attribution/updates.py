@@ -181,10 +181,6 @@ class CounterUpdates:
         longest = (1 + PERIOD_TOLERANCE) * self.period_seconds
         return energy_joules == self._last_joules and now - self._shown_since > longest
 
-    def spend_call(self) -> None:
-        """Note a call of the driver for something else: the counter is read less often for it."""
-        self._plan.spend_call()
-
     def plan_read(self, now: float, calls: int) -> None:
         """Plan the next read after one that has ended now, and took so many calls of the driver."""
         number = self._brackets[-1].number if self._brackets else 0

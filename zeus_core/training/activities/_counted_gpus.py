@@ -135,7 +135,9 @@ class CountedGpus:
         has_counter = edge.counter_joules is not None or edge.fault is not None
         source = CounterUpdates(gpu.energy_counter_period_seconds, reads_per_second) if has_counter else spare
         record = None if self._trace is None else self._trace.follow(index, gpu, most_watts)
-        samples_per_second = max(_SAMPLES_PER_SECOND / gpu_count, _FEWEST_PER_SECOND)
+        is_sparse = gpu.energy_counter_period_seconds * reads_per_second < 1  # then reads near edges need the calls
+        samples_per_second = _SAMPLES_PER_SECOND / (2.5 if is_sparse else 1) / gpu_count
+        samples_per_second = max(samples_per_second, _FEWEST_PER_SECOND)
         comparison = (
             SensorComparison(self._timeline, gpu.power_average_seconds, samples_per_second) if has_counter else None
         )
@@ -285,7 +287,6 @@ class CountedGpus:
                 begin, sampled_watts = self._time_source.now(), self._answer(gpu.number, gpu.read_power)
                 with self._lock:
                     gpu.comparison.add_sample((begin + self._time_source.now()) / 2, sampled_watts)
-                    gpu.energy.source.spend_call()
             if gpu.energy.next_read_at(now) <= now:
                 begin, counter_joules, power_watts, calls = self._time_source.now(), None, None, 0
                 if not gpu.energy.source.is_of_power:
