@@ -72,7 +72,7 @@ def test_noise_is_no_weather() -> None:
 
 def test_across_a_gap_a_swing_goes_on() -> None:
     values = swinging(80.0)
-    course = course_of(recorded(values, missing=range(0, 14)), 48, hour=13)
+    course = course_of(recorded(values, missing=range(14)), 48, hour=13)
     assert np.abs(course.mean - values[PAST + 13 : PAST + 61]).max() < 80
     assert course.deviation[0] > 0, "nothing is known of the present"
 
