@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from statistics import fmean, median_low
 from threading import Event
 
 from zeus_core.ports.time_source import MonotonicTime, TimeSource
@@ -40,9 +39,10 @@ def watch_counter_period_seconds(
     if len(updates_at) < 2:
         return None
     # A busy machine may let an update pass between two polls: an interval of two periods is none of one.
-    intervals_seconds = [later - earlier for earlier, later in pairwise(updates_at)]
-    most_seconds = 1.5 * median_low(intervals_seconds)
-    return _nominal(fmean(seconds for seconds in intervals_seconds if seconds < most_seconds))
+    intervals_seconds = sorted(later - earlier for earlier, later in pairwise(updates_at))
+    median_seconds = intervals_seconds[(len(intervals_seconds) - 1) // 2]
+    single_seconds = [seconds for seconds in intervals_seconds if seconds < 1.5 * median_seconds]
+    return _nominal(sum(single_seconds) / len(single_seconds))
 
 
 def _nominal(seconds: float) -> float:
