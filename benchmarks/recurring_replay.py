@@ -101,7 +101,7 @@ def main() -> int:
         is_met = True
     else:
         is_met = replay_traces(arguments)
-    is_met &= replay_changes(arguments.seeds)
+    is_met &= replay_changes(2 * arguments.seeds)
     is_met &= replay_default_best(arguments.seeds)
     return 0 if is_met else 1
 
