@@ -235,7 +235,7 @@ class Measurement:
 
     @property
     def node_energy_joules(self) -> float | None:
-        """The energy of the GPUs, the CPU packages and, where the hardware tells it apart, their DRAM.
+        """The energy of the GPUs, the CPU packages and, where the hardware counts it apart, their DRAM.
 
         None if the CPUs were not measured, or any part was lost: a sum of the rest would not be the node's.
         """

@@ -7,7 +7,7 @@ class has
 
     E_c = A_c + B_c b,    A_c = sum e_c + s_c (y - e),    B_c = sum x_c - s_c x,
 
-which is known anew, whatever b becomes; and all E_c together are exact. Two things are uncertain: b, with the variance
+which is known anew, for any b; and all E_c together are exact. Two things are uncertain: b, with the variance
 B_c cov(b) B_c', and how much more than expected each part draws. If it is the fraction d_p, E_c is off by d_p a_cp,
 with a_cp = (1 if p is of class c, else 0, less s_c) times what is expected of p, summed over the intervals with p.
 With the mean square k of d_p, that adds k a_cp^2. Only sums are kept: the memory is fixed.
@@ -140,7 +140,7 @@ class ClassEnergy:
 
     def _note(self, one: Drawn, key: Hashable, joules: float) -> None:
         """Note how much a class or span is off if a part draws more than expected, in one more interval: a."""
-        if one.kind[1]:  # each edge is told by an interval of its own
+        if one.kind[1]:  # each edge is estimated by an interval of its own
             unlike = self._sums[key].unlike
             unlike[one.kind] = unlike.get(one.kind, 0.0) + joules**2
         elif joules:

@@ -4,7 +4,7 @@ Where the power follows the load with a lag, each second counts for the class ju
 that began t seconds ago holds exp(-t / lag) of the power then. There are rows for each of several lags.
 
 The columns of one class hold its power as it is, late or not. If it followed the load from phase to phase too, a step
-of 2 s whose load changes amid a tenth of it would look like a lag of 45 ms where there is none, and every other class
+of 2 s whose load changes within a tenth of it would look like a lag of 45 ms where there is none, and every other class
 would be estimated with that lag.
 """
 
@@ -18,7 +18,7 @@ from zeus_core.attribution.regression import Array
 from zeus_core.attribution.timeline import Part
 
 # Boards follow their load within 1 to 50 ms. The steps between them are what benchmarks/attribution.py needs: from 20
-# to 40 ms at once, a load of 30 ms was told by neither, and steps of a training were off by more than was stated.
+# to 40 ms at once, a load of 30 ms was seen by neither, and steps of a training were off by more than was stated.
 LAGS_SECONDS = np.array([1e-6, 0.005, 0.01, 0.02, 0.03, 0.045])
 
 

@@ -34,7 +34,7 @@ _PHASE_STDERR = 0.4  # of the mean power: how far a tenth of a step may differ f
 _SOLVE_EVERY = 4  # intervals: takes 0.1 ms
 
 Kind = tuple[Hashable, bool]
-"""A class, and whether an interval beside tells more of a part."""
+"""A class, and whether an interval beside a part estimates it better."""
 
 
 class Interval(NamedTuple):
@@ -65,7 +65,7 @@ class Drawn(NamedTuple):
 
     Attributes:
         part: The part.
-        kind: Its class, and whether an interval beside it tells more.
+        kind: Its class, and whether an interval beside it estimates it better.
         constant: e, with each lag.
         row: x, with each lag.
         joules: The energy by the likeliest lag.
@@ -168,7 +168,7 @@ class ExpectedEnergy:
         self._errors[plain.part.key] = errors[0] + off[0], errors[1] + off[1]
 
     def _is_unlike(self, key: Hashable) -> bool:
-        """Whether parts of a class are so unlike each other that an interval beside tells more of one than all do."""
+        """Whether parts of a class are so unlike that an interval beside one estimates it better than all do."""
         plain, by_beside = self._errors.get(key, (0.0, 0.0))
         return by_beside + _FIRST_ERRORS < _BETTER * (plain + _FIRST_ERRORS)
 

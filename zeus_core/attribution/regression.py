@@ -88,7 +88,7 @@ class PowerRegression:
     def energy(self, seconds: Array) -> tuple[float, float]:
         """Return the energy of some time in each column, and its standard error.
 
-        That is at least what the residuals say that are large where a column counts most: those of intervals in which
+        It is at least what the residuals say that are large where a column counts most: those of intervals in which
         the power changes (C (sum x x' r^2 / w^2) C, White, 1980, with neighbours, Newey and West, 1987).
         """
         energies = self.power_watts @ seconds

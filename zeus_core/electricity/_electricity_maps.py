@@ -17,7 +17,7 @@ from zeus_core.ports.background import Background, ThreadBackground
 from zeus_core.ports.time_source import TimeSource, checked_time_source
 from zeus_core.validate import checked_number, checked_one_of, checked_text, shown
 
-# Values are hourly: to ask more often than this tells nothing, and plans limit the number of requests.
+# Values are hourly: to ask more often than this gains nothing, and plans limit the number of requests.
 _MIN_REFRESH_SECONDS = 120.0
 _TIMEOUT_SECONDS = 10.0
 _MAX_BACKOFF_SECONDS = 6 * 3600.0
@@ -83,7 +83,7 @@ class ElectricityMaps:
         )
         self._has_forecast_failed = False
         self._values: dict[float, float] = {}
-        # The first one for each hour tells how good forecasts are so long before; the latest ones are used.
+        # The first one for each hour shows how good forecasts are so long before; the latest ones are used.
         self._first_forecasts: dict[float, float] = {}
         self._forecasts: dict[float, float] = {}
         self._known: RecordedSignal | None = None

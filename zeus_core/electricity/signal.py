@@ -126,7 +126,7 @@ class ForecastSignal(Signal, Protocol):
 
         Args:
             now_seconds: The time, in seconds since 1970: nothing that is published later is used.
-            begin_seconds: The begin of the period. Before now, what had been forecast tells how good a forecast is.
+            begin_seconds: The begin of the period. Before now, earlier forecasts show how good a forecast is.
             end_seconds: The end.
         """
         ...

@@ -25,7 +25,7 @@ _PASSING_SECONDS = 60.0
 _PASSING_SQLITE = ("is locked", "already exists", "no such table", "UNIQUE constraint failed")
 # Of PostgreSQL: serialization, deadlock, lock not available; unique, table or type exists, or is not there yet.
 _PASSING_SQLSTATES = {"40001", "40P01", "55P03", "23505", "42P07", "42710", "42P01"}
-_OPEN_ATTEMPTS = 20  # at whatever else it may be
+_OPEN_ATTEMPTS = 20  # at any other fault
 _OPEN_SECONDS = 9.0  # of a server: below the next, so that one that does not answer is tried once
 _OPEN_POLL_SECONDS = 0.05
 _CONNECT_SECONDS = 10  # a server that does not answer holds a training up for no longer

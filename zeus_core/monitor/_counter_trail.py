@@ -161,7 +161,7 @@ class CounterTrail:
         """Tell whether a counter that stood still or failed shows all the energy again.
 
         One that stood still may have lost that energy and counted since: the more time is left for that, the less the
-        new value tells.
+        new value shows.
         """
         is_most = counter_joules - last.counter_joules >= _CAUGHT_UP * _held_joules(latest, until)
         has_just_failed = latest.counter_joules is None

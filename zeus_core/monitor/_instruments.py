@@ -55,7 +55,7 @@ class Instruments:
             self._meters = self._make_meters(self._gpus, precise)
             self._read_gpus = [meter.read for meter in self._meters]
             self._energy_between = [meter.between for meter in self._meters]
-            self._begin_reading(SET_UP_SECONDS)()  # tells whether calls are slow, before it matters
+            self._begin_reading(SET_UP_SECONDS)()  # shows whether calls are slow, before it matters
         self.peak_watts = tuple(meter.peak_watts for meter in self._meters)
         """The most that each GPU can draw."""
         packages = [Device("cpu", index, f"{_machine()}/{index}") for index in cpus]

@@ -150,7 +150,7 @@ def _bounds(
     # The call that showed the update may have ended after the edge.
     min_joules = joules if update.until <= at else joules - peak_watts * (update.until - at)
     max_joules = joules + peak_watts * (at - after)
-    if start is not None and edge.sums is not None:  # the power tells more than the peak
+    if start is not None and edge.sums is not None:  # the power is a closer bound than the peak
         since = integrated_energy(start._replace(sums=PowerSums()), edge, at - start.at, peak_watts, average_seconds)
         start_min, start_max = _bounds(start, update, peak_watts, period_seconds, average_seconds)
         joules, off_joules = since.energy_joules or 0.0, since.uncertainty_joules or 0.0
@@ -169,7 +169,7 @@ def _bounds(
 def _likely(
     begin: GpuEdge, end: GpuEdge, seconds: float, period_seconds: float, may_be_steady: bool
 ) -> tuple[float | None, float]:
-    """Compute the likeliest energy, None if nothing tells it, and its uncertainty, infinite if only the counter tells.
+    """Compute the likeliest energy, None without a reading, and its uncertainty, infinite with the counter alone.
 
     The likeliest energy is what the counter shows, and the power readings since its updates.
     """

@@ -55,7 +55,7 @@ class CountingMeter:
     Args:
         gpu: The GPU.
         time_source: Source of the times of the readings.
-        needs_sampling: Whether to read in between too, which tells more closely when the counter is updated.
+        needs_sampling: Whether to read in between too, which shows more closely when the counter is updated.
     """
 
     def __init__(self, gpu: Gpu, time_source: TimeSource, needs_sampling: bool) -> None:

@@ -31,7 +31,7 @@ class Breaks(NamedTuple):
 
 
 class CounterUpdate:
-    """One update of an energy counter, which tells the energy up to the moment it happened.
+    """One update of an energy counter, which counts the energy up to the moment it happened.
 
     Attributes:
         joules: The energy up to the update. It goes on where a counter was reset: what was used meanwhile is estimated.

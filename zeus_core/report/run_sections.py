@@ -257,7 +257,7 @@ def gaps(run: RunRecord) -> list[tuple[str, str]]:
         rows.append(("CPUs and memory", why))
     elif account.host.lost_seconds > 0:
         rows.append((f"CPUs, for {duration_text(account.host.lost_seconds)}", "their counters could not be read"))
-    rows.append(("fans, power supplies, network, storage", "no counter of this machine tells them apart"))
+    rows.append(("fans, power supplies, network, storage", "no counter of this machine separates them"))
     if run.electricity is None or run.electricity.pue == 1:
         rows.append((DATA_CENTRE, "no PUE was given"))
     if any(device.is_simulated for device in _devices_of(latest)):

@@ -59,7 +59,7 @@ def most_telling(
 ) -> int | None:
     """Return the place of the untried setting whose trial lowers the cost most; None if none does enough.
 
-    A trial also tells about the settings around it, and about the best one. So its worth is the expected cost at the
+    A trial also informs about the settings around it, and about the best one. So its worth is the expected cost at the
     best setting, less that at the setting which will look best after it, averaged over what it may measure.
 
     Args:

@@ -22,7 +22,7 @@ from zeus_core.search.trial import Trial
 from zeus_core.settings.kinds import KINDS, POWER_LIMIT, Kind
 from zeus_core.validate import checked_instance, checked_number, checked_one_of, checked_whole_number
 
-# The second trial: below the draw, where the limit begins to bind, so that it tells how steeply time rises. Of 0.8,
+# The second trial: below the draw, where the limit begins to bind, so that it shows how steeply time rises. Of 0.8,
 # 0.82, 0.85 and 0.88, this needed the fewest trials for the same regret (benchmarks/search_replay.py).
 _SECOND_OVER_DRAW = 0.85
 _SECOND_OVER_CLOCK = 0.85
@@ -49,7 +49,7 @@ class AdaptiveSearch:
     in bursts may draw more than a limit above its mean. Otherwise every trial corrects an estimate of time and power at
     all settings, and the next one is where most is to be gained. The search ends if that is too little to matter. Its
     choice was tried; or, for a cost, lies between such settings and within 10 % of the original from one of them. A
-    trial that confirms it is told to the search too, and may lead to a safer one. Trials count by their own precision:
+    trial that confirms it is given to the search too, and may lead to a safer one. Trials count by their own precision:
     the scatter of the steps, and the uncertainty of the energy.
 
     It asks the selector what to look for. For one with a bound, such as `EnergyWithin`, that is the least energy among

@@ -95,7 +95,7 @@ class OptimumSelector(ABC):
     def needs_max_power(self) -> bool:
         """Whether the cost takes the original limit for the highest power of a GPU.
 
-        Where settings are no power limits, such as clocks, `completed` tells it.
+        Where settings are no power limits, such as clocks, `completed` sets it.
         """
         return False
 
@@ -270,7 +270,7 @@ class ZeusCost(Objective):
 class MaxSlowdownConstraint(Objective):
     """Chooses the lowest limit at which steps last no longer than a factor times their original duration.
 
-    That limit need not be the one that takes the least energy: see `EnergyWithin`.
+    This limit need not be the one that takes the least energy: see `EnergyWithin`.
 
     Args:
         factor: The longest acceptable duration over the duration at the original limit, at least 1.

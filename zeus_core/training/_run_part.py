@@ -37,7 +37,7 @@ class RunPart:
         samples: Samples of this rank.
         tokens: Tokens of this rank.
         own: The account of this rank, as written down last.
-        summarized: The same, if it was told as the whole part and nothing was reported since.
+        summarized: The same, if it was reported as the whole part, and nothing was since.
         told: The account of all ranks, as they have told it last.
         devices: The energies of the devices of the ranks that have told them.
         remarks: Remarks on the numbers for people, of the ranks that have sent them.

@@ -343,7 +343,7 @@ class RunRecorder:
         part, self._part = self._part, None
         if part is None:
             return None
-        # The journal ends with the same account that was told as that of the whole run.
+        # The journal ends with the same account that was reported as that of the whole run.
         part.split.end_steps()
         own = part.summarized or self._write_down(part, is_last=True)
         part.split.stop()

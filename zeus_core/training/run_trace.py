@@ -175,7 +175,7 @@ def checked_trace(trace: bool | str | Path) -> Path | bool:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from one that has replaced it; None if there is none."""
+    """Return the identity of a file, which one that replaces it does not have; None if there is none."""
     try:
         found = path.lstat()
     except FileNotFoundError:

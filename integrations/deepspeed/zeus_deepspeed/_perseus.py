@@ -199,7 +199,7 @@ _numbers = itertools.count()
 class _Blocks:
     """The words of each rank's block, sent by the store of the process group: who sends waits for nobody.
 
-    A collective call would be one for ranks without the block too: they would train on, and be waited for in vain.
+    A collective call would be one for ranks without the block too: they would train on, and others wait for them.
 
     Args:
         engine: The engine. Ranks create their engines in the same order.
@@ -217,7 +217,7 @@ class _Blocks:
         self._own = ""
 
     def send(self, block: str) -> None:
-        """Send what the block of this rank says. Never raises: the others wait for it in vain."""
+        """Send what the block of this rank says. Never raises: the others wait for it."""
         self._own = block
         if self._store is not None:
             with suppress(RuntimeError):

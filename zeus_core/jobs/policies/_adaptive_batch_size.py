@@ -29,7 +29,7 @@ _QUANTILES = np.array([NormalDist().inv_cdf((number + 0.5) / 64) for number in r
 class _Costs:
     """The expected cost of reaching the target by batch size, in the logarithm.
 
-    Those trainings count that fail before one succeeds, o of them in the mean where the odds are o.
+    Trainings that fail before one succeeds count, o of them in the mean where the odds are o.
     """
 
     sizes: tuple[int, ...]
@@ -60,7 +60,7 @@ class _Costs:
     def gain(self, number: int, best: int, proven: Collection[int]) -> float:
         """Return how much less a training is expected to cost once a run at a batch size has been seen.
 
-        That run moves the means of all sizes, unless it fails. Where another one than the best is then the lowest, it
+        The run moves the means of all sizes, unless it fails. Where another one than the best is then the lowest, it
         is taken.
         """
         others = sorted({*proven, number, best})

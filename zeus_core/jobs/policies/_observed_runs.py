@@ -171,7 +171,7 @@ class History:
     def epoch_costs(self) -> list[Observation]:
         """Return observations of the logarithm of the cost of an epoch over log2 of the batch size.
 
-        Those that were measured beforehand are as old as the first run.
+        Costs that were measured beforehand are as old as the first run.
         """
         by_place: dict[tuple[int, float], list[float]] = defaultdict(list)
         for run, age in zip(self.known, self.cost_ages, strict=True):

@@ -34,7 +34,7 @@ class CarbonAware:
         checkpoint: Called on all ranks before a pause. The Trainer of transformers saves its checkpoint by itself.
         exit_from_seconds: A pause that is expected to last so long ends the process, with exit code 75 (`EX_TEMPFAIL`:
             try again later), after it has written `resume_path`. If None, every pause is waited out in place.
-        resume_path: JSON file that tells a scheduler when to start the training again.
+        resume_path: JSON file from which a scheduler reads when to start the training again.
 
     Raises:
         UsageError: An argument is wrong; the message names it.

@@ -79,7 +79,7 @@ class WorkController:
         self._deadline_seconds = checked_time("deadline_seconds", deadline_seconds)
 
     def soonest_deadline_seconds(self, now_seconds: float, steps_left: float, budget: float) -> float | None:
-        """Return the soonest deadline by which the steps can be done for an amount, as far as the forecast tells.
+        """Return the soonest deadline by which the steps can be done for an amount, as far as the forecast reaches.
 
         None if that needs more than 30 days. The cost grows as that of a choice, times the logarithm of the hours.
 
@@ -149,7 +149,7 @@ class WorkController:
         return self._present
 
     def pause_until_seconds(self, now_seconds: float) -> float:
-        """Return when the pause is to end that was just chosen, as far as the forecast tells; now if none was."""
+        """Return when the pause is to end that was just chosen, as far as the forecast reaches; now if none was."""
         until = now_seconds
         if self._present is None or self._present.steps_per_second > 0:
             return until

@@ -407,5 +407,5 @@ def _time_text(seconds: float) -> str:
 
 
 def signal_name(signal: Signal) -> str:
-    """Return what a signal tells, for people."""
+    """Return the value of a signal in words."""
     return f"{'price' if signal.facts.is_price else 'carbon intensity'} of electricity"

@@ -1,4 +1,4 @@
-"""What each setting costs now, and the rest of the steps later, where the course of the signal is not known for sure.
+"""Cost of each setting now, and of the rest of the steps later, where the course of the signal is not known for sure.
 
 A schedule for the expected course would wait for a gain that may not come, and could not change its mind when it does
 not. So each interval has some values that the signal may have, from which it goes on to those of the next (a Markov

@@ -9,7 +9,7 @@ Rules:
 - Then, between two neighbouring clocks, the one in the middle: where it could improve the curve most, until nowhere it
   could by more than that fraction.
 
-That improvement is bounded: energy over time is convex as far as it matters, so the curve lies below the chord of two
+The improvement is bounded: energy over time is convex as far as it matters, so the curve lies below the chord of two
 points of its lower hull, and above the lines through them and the next points of the hull.
 """
 

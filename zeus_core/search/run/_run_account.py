@@ -53,7 +53,7 @@ class RunAccount:
     def keeps(self, curves: Curves, factor: float) -> Array:
         """Return the probability, by setting, that the run keeps a bound if the steps to come are at that setting.
 
-        Those that are planned at the original setting are there.
+        Steps that are planned at the original setting are there.
         """
         slowdown = np.exp(curves.log_seconds - curves.log_seconds[:, :1])
         original = np.sum([seconds / slowdown[:, place] for place, seconds in self.seconds.items()], axis=0)

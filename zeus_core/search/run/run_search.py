@@ -34,7 +34,7 @@ class RunSearch(Protocol):
     """Decides what each step of a run is run at. Pure: it knows no device, no source of time and no framework.
 
     The caller runs the block it is given, waits until the device has settled if the setting is another one, measures
-    the steps, and tells what it has measured:
+    the steps, and receives what was measured:
 
         while training:
             block = search.ask()
@@ -54,7 +54,7 @@ class RunSearch(Protocol):
         """Return whether the block asked for may go on.
 
         False if it takes longer than the run can afford, or than it was expected to take. The steps that were measured
-        are told like those of a complete block.
+        are counted like those of a complete block.
 
         Args:
             steps: The steps of the block so far, with those in which the device settled.
@@ -63,7 +63,7 @@ class RunSearch(Protocol):
         ...
 
     def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
-        """Take in a block: the one asked for, a shorter one, or one of an earlier process that is told again.
+        """Add a block: the one asked for, a shorter one, or one of an earlier process.
 
         Args:
             trial: The measured steps.

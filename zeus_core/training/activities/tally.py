@@ -13,7 +13,7 @@ from zeus_core.measurement import DeviceEnergy, Measurement
 class Tally:
     """Time and GPU energy, added up.
 
-    A tally tells how much time it has no energy of, instead of being lost as a whole: so the difference of two tallies
+    A tally holds how much time it has no energy of, instead of being lost as a whole: so the difference of two tallies
     is known where nothing was lost in between.
 
     Attributes:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Charge:
     """Emissions, or cost, of energy.
 
-    A charge tells how much time is not part of it, instead of being lost as a whole, as a `Tally` does.
+    A charge holds how much time is not part of it, instead of being lost as a whole, as a `Tally` does.
 
     Attributes:
         amount: Grams of CO2 equivalent, or money, with the share of the data centre.
@@ -146,7 +146,7 @@ class _Line:
             joules: Its energy.
             off_joules: How far all energy up to its end can be off.
         """
-        from zeus_core.electricity.electricity_amount import slice_of  # whoever has a signal has imported it
+        from zeus_core.electricity.electricity_amount import slice_of  # imported already where there is a signal
 
         part = self._call(slice_of, end_seconds - seconds, end_seconds, joules, self._pue)
         if part is None:

@@ -173,7 +173,7 @@ def earlier_account(
 
     The last entry of each part counts. A later part began at some step of an earlier one: the earlier part spent what
     it took after that step on steps that were done again. A part that was killed has taken more than its last entry
-    says, of which the account tells the most that it can be.
+    says, of which the account states the most that it can be.
 
     Args:
         journals: The entries of each rank, in the order in which they were written.
@@ -227,7 +227,7 @@ class _Pace(NamedTuple):
 
 
 def _spent_after(step: int, part: Sequence[Entry]) -> Tally:
-    """Compute what a part took after a step: all of it if no entry tells what it had taken by then."""
+    """Compute what a part took after a step: all of it if no entry has what it had taken by then."""
     kept = [entry for entry in part if entry.step <= step]
     if not kept:
         return part[-1].account.total

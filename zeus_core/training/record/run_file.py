@@ -86,7 +86,7 @@ class PartRecord:
         until_seconds: When the file was written last.
         ranks: The ranks, by number.
         versions: The versions of programs, by name.
-        work: Facts of the work of a step, such as the size of the model, as far as the adapter tells them.
+        work: Facts of the work of a step, such as the size of the model, as far as the adapter knows them.
         results: The result for people, as labelled lines.
         search: The latest search for a setting, in JSON types, as `search_record` decodes it; None if there was none.
             Most trainings have none, and do without its modules.

@@ -66,7 +66,7 @@ class RunKeeper:
     """The file of one run after another, in one folder, which other processes may use as well.
 
     A part takes the name `run.json` when it is first written. The file that is there, of a run that may still train, is
-    moved to `run-PART.json`, named by its latest part. If that part goes on, it is written there, which is said once.
+    moved to `run-PART.json`, named by its latest part. If that part goes on, it is written there, which is logged once.
 
     Args:
         folder: The folder of the journals.
