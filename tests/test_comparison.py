@@ -8,7 +8,6 @@ import pytest
 
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer.global_setting.search_result import saving_text
 from zeus_core.report import Comparison
 from zeus_core.search import Trial
 from zeus_core.search.comparison import mean_uncertainty
@@ -51,8 +50,8 @@ def test_a_single_step_has_no_known_scatter():
     assert math.isinf(comparison.saving_uncertainty)
     assert math.isinf(comparison.slowdown_uncertainty)
     assert not comparison.is_certain
-    assert saving_text(comparison).startswith("not known")
-    assert "%" not in saving_text(comparison)
+    assert comparison.saving_text.startswith("not known")
+    assert "%" not in comparison.saving_text
 
 
 def test_no_energy_at_all_saves_nothing():

@@ -14,7 +14,9 @@ from zeus_core.report.run_text import runs_json, runs_markdown
 from zeus_core.training.record.run_file import read_run
 
 
-def training_of(gain=1.0, offset_watts=0.0, seconds=15.0, watts=(300.0,), step_seconds=0.2, period_seconds=0.1):
+def training_of(
+    gain=1.0, offset_watts=0.0, seconds=15.0, watts=(300.0,), step_seconds=0.2, period_seconds=0.1, spike_every=0
+):
     """Steps, and then as long idle at 70 W."""
     case = Case(
         Physics(
@@ -25,6 +27,7 @@ def training_of(gain=1.0, offset_watts=0.0, seconds=15.0, watts=(300.0,), step_s
             seed=4,
             power_gain=gain,
             power_offset_watts=offset_watts,
+            spike_every=spike_every,
         ),
         script=[(70.0, 0.3)],
     )
@@ -55,6 +58,11 @@ def test_a_sensor_gain_is_said_once_and_held_by_intervals(gain, period_seconds, 
     truth, total = sum(outcome.truth.values()), account.total
     assert abs(total.energy_joules - gain * truth) <= total.measured.uncertainty_joules
     assert abs(total.energy_joules - truth) <= total.measured.uncertainty_joules
+
+
+def test_garbage_of_a_right_sensor_is_no_difference(caplog):
+    measure(training_of(spike_every=5))
+    assert differences_said(caplog) == []
 
 
 def test_a_sensor_wrong_at_idle_widens_idle_alone(caplog):

@@ -46,7 +46,7 @@ class RecordedSignal:
         average: The value where none is known, in `unit`; None for the mean over the recorded time.
         max_age_seconds: How long a value holds; None for twice the median time between two of them.
         is_known_ahead: Whether later values are known earlier, as on a day-ahead market: decisions then look ahead.
-        forecast: What had been forecast for each time, where the source publishes a forecast.
+        forecast: The value forecast for each time, where the source publishes a forecast.
         forecast_hours: How long ahead it is published.
 
     Raises:

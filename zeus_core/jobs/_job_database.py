@@ -117,7 +117,7 @@ def patiently(request: Callable[[], _Answer]) -> _Answer:
     """Make a request, again while it fails by what passes: another process that does the same, or holds a lock.
 
     Raises:
-        Exception: What it raises otherwise, or still after a minute.
+        Exception: Any other error of it, or the same still after a minute.
     """
     until = time.monotonic() + _PASSING_SECONDS
     while True:

@@ -83,7 +83,7 @@ class Mixture:
     Attributes:
         points: The one point that it trains at, or the two that it changes between all the time, the slower one first.
         shares: The share of the time at each.
-        replayed: What it emits or costs.
+        replayed: Its emissions or cost.
     """
 
     points: tuple[OperatingPoint, ...]
