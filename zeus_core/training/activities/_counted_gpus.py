@@ -43,7 +43,6 @@ _SETTLE_SECONDS = 1.0
 _READS_PER_SECOND = 15.0  # of all GPUs together: enough for each update of a counter, and cheap (docs/measurement.md)
 # Of each GPU, to compare its power with its counter: twenty in ten seconds, fewer where many GPUs share the calls.
 _SAMPLES_PER_SECOND, _FEWEST_PER_SECOND = 2.0, 0.25
-_GARBAGE = 3.0  # times the most that a board can draw: a power that is no wrong scale, but a spike of the sensor
 _STALE_SECONDS = 0.3  # without a read in the background for so long, hooks read
 
 
@@ -286,8 +285,6 @@ class CountedGpus:
         for gpu in self._gpus:
             if gpu.comparison is not None and gpu.comparison.next_at <= now:
                 begin, sampled_watts = self._time_source.now(), self._answer(gpu.number, gpu.gpu.read_power_watts)
-                if sampled_watts is not None and sampled_watts > _GARBAGE * gpu.most_watts:
-                    sampled_watts = None
                 with self._lock:
                     gpu.comparison.add_sample((begin + self._time_source.now()) / 2, sampled_watts)
             if gpu.energy.next_read_at(now) <= now:
