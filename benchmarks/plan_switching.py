@@ -1,4 +1,4 @@
-"""What plans with a price of clock switches save, on random problems, and what each part of the search adds.
+"""Savings of plans with a price of clock switches on random problems, and the share of each part of the search.
 
     python benchmarks/plan_switching.py [--problems 60] [--seed 0]
 

@@ -16,7 +16,7 @@ from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.errors import DeviceLostError, UsageError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.testing import FakeRapl, FaultyGpu
+from zeus_core.testing import FakeRapl, FaultyGpu, VirtualTime
 
 # One code per kind of consequence: a session to open again, a function that is missing, a right that is missing,
 # a driver that is not there, a GPU that is lost, a fault that may pass, and a code of a newer driver.
@@ -267,10 +267,12 @@ class TestCpus:
         return FakeRapl(tmp_path / "machine")
 
     def measure(self, rapl, action=lambda: None, **arguments):
-        monitor = ZeusMonitor(gpu_indices=[], cpus=discover_cpus(rapl.root, rapl.read_text), **arguments)
+        time_source = VirtualTime()
+        cpus = discover_cpus(rapl.root, rapl.read_text)
+        monitor = ZeusMonitor(gpu_indices=[], cpus=cpus, time_source=time_source, **arguments)
         with monitor.window("window") as window:
             action()
-            time.sleep(0.01)
+            time_source.advance(0.01)
         return window.measurement
 
     def test_packages_and_dram_are_counted(self, rapl):
@@ -286,7 +288,7 @@ class TestCpus:
         assert measurement.cpu_energy == {0: 5.0, 1: 7.0}
         assert measurement.dram_energy == {1: 1.5}
         assert measurement.cpu_method == {0: "counted", 1: "counted"}
-        assert 0 < measurement.cpu_uncertainty_joules[0] < 1.0
+        assert measurement.cpu_uncertainty_joules[0] == pytest.approx(1.0), "a millisecond at each edge, at 500 W"
         assert measurement.node_energy_joules == pytest.approx(13.5)
 
     def test_indices_choose_packages(self, rapl):
