@@ -11,8 +11,9 @@ from zeus_core.errors import DeviceError
 from zeus_core.ports import TimeSource
 from zeus_core.ports.background import repeatedly
 
-# Often enough to see a short block, seldom enough to cost nothing: a reading takes less than a millisecond.
-_PERIOD_SECONDS = 0.05
+# Often enough to see a short block; a reading takes less than a millisecond. Where clocks are not what is set, they
+# only explain what a block has taken, and a tenth of the readings is enough.
+_PERIOD_SECONDS, _SELDOM_SECONDS = 0.05, 0.5
 
 # A GPU without work lowers its clock at some time; under load a power limit takes it to 60 % of its highest at the
 # lowest (A40 under a third of its power). Samples below this share of the highest one are of a GPU without work.
@@ -25,13 +26,15 @@ class ClockSampler:
     Args:
         gpus: The GPUs.
         time_source: The time of the samples.
+        is_seldom: Whether to sample twice in a second, in place of twenty times.
     """
 
-    def __init__(self, gpus: Sequence[Gpu], time_source: TimeSource) -> None:
+    def __init__(self, gpus: Sequence[Gpu], time_source: TimeSource, is_seldom: bool = False) -> None:
         self._gpus = list(gpus)
         self._time_source = time_source
         self._samples_mhz: list[list[int]] = [[] for _ in self._gpus]
         self._stop: weakref.finalize[..., ClockSampler] | None = None
+        self._period_seconds = _SELDOM_SECONDS if is_seldom else _PERIOD_SECONDS
         self._is_paused = False
 
     def start(self) -> None:
@@ -39,7 +42,7 @@ class ClockSampler:
         self._is_paused = False
         if self._stop is None:
             this = weakref.ref(self)  # the thread ends with a sampler that is dropped
-            stop = repeatedly(self._time_source, lambda: _sample(this()), _PERIOD_SECONDS)
+            stop = repeatedly(self._time_source, lambda: _sample(this()), self._period_seconds)
             self._stop = weakref.finalize(self, stop)
             self._stop.atexit = False
 

@@ -53,12 +53,13 @@ class TrialRecorder:
 
     Args:
         monitor: Measures the GPUs.
+        sets_clocks: Whether SM clocks are searched. Those of limits are sampled too, less often: they explain which
+            slowdown a lower limit can cause.
     """
 
-    def __init__(self, monitor: ZeusMonitor) -> None:
+    def __init__(self, monitor: ZeusMonitor, sets_clocks: bool = False) -> None:
         self._monitor = monitor
-        # Also where limits are searched: clocks tell which slowdown a lower limit explains.
-        self._clocks = ClockSampler(list(monitor.gpus.values()), monitor.time_source)
+        self._clocks = ClockSampler(list(monitor.gpus.values()), monitor.time_source, is_seldom=not sets_clocks)
         self._window = f"__zeus_core_power_limit_trial_{next(_numbers)}"
         self._now = monitor.time_source.now
         self._piece_steps = 1

@@ -49,6 +49,7 @@ from zeus_core.ports import World
 from zeus_core.ports.world import checked_world
 from zeus_core.search.objectives import OptimumSelector
 from zeus_core.settings.holders import user_of
+from zeus_core.settings.kinds import SM_CLOCK
 from zeus_core.validate import checked_flag, checked_path
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class SearchOptimizer(SearchFacts):
         )
         self.trial_store: TrialStore = store
         """Keeps the trials."""
-        self._recorder = TrialRecorder(monitor)
+        self._recorder = TrialRecorder(monitor, sets_clocks=SM_CLOCK in options.kinds)
         self._history = SettingHistory(monitor.time_source)
         self.quiet: bool = checked_flag("quiet", quiet)
         """Whether the end of training shows no result."""
