@@ -8,7 +8,6 @@ from statistics import NormalDist
 
 import numpy as np
 
-from zeus_core.search._curves import Array
 from zeus_core.search.belief import Curves
 from zeus_core.search.run.run_plan import RunProgress
 
@@ -175,9 +174,7 @@ class BlockLengths:
         return self.run.seconds / self.run.steps if self.run.seconds else self.run.original_seconds
 
 
-def planned_share(
-    curves: Curves, run: RunProgress, factor: float, confidence: float, step_cv: float, slowest: Array | None
-) -> float | None:
+def planned_share(curves: Curves, run: RunProgress, factor: float, confidence: float, step_cv: float) -> float | None:
     """Return the share of a run at its original setting with which it saves most; None if the usual one does as well.
 
     With a share q of N steps at the original setting, and the others at one setting, the slowdown of the run has the
@@ -194,8 +191,6 @@ def planned_share(
         factor: The slowdown bound of the run.
         confidence: The probability with which it is to be kept.
         step_cv: Standard deviation of the duration of one step over its mean.
-        slowest: The highest slowdown that is possible at each setting, where that is known: a setting that keeps the
-            bound by it needs no steps at the original.
     """
     log_seconds, log_watts = curves.mean(curves.log_seconds), curves.mean(curves.log_watts)
     slower = np.maximum.accumulate(np.expm1(log_seconds - log_seconds[0]))
@@ -205,6 +200,5 @@ def planned_share(
     may_be_slower = np.maximum(factor - 1 - NormalDist().inv_cdf(confidence) * error, 0.0) / (1 - shares)
     saved = (1 - shares) * np.interp(may_be_slower, slower, saving)
     usual = min(_ORIGINAL_STEPS * math.pow(run.horizon_steps * step_cv, 2 / 3) / run.horizon_steps, _MAX_ORIGINAL_SHARE)
-    sure = 0.0 if slowest is None else saving[slowest <= factor].max(initial=0.0)
-    gains = saved.max() > (1 + _MIN_PLANNED_GAIN) * max(np.interp(usual, shares, saved), sure)
+    gains = saved.max() > (1 + _MIN_PLANNED_GAIN) * np.interp(usual, shares, saved)
     return float(shares[saved.argmax()]) if gains else None

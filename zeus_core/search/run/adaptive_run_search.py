@@ -245,12 +245,11 @@ class AdaptiveRunSearch:
         if not self._progress.steps_left:
             return self._next
         if self._factor is not None:
-            run, step_cv = self._progress, pooled_cv(self._blocks)
-            share = planned_share(curves, run, self._factor, self._confidence, step_cv, self._slowest)
+            run, step_cv, share = self._progress, pooled_cv(self._blocks), None
+            if not self._lengths.is_noisy:
+                share = planned_share(curves, run, self._factor, self._confidence, step_cv)
             # Work that gets faster looks like settings that cost no time, for which fewer of these steps would do.
-            # A plan that begins late has no time for its returns.
-            may_grow = self._planned_share is not None or 2 * run.steps < run.horizon_steps
-            if not self._has_begun or (may_grow and (share or 0.0) > (self._planned_share or 0.0)):
+            if not self._has_begun or (share or 0.0) > (self._planned_share or 0.0):
                 self._planned_share = share
         if self._factor is not None and self._is_to_be_left(self._factor):
             self._chosen, self._expected, self._is_done = 0, 0, True
