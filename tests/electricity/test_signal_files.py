@@ -98,6 +98,7 @@ def test_separators_and_decimal_commas(tmp_path: Path, separator: str) -> None:
         ("lbs CO2/MWh", 900.0, 408.233133, "g/kWh"),
         ("€/kWh", 0.31, 0.31, "EUR/kWh"),
         ("Eur/MWh", 80.1, 0.0801, "EUR/kWh"),
+        ("euro/MWh", 80.1, 0.0801, "EUR/kWh"),
         ("£/MWh", 80.1, 0.0801, "GBP/kWh"),
         ("USD/MWh", -80.1, -0.0801, "USD/kWh"),
     ],
@@ -173,6 +174,7 @@ def test_the_hour_that_an_old_file_repeats(tmp_path: Path) -> None:
         (ENTSOE + ENTSOE.splitlines()[1].replace("FR", "DE-LU") + "\n", {}, ["BZN|DE-LU", "BZN|FR", "--where"]),
         (ENTSOE, {"where": {"Area": "BZN|PL"}}, ["no row of Area 'BZN|PL'"]),
         (ENTSOE, {"where": {"Region": "PL"}}, ["no column Region"]),
+        (ENTSOE, {"where": {"Area": 5}}, ["where['Area'] is 5"]),
         (ENTSOE, {"unit": "EUR/kWh"}, ["unit is 'EUR/kWh'", "in EUR/MWh"]),
         ("timestamp,value\n2026-03-01T00Z,5\n", {}, ["the unit of 'value' is not known"]),
         ("timestamp,value\n2026-03-01,5\n", {"unit": "g/kWh"}, ["line 2", "names no time zone", "Europe/Berlin"]),
@@ -186,6 +188,12 @@ def test_refusals_name_what_is_in_the_file(
     with pytest.raises(UsageError) as caught:
         read(tmp_path, text, **options)
     assert all(word in str(caught.value) for word in named), str(caught.value)
+
+
+def test_a_column_of_times_is_known_by_its_values_too(tmp_path: Path) -> None:
+    text = "Nr;Datum von;Datum bis;Preis [€/MWh]\n7;01.03.2026 00:00;01.03.2026 01:00;81,5\n"
+    signal = read(tmp_path, text, zone="Europe/Berlin", max_age_seconds=3600)
+    assert first(signal) == ("2026-02-28 23:00:00", 0.0815)
 
 
 def test_one_area_of_several_is_chosen(tmp_path: Path) -> None:

@@ -155,7 +155,9 @@ class RecordedSignal:
             if column is not None:
                 checked_text(name, column)
         if where is not None:
-            checked_mapping("where", where, '{"Area": "BZN|DE-LU"}')
+            for name, value in checked_mapping("where", where, '{"Area": "BZN|DE-LU"}').items():
+                checked_text("a column in where", name)
+                checked_text(f"where[{name!r}]", value)
         time_zone = None if zone is None else checked_zone("zone", zone)
         table = SignalTable(file, timestamp_column, where)
         column = table.value_column(value_column)

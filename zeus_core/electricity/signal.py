@@ -18,12 +18,12 @@ GHG Protocol, scope 2, location-based); or the plants that would supply one kilo
 _INTENSITY_UNIT = "g/kWh"
 UNIT = re.compile(
     # A mass, with or without a label of the gas, or a currency; per kWh or MWh, in any case.
-    r"(?<![a-z])(?:(?P<mass>mg|g|kg|t|lb)s?\s*(?:CO[2₂]\s*-?\s*(?:eq?)?)?|(?P<currency>(?-i:[A-Z]{3})|Eur|€|£))"
+    r"(?<![a-z])(?:(?P<mass>mg|g|kg|t|lb)s?\s*(?:CO[2₂]\s*-?\s*(?:eq?)?)?|(?P<currency>(?-i:[A-Z]{3})|Euro?|€|£))"
     r"\s*/\s*(?P<energy>[kM]Wh)",
     re.IGNORECASE,
 )
 """The unit of a signal, as sources write it: g/kWh, gCO2eq/kWh, lb/MWh, EUR/MWh, €/kWh."""
-_SYMBOLS = {"€": "EUR", "£": "GBP"}
+_SYMBOLS = {"€": "EUR", "euro": "EUR", "£": "GBP"}
 _UNITS = (
     "a mass per energy for a carbon intensity (g/kWh, gCO2eq/kWh, kg/MWh, lb/MWh), or a currency per kWh or MWh for a "
     "price, such as EUR/kWh"
@@ -202,7 +202,7 @@ def _unit_match(unit: str) -> re.Match[str]:
 def _amount(match: re.Match[str]) -> str:
     if match["mass"]:
         return match["mass"].lower()
-    return _SYMBOLS.get(match["currency"], match["currency"].upper())
+    return _SYMBOLS.get(match["currency"].lower(), match["currency"].upper())
 
 
 def checked_time(argument: str, seconds: float) -> float:

@@ -38,7 +38,7 @@ class Layout:
         others: Columns that such a file has, too.
         unit: The unit of the values where the label of the column states none; None if it must be given.
         basis: The power plants that the values count.
-        apart: Columns whose values tell series apart that must not be mixed, such as areas.
+        apart: Columns whose values distinguish series that must not be mixed, such as areas.
         estimated: The column that marks estimates; None for none.
         is_day_first: Whether 3/4/2026 is a day in April.
     """
@@ -64,7 +64,7 @@ _LAYOUTS = (
         estimated="Data estimated",
     ),
     Layout("ENTSO-E", r"mtu \(.*\)", r"day-ahead price .*", apart=("Area", "Sequence"), is_day_first=True),
-    Layout("UK carbon intensity", "datetime|from", "actual", ("to", "forecast", "index"), "g/kWh"),
+    Layout("UK carbon intensity", "datetime|from", "actual", ("forecast", "index"), "g/kWh"),
     Layout("WattTime", "timestamp", "moer", unit="lb/MWh", basis="marginal"),
     _PLAIN,
 )
@@ -151,7 +151,7 @@ class SignalTable:
         return None if label is None else _ZONES.get(label[1].strip().lower())
 
     def series(self) -> list[str]:
-        """Return which of the series in the file this is, by the columns that tell them apart.
+        """Return which of the series in the file this is, by the columns that distinguish them.
 
         Raises:
             UsageError: There are rows of several.
@@ -248,10 +248,19 @@ class SignalTable:
         position = self.columns.index(column)
         return row[position].strip() if position < len(row) else ""
 
+    def _has_time(self, column: str) -> bool:
+        try:
+            read_moment("", self._cell(self._rows[0][1], column), self.layout.is_day_first)
+        except (IndexError, UsageError):
+            return False
+        return True
+
     def _chosen(self, name: str | None, pattern: str, argument: str, is_first: bool = False) -> str:
-        """Return the column of a name, or else the one that fits the pattern."""
+        """Return the column of a name, or else the one that fits the pattern, or the first that holds times."""
         fits = re.compile(pattern, re.IGNORECASE).fullmatch
         found = [column for column in self.columns if fits(column)] if name is None else self.find(name)
+        if not found and name is None and is_first:
+            found = [column for column in self.columns if self._has_time(column)]
         if len(found) == 1 or (found and name is None and is_first):
             return next((column for column in found if column.lower() != "date"), found[0])  # beside one of the time
         wanted = name or ("timestamp" if is_first else "value")
