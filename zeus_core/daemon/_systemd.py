@@ -111,11 +111,11 @@ class Watchdog:
         """Return the names of the threads that have not moved since the last call, and let all of them move."""
         names = []
         for worker, count in self._job_counts.items():
-            if worker.job_count == count and not (worker.is_ended or worker.thread in self._calls):
-                names.append(worker.name)
-            self._job_counts[worker] = worker.job_count
-            if not worker.has_waiting_jobs:
+            if worker.job_count != count:
+                self._job_counts[worker] = worker.job_count
                 worker.put(_move)
+            elif not (worker.is_ended or worker.thread in self._calls):
+                names.append(worker.name)
         return names
 
     def _answer(self, interval_seconds: float) -> None:

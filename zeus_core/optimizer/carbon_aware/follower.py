@@ -16,7 +16,8 @@ from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.carbon_aware._carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._credit import Credit
-from zeus_core.optimizer.carbon_aware._following import Decision, FollowedSearch, Following, Pause, signal_name
+from zeus_core.optimizer.carbon_aware._decision import Decision, Pause, signal_name
+from zeus_core.optimizer.carbon_aware._following import FollowedSearch, Following
 from zeus_core.optimizer.trial_store import RunSpent, spent_from_state
 from zeus_core.ports.exchange import Exchange
 from zeus_core.process.deadline import CALL_SECONDS
@@ -109,7 +110,7 @@ class Follower:
             joules = sum(joules or 0.0 for joules, _ in energies.values())
             energy = DeviceEnergy(joules, sum(error or 0.0 for _, error in energies.values()))
         if self._following is not None:
-            self._following.tell_pause(pause.seconds, energy)
+            self._following.note_pause(pause.seconds, energy)
 
     @property
     def spent(self) -> RunSpent | None:
