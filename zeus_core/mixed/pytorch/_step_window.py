@@ -10,7 +10,7 @@ import torch
 from zeus_core.device import SimulatedGpu
 from zeus_core.errors import DriverFaultError, UsageError
 from zeus_core.mixed.allocation.trial_windows import MeasuredWindow
-from zeus_core.mixed.pytorch._trial_schedule import Trial
+from zeus_core.mixed.pytorch._trial_limits import Trial
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import DeviceEvent, DeviceEvents
 from zeus_core.ports.device_events import HostEvents

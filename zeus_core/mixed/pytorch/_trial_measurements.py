@@ -13,8 +13,7 @@ from zeus_core.device import SimulatedGpu
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation.trial_windows import MeasuredWindow
 from zeus_core.mixed.pytorch._step_window import StepWindow, events_of
-from zeus_core.mixed.pytorch._trial_schedule import Trial, TrialSchedule
-from zeus_core.mixed.pytorch._tried_limits import TriedLimits
+from zeus_core.mixed.pytorch._trial_limits import Trial, TrialSchedule, TriedLimits
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import DeviceEvents
 
