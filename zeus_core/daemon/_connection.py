@@ -7,15 +7,12 @@ import contextlib
 import logging
 import os
 import socket
-import threading
-import time
-from collections.abc import Callable
 from functools import partial
 
 from zeus_core import __version__
 from zeus_core._identity import ProcessIdentity
 from zeus_core.daemon._peer import Client, Ends, Peer, read_peer
-from zeus_core.daemon._policy import Policy
+from zeus_core.daemon._policy import Allotment, Policy
 from zeus_core.daemon._server import Server
 from zeus_core.device.remote.protocol import (
     MAX_REQUEST_BYTES,
@@ -31,46 +28,8 @@ from zeus_core.errors import DriverFaultError, PermissionDeniedError, ZeusError
 _logger = logging.getLogger(__name__)
 
 _NO_MORE_FILES_SECONDS = 0.1  # until the next try to accept a connection
-_BURST_SECONDS = 0.1  # of the requests that a user may make in a second, so many may come at once
 _CONNECTION_ENDED = "the connection ended"
 _MAX_WAITING_BYTES = 16 * MAX_REQUEST_BYTES  # of requests that came before the reply to an earlier one
-
-
-class Allotment:
-    """The share of the daemon that one user takes: connections, and requests per second. Any thread may use it.
-
-    Args:
-        requests_per_second: As many are served on average.
-        now: Returns the time in seconds.
-    """
-
-    def __init__(self, requests_per_second: int, now: Callable[[], float] = time.monotonic) -> None:
-        self.connection_count = 0
-        """How many connections the user has."""
-        self._request_seconds = 1.0 / requests_per_second
-        self._now = now
-        self._lock = threading.Lock()
-        self._spent_until = -1e18  # each request moves this on by its share of a second
-
-    @property
-    def wait_seconds(self) -> float:
-        """How long a request that comes now has to wait."""
-        return max(self._spent_until - self._now() - _BURST_SECONDS, 0.0)
-
-    def take(self) -> float:
-        """Take the next place for a request. Returns how many seconds it has to wait for it.
-
-        Requests that wait have a place each: they are served one after another, and none wakes the loop early.
-        """
-        with self._lock:
-            wait_seconds = self.wait_seconds
-            self._spent_until = max(self._spent_until, self._now()) + self._request_seconds
-        return wait_seconds
-
-    def change_connection_count(self, change: int) -> None:
-        """Count a connection that begins (1) or ends (-1)."""
-        with self._lock:
-            self.connection_count += change
 
 
 class Connection:

@@ -22,7 +22,7 @@ from zeus_core.daemon._desk import Desk, Registers
 from zeus_core.daemon._policy import Policy
 from zeus_core.daemon._policy_file import DEFAULT_GROUP, check_programs, check_trusted, read_policy
 from zeus_core.daemon._server import Server
-from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, tell_systemd
+from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, notify_systemd
 from zeus_core.daemon._worker import end_after_defect
 from zeus_core.device import Gpu
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
@@ -101,11 +101,11 @@ async def _serve(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     registers.audit.note("started", encode_members({"pid": os.getpid(), "devices": list(desks)}))
     _logger.info("%d GPU(s) at %s, for %s", len(desks), settings.socket, _who(policy))
-    tell_systemd("READY=1")
+    notify_systemd("READY=1")
     Watchdog(server.workers.values(), calls).start()
     with contextlib.suppress(asyncio.CancelledError):
         await accepting
-    tell_systemd("STOPPING=1")
+    notify_systemd("STOPPING=1")
     for uuid in await server.restore(_END_SECONDS):
         _logger.error("%s does not answer: what is to be restored there is kept in %s", uuid, registers.ledger.folder)
     registers.audit.note("stopped", encode_members({"pid": os.getpid()}))

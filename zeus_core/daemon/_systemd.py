@@ -122,7 +122,7 @@ class Watchdog:
         stuck = self.stuck()
         self._missed = self._missed + 1 if stuck else 0
         if not stuck:
-            tell_systemd("WATCHDOG=1", socket.MSG_DONTWAIT)  # the loop must not wait for systemd
+            notify_systemd("WATCHDOG=1", socket.MSG_DONTWAIT)  # the loop must not wait for systemd
         elif self._missed == _ANSWERS // 2:
             _logger.error("%s: stuck, so that systemd is going to start the daemon anew", ", ".join(stuck))
         asyncio.get_running_loop().call_later(interval_seconds, self._answer, interval_seconds)
@@ -132,7 +132,7 @@ def _move() -> None:
     """Do nothing, as the job of a thread that is to show that it is alive."""
 
 
-def tell_systemd(state: str, flags: int = 0) -> None:
+def notify_systemd(state: str, flags: int = 0) -> None:
     """Send systemd a state of this service (sd_notify), if it is one of its own."""
     name = os.environ.get("NOTIFY_SOCKET", "")
     if name:
