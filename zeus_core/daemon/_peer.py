@@ -65,7 +65,7 @@ class Client:
 class Ends:
     """Watches for the ends of connections and of their processes, from the main loop, also while drivers hang.
 
-    What a connection has sent it does not see: a loop can read from a connection while this one watches it.
+    It reads nothing that a connection sends: another loop can do so meanwhile.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Ends:
         """Call a function when the other side of a socket, or a process, ends.
 
         Args:
-            descriptor: Of the socket or the process.
+            descriptor: The socket, or the descriptor of a process.
             end: The function; it is called until it calls `forget`.
 
         Raises:

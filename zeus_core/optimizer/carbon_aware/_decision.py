@@ -69,7 +69,7 @@ class DecisionLog:
             setting: The setting of the steps; None in a pause.
             pause: The pause.
             reason: The reason for both.
-            budget_left: What is left of the budget; None without one.
+            budget_left: The rest of the budget; None without one.
         """
         if pause is None or pause.until_seconds is None:
             text = f"training runs at {setting} {self._unit}"
