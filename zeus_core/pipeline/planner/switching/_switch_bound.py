@@ -14,13 +14,14 @@ the method of Frank and Wolfe), and F rises or falls with the length of that pat
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_core.pipeline.planner.compiled import Kernels, affordable
 from zeus_core.pipeline.planner.dependencies import Indices, Numbers
+from zeus_core.pipeline.planner.loops.compiled import call_compiled
 from zeus_core.pipeline.planner.switching._switch_task import SwitchTask
 
 # More rounds find higher bounds, later; on published profiles 1,000 instead gain less than 0.1 % of the energy.
@@ -102,8 +103,8 @@ def find_bound(task: SwitchTask, price_watts: Numbers, arc_price_watts: Numbers,
         came_from=np.zeros(n, np.int64),
         total=np.zeros(task.clocks),
     )
-    rounds = int(min(1.0, effort) * affordable(_ROUNDS))
-    cost_joules = float(_KERNELS.call(_ascend, task, flow, max(1, rounds)))
+    rounds = int(min(1.0, effort) * _ROUNDS)
+    cost_joules = float(call_compiled(_ascend, task, flow, max(1, rounds)))
     return Bound(cost_joules, flow.best_price)
 
 
@@ -130,7 +131,7 @@ def _ascend(p: Any, f: Any, rounds: int) -> float:
         step = _FIRST_STEP / (1.0 + _STEP_DECAY * turn)
         last = _longest_path(p, f, step)
         excess = 20.0 * (f.end[last] / p.limit_seconds - 1.0)  # a path 5 % too long raises the flow at full speed
-        raised = total * np.exp(2.0 * step * min(1.0, max(-1.0, excess)))
+        raised = total * math.exp(2.0 * step * min(1.0, max(-1.0, excess)))
         for at in range(n):
             f.price[at] *= (1.0 - step) * raised / total
         for arc in range(len(f.arc_price)):
@@ -209,6 +210,3 @@ def _longest_path(p: Any, f: Any, step: float) -> int:
         if f.end[at] > f.end[last]:
             last = at
     return last
-
-
-_KERNELS = Kernels(_relaxed_cost, _longest_path, _add_flow, _ascend)

@@ -21,14 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from zeus_core.pipeline.planner.compiled import Kernels
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices
 from zeus_core.pipeline.planner.frontier.rounding import next_random
+from zeus_core.pipeline.planner.loops.compiled import call_compiled
 from zeus_core.pipeline.planner.switching._switch_moves import (
     MOVES,
     PART_CLOCKS,
     largest_part,
-    lasts,
     may_dwell,
     may_fit,
     move,
@@ -54,7 +53,7 @@ def search(task: SwitchTask, chosen: Indices, state: RunState, visits: int, seed
         visits: How many instructions to look at, at most.
         seed: That of the random changes.
     """
-    _KERNELS.call(_search, task, chosen, state, visits, seed)
+    call_compiled(_search, task, chosen, state, visits, seed)
 
 
 def _find_latest(p: Any, chosen: Any, s: Any) -> None:
@@ -292,10 +291,3 @@ def _try(
     if fits:
         run_iteration(p, chosen, s)
     return cost, seen
-
-
-_KERNELS = Kernels(
-    *(run_iteration, last_clock, next_random, set_run, _find_latest, _reaches, _fits, _run_end),
-    *(move, part_clock, saves, may_fit, lasts, may_dwell, largest_part),
-    *(_try, _improve_run, _improve, _copy, _kick, _kick_ranks, _search),
-)

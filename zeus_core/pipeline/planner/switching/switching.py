@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import CostedOption
-from zeus_core.pipeline.planner.compiled import affordable
 from zeus_core.pipeline.planner.dependencies import Indices
 from zeus_core.pipeline.planner.execution import SwitchPrice, execute
 from zeus_core.pipeline.planner.frontier.frontier import Frontier
@@ -71,7 +70,7 @@ def plan_switches(
     state = RunState.for_task(task)
     found = [chosen.copy() for chosen in starts[:_STARTS]]
     for seed, chosen in enumerate(found):
-        search(task, chosen, state, int(effort * affordable(_VISITS)), seed)
+        search(task, chosen, state, int(effort * _VISITS), seed)
     best = _cheapest_first(task, [*found, starts[0]])[0]
     joules = bound.cost_joules + problem.transfer_joules
     if is_waiting:
