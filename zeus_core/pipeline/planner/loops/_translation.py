@@ -154,6 +154,9 @@ class _Translation(FunctionText):
         if not isinstance(node.value, ast.Constant):  # a docstring
             self._visit(node.value)
 
+    def _on_pass(self, node: ast.Pass) -> None:
+        pass
+
     def _on_assign(self, node: ast.Assign) -> None:
         value = self._visit(node.value)
         for target in node.targets:
