@@ -90,11 +90,8 @@ class FunctionText:
 
     def branch(self, condition: str, yes: str, no: str) -> None:
         """End the block by going to one of two."""
-        if condition == "true":
-            self.jump(yes)
-        else:
-            self._reached |= set() if self.is_over else {yes, no}
-            self.add(f"br i1 {condition}, label %{yes}, label %{no}")
+        self._reached |= set() if self.is_over else {yes, no}
+        self.add(f"br i1 {condition}, label %{yes}, label %{no}")
 
     @property
     def is_over(self) -> bool:

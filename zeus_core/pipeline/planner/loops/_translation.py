@@ -189,7 +189,8 @@ class _Translation(FunctionText):
         test, body, after = self.new_blocks(3)
         self.jump(test)
         self.go_on_at(test)
-        self.branch(self.truth(self._visit(node.test)), body, after)
+        condition = self.truth(self._visit(node.test))
+        self.jump(body) if condition == "true" else self.branch(condition, body, after)
         self.go_on_at(body)
         self._loop(node, test, after)
 
