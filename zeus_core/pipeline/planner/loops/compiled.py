@@ -106,10 +106,10 @@ def _engine(text: str) -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     # For any processor of its kind: the same code everywhere, which is as fast here.
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=3)
     module = llvm.parse_assembly(text)
     module.verify()
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(module, builder)
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
