@@ -1,8 +1,9 @@
 """Functions of loops over arrays, translated from their Python source to LLVM's text form.
 
-A translated function computes what Python computes with the same source, to the last bit: whole numbers have 64 bits,
-floats are those of Python, operations keep their order, and none is fused. It may call others, which are translated
-with it. numba does the same and far more, and takes seconds for each function, where this takes milliseconds.
+A translated function computes what Python computes with the same source, to the last bit: whole numbers have 64 bits
+(53, where one meets a float), floats are those of Python, operations keep their order, and none is fused. It may call
+others, which are translated with it. numba does the same and far more, and takes seconds for each function, where this
+takes milliseconds.
 
 The language: arguments are numbers, arrays of one dimension, and named tuples of these. Statements are assignments,
 `if`, `while`, `for` over a range or a tuple, `break`, `continue`, `return`; values are numbers, tuples and arrays; of
