@@ -46,7 +46,7 @@ def test_the_code_of_each_kernel_depends_on_the_whole_planner(monkeypatch):
     """On the constants of other folders, and on the options of numba."""
     read = []
     monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.name) or b"")
-    assert _fingerprint([_switch_search._find_latest])
+    assert _fingerprint([_switch_search.find_latest])
     assert {"compiled.py", "dependencies.py", "_switch_search.py", "_frontier_walk.py"} <= set(read)
 
 
