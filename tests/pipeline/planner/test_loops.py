@@ -58,7 +58,11 @@ def choices(w, a, b, x):
     is_between = low <= 0 < high or (a == b and not x > 0.5)
     found = a or b
     place, best = min(a, 3, b), max(x, a, 0.25)
-    return is_between, found, place, best, a in (1, b + 1, -3), (a and b) + 1, math.exp(min(x, 5.0))
+    return is_between, found, place, best, a in (1, b + 1, -3), (a and b) + 1, curves(a, x)
+
+
+def curves(a, x):
+    return math.exp(min(x, 5.0)) + math.log(x * x + 0.5) + 0.03**x + (a * a) ** 0.7
 
 
 def loops(w, a, b, x):

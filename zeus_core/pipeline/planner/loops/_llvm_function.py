@@ -22,12 +22,13 @@ from zeus_core.pipeline.planner.loops._llvm_values import (
 )
 
 _ALIAS = {element: f", !tbaa !{number}" for number, element in enumerate(LOADED)}
-METADATA = "\n".join(
+DECLARATIONS = "\n".join(
     [f'!{n} = !{{!{n + 4}, !{n + 4}, i64 0}}\n!{n + 4} = !{{!"{element}", !8}}' for n, element in enumerate(LOADED)]
     + ['!8 = !{!"elements"}', "!9 = !{}"]
+    + ["declare double @exp(double)", "declare double @log(double)", "declare double @pow(double, double)"]
 )
-"""That arrays of different elements share no memory, as their stores need not be waited for; and that named tuples do
-not change (`!9`)."""
+"""What all functions refer to: that arrays of different elements share no memory, so that their stores need not be
+waited for; that named tuples do not change (`!9`); and functions of C."""
 
 _INT_OPERATIONS = {"Add": "add", "Sub": "sub", "Mult": "mul", "BitAnd": "and", "BitOr": "or", "BitXor": "xor"}
 _INT_OPERATIONS |= {"LShift": "shl", "RShift": "ashr"}
@@ -223,6 +224,8 @@ class FunctionText:
         kind = common_type([left.type, right.type, FLOAT if name == "Div" else INT])
         a, b = self.number(left, kind), self.number(right, kind)
         simple = (_FLOAT_OPERATIONS if kind == FLOAT else _INT_OPERATIONS).get(name)
+        if name == "Pow" and kind == FLOAT:
+            return self.of_c("pow", left, right)
         if simple is not None:
             return Value(kind, (self.emit(f"{simple} {kind} {a}, {b}"),))
         if kind == FLOAT or name not in ("FloorDiv", "Mod"):
@@ -236,6 +239,11 @@ class FunctionText:
             quotient = self.emit(f"sdiv i64 {a}, {b}")
             found = f"sub i64 {quotient}, {self.emit(f'zext i1 {is_below} to i64')}"
         return Value(INT, (self.emit(found),))
+
+    def of_c(self, name: str, *arguments: Value) -> Value:
+        """Call the function of C that Python calls too; LLVM may not put another in its place."""
+        listed = ", ".join(f"double {self.number(each, FLOAT)}" for each in arguments)
+        return Value(FLOAT, (self.emit(f"call double @{name}({listed}) nobuiltin"),))
 
     def called(self, name: str, result: Type, arguments: Sequence[Value]) -> Value:
         """Call a function of the module."""

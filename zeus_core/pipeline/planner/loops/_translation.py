@@ -7,8 +7,9 @@ takes milliseconds.
 
 The language: arguments are numbers, arrays of one dimension, and named tuples of these. Statements are assignments,
 `if`, `while`, `for` over a range or a tuple, `break`, `continue`, `return`; values are numbers, tuples and arrays; of
-Python's functions there are `len`, `min`, `max`, `int`, `float`, `bool` and `math.exp`. Arrays are not made, and
-indices do not count from the end. Division by 0 has no defined result. All else raises `NotImplementedError`.
+Python's functions there are `len`, `min`, `max`, `int`, `float`, `bool`, `math.exp` and `math.log`. Arrays are not made,
+and indices do not count from the end. What is an error in Python, such as a division by 0, has no defined result. All
+else raises `NotImplementedError`.
 
 The type of a variable is the common one of all that it is assigned: a function is translated again until types stay.
 """
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zeus_core.pipeline.planner.loops._llvm_function import METADATA, FunctionText, structure
+from zeus_core.pipeline.planner.loops._llvm_function import DECLARATIONS, FunctionText, structure
 from zeus_core.pipeline.planner.loops._llvm_values import (
     BOOL,
     FLOAT,
@@ -58,8 +59,11 @@ def translate(function: Callable[..., Any], types: tuple[Type, ...]) -> tuple[st
     found = entry.called(name, result, [entry.words("%in", kind, at) for at, kind in places(types)])
     entry.write_words(found, "%out")
     entry.add("ret void")
-    texts = [*module.texts, entry.text("define void @entry(ptr %in, ptr %out)"), "declare double @exp(double)"]
-    return "\n".join([*texts, METADATA]), result
+    texts = [
+        *module.texts,
+        entry.text("define void @entry(ptr %in, ptr %out)"),
+    ]
+    return "\n".join([*texts, DECLARATIONS]), result
 
 
 @cache
@@ -318,6 +322,6 @@ class _Translation(FunctionText):
             return self.converted(value, FLOAT if function is float else INT)
         if function is bool:
             return Value(BOOL, (self.truth(value),))
-        if function is math.exp:
-            return Value(FLOAT, (self.emit(f"call double @exp(double {self.number(value, FLOAT)})"),))
+        if function in (math.exp, math.log):
+            return self.of_c(function.__name__, value)
         raise NotImplementedError(ast.unparse(node))

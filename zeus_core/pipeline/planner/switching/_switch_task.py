@@ -87,6 +87,9 @@ class RunState(NamedTuple):
         latest: The latest end of each for the iteration to end in time. [instructions]
         tried: Ends of instructions while a move is tried. [instructions]
         kept: The best clocks so far, while a search runs. [instructions]
+        begin: Where the part of each rank that a move changes begins in the order. [ranks]
+        stop: Where it ends. [ranks]
+        was: Its clock before. [ranks]
         last_switch: Time of each rank's last switch; below 0 if it has not switched. [ranks]
         first_switch: Time of its first switch. [ranks]
         result: Iteration time, shortest dwell (both in seconds), and cost in joules, iteration time and switches
@@ -99,6 +102,9 @@ class RunState(NamedTuple):
     latest: Numbers
     tried: Numbers
     kept: Indices
+    begin: Indices
+    stop: Indices
+    was: Indices
     last_switch: Numbers
     first_switch: Numbers
     result: Numbers
@@ -114,6 +120,9 @@ class RunState(NamedTuple):
             latest=np.zeros(n),
             tried=np.zeros(n),
             kept=np.zeros(n, np.int64),
+            begin=np.zeros(ranks, np.int64),
+            stop=np.zeros(ranks, np.int64),
+            was=np.zeros(ranks, np.int64),
             last_switch=np.zeros(ranks),
             first_switch=np.zeros(ranks),
             result=np.zeros(3),
