@@ -9,7 +9,8 @@ keeps the limit.
 
 Along a rank, what no plan can do is left out:
 
-- One clock all the time, if the iteration ends too late even with all other ranks at their fastest.
+- One clock all the time, or all along a run from one switch to the next, if the iteration ends too late even with all
+  else at its fastest.
 - A single switch: as an iteration begins at the clock at which it ends, there is none, or two at least.
 - A switch sooner than the dwell D after the one before, if waits cannot make up for it: from the end of instruction i
   to that of j there are at most l(j) - e(i) seconds, where e and l are the earliest and latest ends if all
@@ -33,8 +34,9 @@ from zeus_core.pipeline.planner.frontier.frontier import FrontierPoint
 from zeus_core.pipeline.planner.loops.compiled import call_compiled
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, SwitchTask
 
-# More rounds find higher bounds, later; on published profiles 1,000 instead gain less than 0.1 % of the energy.
-_ROUNDS = 400
+# More rounds find higher bounds, later: on 76 problems of `benchmarks/plan_switching.py` (26 November 2026) 400 and
+# 1,600 give bounds of 13.85 and 13.78 % in the mean, and take 0.10 and 0.19 s.
+_ROUNDS = 1200
 _FIRST_STEP = 0.1  # the part of the flow that the first round moves
 _STEP_DECAY = 0.02  # for each round: the steps add up to infinity, as they must
 
@@ -88,6 +90,7 @@ class _Course(NamedTuple):
         earliest_end: See above, by place. [instructions]
         latest_end: See above, by place. [instructions]
         is_constant: Whether each rank can stay at each clock. [ranks * clocks]
+        reach: The place before which a run must end that begins at each place, by clock. [instructions * clocks]
         total: Cost of a rank at each clock from its beginning to a place. [clocks]
         before: That before each place of a rank. [places of a rank * clocks]
         measured_from: The place from which on each clock was measured without a gap. [clocks]
@@ -103,6 +106,7 @@ class _Course(NamedTuple):
     earliest_end: Numbers
     latest_end: Numbers
     is_constant: NDArray[np.bool_]
+    reach: Indices
     total: Numbers
     before: Numbers
     measured_from: Indices
@@ -136,10 +140,14 @@ class _Course(NamedTuple):
                 seconds = problem.iteration_seconds(np.where(of_rank, time[problem.kind_of, clock], durations))
                 is_constant[rank, clock] = seconds <= task.limit_seconds * (1 + ROUNDING)
         longest = int(np.diff(task.first_in_order).max())
+        earliest_end, latest_end = earliest[task.order], np.array(latest)[task.order]
+        reach = np.zeros(n * clocks, np.int64)
+        call_compiled(_find_reach, task, fastest, earliest_end, latest_end, reach)
         return cls(
-            earliest_end=earliest[task.order],
-            latest_end=np.array(latest)[task.order],
+            earliest_end=earliest_end,
+            latest_end=latest_end,
             is_constant=is_constant.ravel(),
+            reach=reach,
             total=np.zeros(clocks),
             before=np.zeros(longest * clocks),
             measured_from=np.zeros(clocks, np.int64),
@@ -241,6 +249,24 @@ def _relaxed_cost(p: Any, f: Any, c: Any) -> float:
     return cost
 
 
+def _find_reach(p: Any, fastest: Any, earliest_end: Any, latest_end: Any, reach: Any) -> None:
+    """Find how far a run from each place can last at each clock, with all else at its fastest."""
+    late = p.limit_seconds * ROUNDING
+    for rank in range(len(p.first_in_order) - 1):
+        first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
+        for begin in range(first, last):
+            for clock in range(p.clocks):
+                end = earliest_end[begin - 1] + p.switch_seconds if begin > first else 0.0
+                stop = begin
+                while stop < last:
+                    kind = p.kind[p.order[stop]]
+                    end = max(end, earliest_end[stop] - fastest[kind]) + p.time[kind * p.clocks + clock]
+                    if not end <= latest_end[stop] + late:
+                        break
+                    stop += 1
+                reach[begin * p.clocks + clock] = stop
+
+
 def _find_courses(p: Any, f: Any, c: Any, rank: int) -> None:
     """Find the lowest cost up to each place of a rank, in each layer, and the last run behind it."""
     n, clocks = len(p.order), p.clocks
@@ -279,10 +305,19 @@ def _find_courses(p: Any, f: Any, c: Any, rank: int) -> None:
                     before = c.before[(entered - first) * clocks + clock]
                     for layer in range(1, 3):
                         begun = c.begun[layer * n + entered] - before
-                        if begun < c.least[layer * clocks + clock]:
+                        if begun < c.least[layer * clocks + clock] and c.reach[entered * clocks + clock] > place:
                             c.least[layer * clocks + clock] = begun
                             c.since[layer * clocks + clock] = entered
             entered += 1
+        for layer in range(3):
+            for clock in range(clocks):
+                run = layer * clocks + clock
+                if c.least[run] < np.inf and c.reach[c.since[run] * clocks + clock] <= place:
+                    c.least[run] = np.inf
+                    for since in range(max(first + 1, c.measured_from[clock]), entered if layer > 0 else 0):
+                        begun = c.begun[layer * n + since] - c.before[(since - first) * clocks + clock]
+                        if begun < c.least[run] and c.reach[since * clocks + clock] > place:
+                            c.least[run], c.since[run] = begun, since
         for layer in range(3):
             least, found = np.inf, 0
             for clock in range(clocks):
