@@ -16,11 +16,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from zeus_core.pipeline.planner.compiled import Kernels
 from zeus_core.pipeline.planner.dependencies import Indices
 from zeus_core.pipeline.planner.frontier.rounding import next_random
+from zeus_core.pipeline.planner.loops.compiled import call_compiled
 from zeus_core.pipeline.planner.switching._switch_search import (
-    LOCAL_SEARCH,
     copy_clocks,
     find_latest,
     fits,
@@ -46,7 +45,7 @@ def improve(task: SwitchTask, chosen: Indices, state: RunState, visits: int) -> 
         state: Memory.
         visits: How many instructions to look at, at most.
     """
-    _KERNELS.call(improve_runs, task, chosen, state, visits)
+    call_compiled(improve_runs, task, chosen, state, visits)
 
 
 def anneal(
@@ -63,7 +62,7 @@ def anneal(
         visits: How many instructions to look at, at most.
         seed: That of the random moves.
     """
-    _KERNELS.call(_anneal, task, chosen, state, late_watts, hot_joules, visits, seed)
+    call_compiled(_anneal, task, chosen, state, late_watts, hot_joules, visits, seed)
 
 
 def _anneal(p: Any, chosen: Any, s: Any, late_watts: float, hot_joules: float, visits: int, seed: int) -> None:
@@ -198,6 +197,3 @@ def _part(
     if sort == 6:  # the run is divided
         return (begin, place, own, own + step) if is_left else (place, end, own, own + step)
     return place, place + int((end - place) ** size), own, own + step
-
-
-_KERNELS = Kernels(*LOCAL_SEARCH, next_random, _part, _change, _anneal)

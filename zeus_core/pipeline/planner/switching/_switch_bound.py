@@ -23,19 +23,20 @@ the method of Frank and Wolfe), and F rises or falls with the length of that pat
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_core.pipeline.planner.compiled import Kernels, affordable
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline.planner.frontier.frontier import FrontierPoint
+from zeus_core.pipeline.planner.loops.compiled import call_compiled
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, SwitchTask
 
-# More rounds find higher bounds, later: on 76 problems of `benchmarks/plan_switching.py` (26 November 2026) 400 and 1,600
-# give bounds of 13.85 and 13.78 % in the mean, and take 0.10 and 0.19 s.
-_ROUNDS = 1200
+# More rounds find higher bounds, later: on 76 problems of `benchmarks/plan_switching.py` (26 November 2026) plans save at
+# most 13.85 and 13.78 % in the mean by bounds of 400 and 1,600 rounds, which take 0.10 and 0.19 s.
+_ROUNDS = 800
 _FIRST_STEP = 0.1  # the part of the flow that the first round moves
 _STEP_DECAY = 0.02  # for each round: the steps add up to infinity, as they must
 
@@ -141,7 +142,7 @@ class _Course(NamedTuple):
         longest = int(np.diff(task.first_in_order).max())
         earliest_end, latest_end = earliest[task.order], np.array(latest)[task.order]
         reach = np.zeros(n * clocks, np.int64)
-        _KERNELS.call(_find_reach, task, fastest, earliest_end, latest_end, reach)
+        call_compiled(_find_reach, task, fastest, earliest_end, latest_end, reach)
         return cls(
             earliest_end=earliest_end,
             latest_end=latest_end,
@@ -186,11 +187,11 @@ def find_bound(numbered: NumberedProblem, task: SwitchTask, point: FrontierPoint
         last_arc=np.zeros(n, np.int64),
         chosen=np.zeros(n, np.int64),
     )
-    rounds = int(min(1.0, effort) * affordable(_ROUNDS))
+    rounds = int(min(1.0, effort) * _ROUNDS)
     course = _Course.of_task(numbered, task)
     # Sums of the same seconds in another order differ by less.
     task = task._replace(dwell_seconds=task.dwell_seconds - ROUNDING * task.limit_seconds)
-    cost_joules = float(_KERNELS.call(_ascend, task, flow, course, max(1, rounds)))
+    cost_joules = float(call_compiled(_ascend, task, flow, course, max(1, rounds)))
     return Bound(cost_joules, flow.best_price, float(flow.best_price[np.diff(task.first_arc) == 0].sum()))
 
 
@@ -219,7 +220,7 @@ def _ascend(p: Any, f: Any, c: Any, rounds: int) -> float:
         step = _FIRST_STEP / (1.0 + _STEP_DECAY * turn)
         last = _longest_path(p, f, step)
         excess = 20.0 * (f.end[last] / p.limit_seconds - 1.0)  # a path 5 % too long raises the flow at full speed
-        raised = total * np.exp(2.0 * step * min(1.0, max(-1.0, excess)))
+        raised = total * math.exp(2.0 * step * min(1.0, max(-1.0, excess)))
         for at in range(n):
             f.price[at] *= (1.0 - step) * raised / total
         for arc in range(len(f.arc_price)):
@@ -379,6 +380,3 @@ def _longest_path(p: Any, f: Any, step: float) -> int:
         if f.end[at] > f.end[last]:
             last = at
     return last
-
-
-_KERNELS = Kernels(_find_reach, _find_courses, _choose_course, _relaxed_cost, _longest_path, _add_flow, _ascend)

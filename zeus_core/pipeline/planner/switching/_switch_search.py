@@ -25,7 +25,6 @@ from zeus_core.pipeline.planner.switching._switch_moves import (
     MOVES,
     PART_CLOCKS,
     largest_part,
-    lasts,
     may_dwell,
     may_fit,
     move,
@@ -208,11 +207,3 @@ def _try(
     if is_in_time:
         run_iteration(p, chosen, s)
     return cost, seen
-
-
-LOCAL_SEARCH = (
-    *(run_iteration, last_clock, find_latest, reaches, fits, run_end, copy_clocks),
-    *(move, part_clock, saves, may_fit, lasts, may_dwell, largest_part),
-    *(_try, _improve_run, improve_runs),
-)
-"""All functions that `improve_runs` needs, to be compiled together."""

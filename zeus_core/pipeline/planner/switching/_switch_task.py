@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_core.pipeline.planner.clock_options import CostedOption
-from zeus_core.pipeline.planner.compiled import Kernels
 from zeus_core.pipeline.planner.dependencies import Indices, Numbers
 from zeus_core.pipeline.planner.execution import SwitchPrice
+from zeus_core.pipeline.planner.loops.compiled import call_compiled
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 
 
@@ -250,7 +250,7 @@ def _offsets(counts: Indices) -> Indices:
 
 def run(task: SwitchTask, chosen: Indices, state: RunState) -> tuple[float, float, float]:
     """Return iteration time and shortest dwell, in seconds, and the cost in joules with these clocks."""
-    _KERNELS.call(run_iteration, task, chosen, state)
+    call_compiled(run_iteration, task, chosen, state)
     seconds, dwell, cost = state.result.tolist()
     return seconds, dwell, cost
 
@@ -298,6 +298,3 @@ def last_clock(p: Any, chosen: Any, rank: int) -> int:
         if not p.is_kept[p.kind[p.order[place]]]:
             return int(chosen[p.order[place]])
     return 0
-
-
-_KERNELS = Kernels(last_clock, run_iteration)

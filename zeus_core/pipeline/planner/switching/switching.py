@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import CostedOption
-from zeus_core.pipeline.planner.compiled import affordable
 from zeus_core.pipeline.planner.dependencies import Indices
 from zeus_core.pipeline.planner.execution import SwitchPrice, execute
 from zeus_core.pipeline.planner.frontier.frontier import Frontier
@@ -75,7 +74,7 @@ def plan_switches(
     if not starts:
         raise _too_short(problem, limit_seconds, price)
     state = RunState.for_task(task)
-    visits, local_visits = (int(effort * affordable(visits)) for visits in (_VISITS, _VISITS_OF_LOCAL_SEARCH))
+    visits, local_visits = (int(effort * visits) for visits in (_VISITS, _VISITS_OF_LOCAL_SEARCH))
     for chosen in (found := [start.copy() for start in starts[:_STARTS]]):
         improve(task, chosen, state, local_visits)
     begin = _cheapest_first(task, [*found, starts[0]])[0]
