@@ -5,9 +5,10 @@
 
 CPU seconds, after compilation, of: the whole frontier; 200 rounded plans; HiGHS cold (one point) and warm (100 points,
 dual simplex); lowtime, where it is installed, stopped after a budget, which then is a bound. The growth over
-microbatches. One plan of 64 stages and 128 microbatches. With a folder that holds gpt3-175b+a100_sxm_bf16.csv and
-gpt3-175b+a40_bf16.csv also the savings at no slowdown, the bound, EnvPipe, and what a switch price of 5 ms loses. Exits
-with 1 if a limit below is not kept.
+microbatches. Single plans of 32 to 128 stages, free and with a price of switches. The gap of plans with a price and a
+dwell to their bounds, on the random problems of `plan_switching.py`. With a folder that holds
+gpt3-175b+a100_sxm_bf16.csv and gpt3-175b+a40_bf16.csv also the savings at no slowdown, the bound, EnvPipe, and what a
+switch price of 5 ms loses. Exits with 1 if a limit below is not kept.
 
 With `--switch-seconds`, only plans with these prices of switches: for all profiles of the folder, microbatches and
 slowdowns, what the plan, its bound and the baselines save, in percent of the energy at the highest clocks. A plan that
@@ -34,6 +35,7 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.plan_switching import random_problems, savings_of  # noqa: E402
 from zeus_core.pipeline import (  # noqa: E402
     Frontier,
     InstructionProfile,
@@ -51,7 +53,14 @@ GROWTH = [32, 64, 128, 256, 512]
 MICROBATCHES = (12, 24, 48, 96)
 SLOWDOWNS = (1.0, 1.02, 1.05, 1.1, 1.2)
 POINTS = 100
-LARGEST_BIG_PLAN_SECONDS = 5.0
+# Stages, microbatches, seconds of a switch, dwell and precision of one plan, and the CPU seconds that it may take.
+BIG_PLANS = (
+    (32, 64, 0.005, 0.1, 0.0, 10.0),
+    (32, 64, 0.0, 0.0, 0.0, 10.0),
+    (64, 128, 0.0, 0.0, 0.005, 5.0),
+    (128, 128, 0.0, 0.0, 0.005, 5.0),
+)
+DWELL_PROBLEMS, LARGEST_MEAN_DWELL_GAP = 76, 1.05
 LEAST_HIGHS_RATIO, LEAST_LOWTIME_RATIO, LARGEST_EXPONENT = 10.0, 500.0, 1.2
 PROFILES = {
     "gpt3-175b+a100_sxm_bf16.csv": (83.6, (15.9, 14.7, 13.9, 13.5), (14.22, 13.54, 13.17, 12.98)),
@@ -252,17 +261,41 @@ def measure_growth() -> bool:
     return exponent <= LARGEST_EXPONENT
 
 
-def measure_big_plan() -> bool:
+def measure_big_plan(
+    stages: int, microbatches: int, switch: float, dwell: float, precision: float, limit: float
+) -> bool:
     """One wanted plan of a big pipeline, from a frontier that need not be exact."""
-    profile, schedule = synthetic(64), schedules.one_f_one_b(64, 128)
-    walk_seconds, frontier = cpu_seconds(lambda: Frontier.from_profile(profile, schedule, precision=0.005))
-    seconds, plan = cpu_seconds(lambda: make_plan(frontier, slowdown_factor=1.05))
+    profile, schedule = synthetic(stages), schedules.one_f_one_b(stages, microbatches)
+    walk_seconds, frontier = cpu_seconds(lambda: Frontier.from_profile(profile, schedule, precision=precision))
+    price = {"switch_seconds": switch, "dwell_seconds": dwell}
+    seconds, plan = cpu_seconds(lambda: make_plan(frontier, slowdown_factor=1.05, **price))
     gap = 100 * (plan.energy_joules - plan.bound_joules) / frontier.highest_clock_point[1]
     print(
-        f"64 stages, 128 microbatches, precision 0.005: frontier {walk_seconds:.2f} s, plan for +5 % {seconds:.2f} s,"
-        f" {gap:.2f} points above its bound (limit {LARGEST_BIG_PLAN_SECONDS} s together)"
+        f"{stages} stages, {microbatches} microbatches, {switch:g} s a switch, dwell {dwell:g} s, precision"
+        f" {precision:g}: frontier {walk_seconds:.2f} s, plan for +5 % {seconds:.2f} s, {gap:.2f} points from its bound"
+        f" (limit {limit:g} s together)",
+        flush=True,
     )
-    return walk_seconds + seconds <= LARGEST_BIG_PLAN_SECONDS
+    return walk_seconds + seconds <= limit
+
+
+def measure_dwell() -> bool:
+    """Plans with a price of switches, some with a dwell: how far they are from their bounds."""
+    gaps: dict[float, list[float]] = {}
+    is_dearer = False
+    for problem in random_problems(DWELL_PROBLEMS, seed=0):
+        found = savings_of(problem)
+        gaps.setdefault(problem.dwell_seconds, []).append(found["bound"] - found["plan"])
+        is_dearer = is_dearer or found["plan"] < max(found["one clock"], found["one clock per stage"]) - 1e-7
+    mean = float(np.mean([gap for of_dwell in gaps.values() for gap in of_dwell]))
+    by_dwell = ", ".join(f"{np.mean(of_dwell):.2f} at {dwell:g} s" for dwell, of_dwell in sorted(gaps.items()))
+    dearer = "; SOME ARE DEARER THAN A BASELINE" if is_dearer else ""
+    print(
+        f"with dwell: {DWELL_PROBLEMS} plans are {mean:.2f} points from their bounds in the mean (limit"
+        f" {LARGEST_MEAN_DWELL_GAP}), {by_dwell}{dearer}",
+        flush=True,
+    )
+    return mean <= LARGEST_MEAN_DWELL_GAP and not is_dearer
 
 
 def measure_savings(folder: Path) -> bool:
@@ -394,7 +427,8 @@ def main() -> int:
                 short = f"{name.partition('_')[0]} M={microbatches}"
                 holds.append(compare_solvers(short, profile, microbatches, True, arguments.lowtime_seconds))
     holds.append(measure_growth())
-    holds.append(measure_big_plan())
+    holds.append(measure_dwell())  # compiles what plans with a price need
+    holds += [measure_big_plan(*big) for big in BIG_PLANS]
     if has_profiles:
         holds.append(measure_savings(folder))
     else:

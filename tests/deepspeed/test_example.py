@@ -25,7 +25,6 @@ SHORT = {"max_clocks": 3, "check_steps": 5, "tolerance_fraction": 0.5}
 def run(folder, *arguments, launcher=(sys.executable,)):
     home = folder / "home"
     home.mkdir(exist_ok=True)
-    compiled = os.environ.get("NUMBA_CACHE_DIR", Path.home() / ".cache" / "zeus-core" / "numba")  # a while's work
     paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT), str(ROOT / "integrations" / "deepspeed")]
     return subprocess.run(
         [*launcher, EXAMPLE, *arguments],
@@ -33,7 +32,6 @@ def run(folder, *arguments, launcher=(sys.executable,)):
         env={
             **os.environ,
             "HOME": str(home),
-            "NUMBA_CACHE_DIR": str(compiled),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(paths),
         },

@@ -10,6 +10,7 @@ from tests.support.variants import long_but_first
 from zeus_core.cli import main
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import PipelineProfile, read_plan
+from zeus_core.pipeline.planner.frontier import rounding
 from zeus_core.pipeline.testing import simulate_pipeline
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others")
@@ -135,9 +136,18 @@ def test_the_example_is_planned_with_baselines_and_reports_its_actions_at_once(t
     ]
     assert main([*arguments, "--schedule", "interleaved", "--gpus", "2", "--node-power", "200"]) == 0
     captured = capsys.readouterr()
-    assert "interleaved-1f1b: 8 stages on 4 ranks, 256 instructions an iteration" in captured.err
+    assert captured.err.startswith("zeus-core: planning the example gpt3-like\n")
+    assert "interleaved-1f1b: 8 stages on 4 ranks, 256 instructions an iteration; finding the front" in captured.err
     for name in ("highest clocks", "one clock", "one clock per stage", "frontier"):
         assert name in captured.out
+
+
+def test_what_takes_longer_without_a_compiler_is_said(profile, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("ZEUS_WITHOUT_LLVM", "1")
+    monkeypatch.setattr(rounding, "_VISITS", 1000)
+    arguments = [str(tmp_path / "profile.csv"), "--microbatches", "2", "--output", str(tmp_path / "out")]
+    assert main(["plan", *arguments, "--blocking-power", "80", "--pictures", "none"]) == 0
+    assert "pip install 'zeus-core[pipeline]'" in capsys.readouterr().err
 
 
 def test_waiting_that_seems_dearer_than_work_is_a_warning(profile, tmp_path, capsys):

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.users import as_other_user, common_folder, needs_root
+from tests.support.users import OTHER_USER, as_other_user, common_folder, needs_root
 from zeus_core._documents import JsonFormat, JsonStore
 from zeus_core.cli import main
 from zeus_core.errors import UsageError
-from zeus_core.files import write_atomically
+from zeus_core.files import check_only_ours, write_atomically
 from zeus_core.monitor._log import WindowLog
 from zeus_core.training.account import Account
 from zeus_core.training.record.journal import Entry, Journal
@@ -142,3 +142,56 @@ def test_devices_are_neither_replaced_nor_set_aside(tmp_path, caplog):
     assert [record.message.partition(" is not")[0].partition(" cannot")[0] for record in caplog.records] == [
         f"the profile {device}"
     ] * 2
+
+
+def open_to_all(folder):
+    folder.chmod(0o1777)
+
+
+def open_to_the_group(folder):
+    folder.chmod(0o775)
+
+
+def within_an_open_folder(folder):
+    folder.parent.chmod(0o777)
+
+
+def with_a_file_open_to_all(folder):
+    (folder / "entry.json").touch()
+    (folder / "entry.json").chmod(0o666)
+
+
+def of_another_user(folder):
+    os.chown(folder, OTHER_USER, OTHER_USER)
+
+
+def within_a_folder_of_another_user(folder):
+    os.chown(folder.parent, OTHER_USER, OTHER_USER)
+
+
+def with_a_file_of_another_user(folder):
+    (folder / "entry.json").touch()
+    os.chown(folder / "entry.json", OTHER_USER, OTHER_USER)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        open_to_all,
+        open_to_the_group,
+        within_an_open_folder,
+        with_a_file_open_to_all,
+        *(
+            pytest.param(prepare, marks=needs_root)
+            for prepare in (of_another_user, within_a_folder_of_another_user, with_a_file_of_another_user)
+        ),
+    ],
+)
+def test_a_folder_that_others_can_change_is_not_trusted(tmp_path, prepare):
+    folder = tmp_path / "around" / "folder"
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    check_only_ours(folder)
+    prepare(folder)
+    with pytest.raises(PermissionError, match=f"chmod go-w|belongs to user {OTHER_USER}"):
+        check_only_ours(folder)

@@ -7,8 +7,7 @@ import socket
 import sys
 from collections.abc import Iterator
 
-import numba  # noqa: F401 - or each rank imports it itself, as the next one
-import torch._dynamo
+import torch._dynamo  # or each rank imports it itself
 import torch.distributed
 import torch.multiprocessing
 

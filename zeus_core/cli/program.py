@@ -120,7 +120,8 @@ def _drop_unwritten_output(stream: TextIO | None) -> None:
 def _parse(arguments: Sequence[str], name: str, commands: Iterable[str]) -> argparse.Namespace:
     # argparse does not see the command after `--`: its treatment of one differs between versions of Python.
     own, is_split, command = _split(list(arguments))
-    parsed = _make_parser(name, commands).parse_args(own)
+    named = [each for each in commands if own[:1] == [each]]  # the modules of all take longer than many a command
+    parsed = _make_parser(name, named or commands).parse_args(own)
     parsed.command = command if is_split else None
     return parsed
 

@@ -8,8 +8,8 @@
     plan = make_plan(frontier, slowdown_factor=1.0)    # or time_seconds=, straggler_seconds=; switch_seconds=0.005
     write_plan(plan, "plan.json")
 
-Pure: no device, no time source, no framework. numba (extra `pipeline`) compiles the loops; without it they are slower
-and give the same frontier. docs/pipeline.md explains the method.
+Pure: no device, no time source, no framework. LLVM (llvmlite, extra `pipeline`) compiles the loops; without it they are
+slower and give the same. docs/pipeline.md explains the method.
 """
 
 from typing import TYPE_CHECKING

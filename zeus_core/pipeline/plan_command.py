@@ -90,14 +90,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, print a comparison, and write the files."""
+    if arguments.example is not None:  # nobody waits for the imports in silence, and a fault in a file is one line
+        _note(f"planning the example {arguments.example}")
     from zeus_core.pipeline import Frontier, make_plan, write_plan
+    from zeus_core.pipeline.planner.loops.compiled import has_compiler
 
     profile = _read_profile(arguments)
     schedule = _schedule(arguments, profile)
     _note(
         f"{schedule.name}: {profile.stages} stages on {len(schedule.ranks)} ranks, {len(schedule.instructions)} "
-        "instructions an iteration"
+        "instructions an iteration; finding the frontier"
     )
+    if not has_compiler():
+        _note("without llvmlite 0.45 or newer this takes a hundred times as long: pip install 'zeus-core[pipeline]'")
     _warn_of_waiting(profile)
     frontier = Frontier.from_profile(profile, schedule, _Progress("frontier"), arguments.precision)
     _note("the frontier is known; choosing clocks")

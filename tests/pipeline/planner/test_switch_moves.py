@@ -8,7 +8,7 @@ from tests.pipeline.planner.instances import pipelines, smooth_profile
 from zeus_core.pipeline import Frontier, schedules
 from zeus_core.pipeline.planner.execution import SwitchPrice
 from zeus_core.pipeline.planner.switching._switch_moves import largest_part, may_fit
-from zeus_core.pipeline.planner.switching._switch_search import _find_latest, _run_end
+from zeus_core.pipeline.planner.switching._switch_search import find_latest, run_end
 from zeus_core.pipeline.planner.switching._switch_starts import one_clock_per_rank
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, RunState, run_iteration
 
@@ -19,7 +19,7 @@ def started(task):
     """One clock per rank, and its state with the latest ends."""
     chosen, state = one_clock_per_rank(task), RunState.for_task(task)
     run_iteration(task, chosen, state)
-    _find_latest(task, chosen, state)
+    find_latest(task, chosen, state)
     return chosen, state
 
 
@@ -64,7 +64,7 @@ def test_the_lower_part_is_as_long_as_its_rank_has_time():
         chosen, state = started(task)
         for rank in range(4):
             place, last = int(task.first_in_order[rank]), int(task.first_in_order[rank + 1])
-            assert _run_end(task, chosen, place, last) == last
+            assert run_end(task, chosen, place, last) == last
             begin, stop, seen = largest_part(task, state, rank, place, last, last, 0, 3, 0, 0)
             lengths = {}
             for first in range(place, last):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_core.pipeline.planner.compiled import Kernels
+from zeus_core.pipeline.planner.loops.compiled import call_compiled
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
 
 Indices = NDArray[np.int64]
@@ -81,7 +81,7 @@ class DependencyGraph:
             releases: Time before which each does not start, in seconds; 0 if None. [n]
         """
         starts = np.zeros(len(durations)) if releases is None else releases.astype(np.float64)
-        _KERNELS.call(_earliest_starts, self.first_arc, self.arc_from, arc_delay_seconds, durations, starts)
+        call_compiled(_earliest_starts, self.first_arc, self.arc_from, arc_delay_seconds, durations, starts)
         return starts
 
 
@@ -91,6 +91,3 @@ def _earliest_starts(first_arc: Any, arc_from: Any, delay: Any, durations: Any, 
         for arc in range(first_arc[position], first_arc[position + 1]):
             start = max(start, starts[arc_from[arc]] + durations[arc_from[arc]] + delay[arc])
         starts[position] = start
-
-
-_KERNELS = Kernels(_earliest_starts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from zeus_core.pipeline.planner.execution import SwitchPrice
 from zeus_core.pipeline.planner.frontier.frontier import Frontier, FrontierPoint
 from zeus_core.pipeline.planner.frontier.rounding import Rounding
 from zeus_core.pipeline.planner.pipeline_problem import Problem
-from zeus_core.pipeline.planner.simple_plans import simple_plans
+from zeus_core.pipeline.planner.simple_plans import simple_plans, stage_clocks_bound
 from zeus_core.pipeline.planner.switching.switching import plan_switches
 from zeus_core.pipeline.planner.waiting_clocks import choose_waiting_clocks
 from zeus_core.validate import checked_instance, checked_number
@@ -113,8 +113,12 @@ def make_plans(frontier: Frontier, times_seconds: Sequence[float], effort: float
 
 def _plan_at(rounding: Rounding, problem: Problem, point: FrontierPoint, is_waiting: bool = False) -> Plan:
     """Return the plan of a point without a price of switches: its rounding, or a simple plan if that is cheaper."""
-    plans = [rounding.round(point), *simple_plans(problem, point.time_seconds)]
-    chosen = _cheapest(problem, plans, is_waiting)
+    rounded = rounding.round(point)
+    time_watts = 0.0 if is_waiting else problem.blocking_power_watts
+    # One clock per stage takes seconds to find for 128 stages, and is seldom needed.
+    is_needed = stage_clocks_bound(problem, point, time_watts) < _joules(problem, rounded, time_watts)
+    plans = [rounded, *simple_plans(problem, point.time_seconds, is_needed)]
+    chosen = min(plans, key=lambda options: _joules(problem, options, time_watts))
     bound = point.energy_joules
     if is_waiting:  # from its end on, the plan waits for less of the time of the point
         seconds = problem.iteration_seconds(np.array([option.time_seconds for option in chosen]))
@@ -141,12 +145,7 @@ def _limit_seconds(frontier: Frontier, time: float | None, slowdown: float | Non
     return frontier.check_time(max(value * highest_seconds, frontier.shortest_seconds))
 
 
-def _cheapest(problem: Problem, plans: Iterable[list[CostedOption]], is_waiting: bool) -> list[CostedOption]:
-    """Return the plan of the lowest energy without a price of switches."""
-    watts = 0.0 if is_waiting else problem.blocking_power_watts
-
-    def joules(chosen: list[CostedOption]) -> float:
-        seconds = problem.iteration_seconds(np.array([option.time_seconds for option in chosen]))
-        return sum(option.cost_joules for option in chosen) + watts * seconds
-
-    return min(plans, key=joules)
+def _joules(problem: Problem, chosen: list[CostedOption], time_watts: float) -> float:
+    """Return the energy of a plan without a price of switches, where the iteration time costs a power."""
+    seconds = problem.iteration_seconds(np.array([option.time_seconds for option in chosen]))
+    return sum(option.cost_joules for option in chosen) + problem.transfer_joules + time_watts * seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -11,18 +12,19 @@ import numpy as np
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
+from zeus_core.pipeline.planner.frontier.frontier import FrontierPoint
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 
 _MAX_PACES = 300  # for 8 stages of 40 clocks all of them; those of 64 would take some seconds
 _STEPS = 3  # by up to how many clocks one stage is lowered: noise may make a single one look worse
 
 
-def simple_plans(problem: Problem, time_seconds: float) -> Iterator[list[CostedOption]]:
+def simple_plans(problem: Problem, time_seconds: float, with_stage_clocks: bool = True) -> Iterator[list[CostedOption]]:
     """Yield the plans of the baselines that keep an iteration time if switches take none."""
     highest = list(problem.highest_clock_options)
     if _predicted(problem, highest)[0] <= time_seconds:
         yield _of_instructions(problem, highest)
-    for make in (one_clock_options, stage_clocks_options):
+    for make in (one_clock_options, stage_clocks_options)[: 2 if with_stage_clocks else 1]:
         with contextlib.suppress(UsageError):  # no clock in common, or none keeps the time
             yield make(problem, time_seconds)
 
@@ -55,10 +57,7 @@ def stage_clocks_options(problem: Problem, time_seconds: float) -> list[CostedOp
         UsageError: A stage has no clock that all its instructions were measured at, or none of the starts keeps the
             time.
     """
-    clocks = [
-        _clocks_in_common(problem, [number for number, kind in enumerate(problem.kinds) if kind[0] == stage])
-        for stage in range(problem.profile.stages)
-    ]
+    clocks = _stage_clocks_in_common(problem)
     if not all(clocks):
         raise UsageError(
             f"stage {clocks.index([])} has no clock in common for all its instructions; measure them alike"
@@ -76,6 +75,31 @@ def stage_clocks_options(problem: Problem, time_seconds: float) -> list[CostedOp
     return _of_instructions(
         problem, _at_clocks(problem, [of_stage[place] for of_stage, place in zip(clocks, places, strict=True)])
     )
+
+
+def stage_clocks_bound(problem: Problem, point: FrontierPoint, time_watts: float) -> float:
+    """Return joules that no plan with one clock per stage is below, within the iteration time of a point.
+
+    Lagrangian: each stage has the clock of the lowest energy where an instruction pays its time at its price at the
+    point, less the price of the iteration time; see `switching/_switch_bound.py`. Infinite if there is no such plan.
+
+    Args:
+        problem: The instructions.
+        point: A point of the frontier.
+        time_watts: The power that the iteration time costs: that of waiting, or 0 if ranks wait anyway.
+    """
+    clocks = _stage_clocks_in_common(problem)
+    if not all(clocks):
+        return math.inf
+    stages = _StageClocks.from_problem(problem, clocks)
+    price_watts = np.bincount(problem.kind_of, weights=point.price_watts, minlength=len(problem.kinds))
+    priced = stages.joules.copy()
+    is_measured = np.isfinite(stages.kind_seconds)
+    np.add.at(priced, stages.stage, price_watts[:, None] * np.where(is_measured, stages.kind_seconds, 0.0))
+    limit_watts = float(point.price_watts[np.diff(problem.graph.first_arc) == 0].sum())
+    delays = float(point.arc_price_watts @ problem.arc_delay_seconds)
+    rest = min(0.0, time_watts - limit_watts) * point.time_seconds + problem.transfer_joules
+    return float(priced.min(axis=1).sum()) + delays + rest
 
 
 class _StageClocks(NamedTuple):
@@ -194,3 +218,10 @@ def _clocks_in_common(problem: Problem, kinds: Sequence[int]) -> list[int]:
     ]
     several = [clocks for clocks in measured if len(clocks) > 1]
     return sorted(set.intersection(*several), reverse=True) if several else []
+
+
+def _stage_clocks_in_common(problem: Problem) -> list[list[int]]:
+    return [
+        _clocks_in_common(problem, [number for number, kind in enumerate(problem.kinds) if kind[0] == stage])
+        for stage in range(problem.profile.stages)
+    ]

@@ -107,7 +107,7 @@ class JobProfile:
     def work_seconds(self, pipeline: int) -> float:
         """Return how long the instructions of an iteration take at the highest clocks.
 
-        In plain Python: the planner's own code loads numba, which takes seconds, and this runs in the training thread.
+        In plain Python: the planner's own code is compiled first, and this runs in the training thread.
         """
         options, schedule = self._highest_clock_options(pipeline), self.job.schedules[pipeline]
         ends: dict[Instruction, float] = {}

@@ -49,9 +49,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zeus_core.pipeline.planner.compiled import Kernels
 from zeus_core.pipeline.planner.dependencies import Indices
 from zeus_core.pipeline.planner.frontier._network import NetworkArrays
+from zeus_core.pipeline.planner.loops.compiled import call_compiled
 
 FASTEST = -1
 """A target below every iteration time: `advance` then goes to the shortest there is."""
@@ -123,7 +123,7 @@ def advance(network: NetworkArrays, state: WalkState, target: int, times: Indice
         current=np.empty(events, np.int64),
         path=np.empty(events, np.int64),
     )
-    return int(_KERNELS.call(_advance, network, state, scratch, target, times, totals))
+    return int(call_compiled(_advance, network, state, scratch, target, times, totals))
 
 
 def _state(network: NetworkArrays, time: Indices, flow: Indices, total: int, is_beginning: bool) -> WalkState:
@@ -136,7 +136,7 @@ def _state(network: NetworkArrays, time: Indices, flow: Indices, total: int, is_
         length=np.zeros(2 * arcs, np.int64),
         total=np.array([total], np.int64),
     )
-    _KERNELS.call(_prepare, network, state, is_beginning, np.zeros_like(time), np.zeros_like(time))
+    call_compiled(_prepare, network, state, is_beginning, np.zeros_like(time), np.zeros_like(time))
     return state
 
 
@@ -379,6 +379,3 @@ def _pop(keys: Any, events: Any, size: int) -> int:
         place = child
     keys[place], events[place] = key, event
     return size
-
-
-_KERNELS = Kernels(_push, _pop, _set_rooms, _add_flow, _search, _raise, _advance, _set_earliest_times, _prepare)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import DependencyGraph, Indices, Numbers
 
-_Places = NDArray[np.uint32]  # half the memory of int64; unsigned, so numba omits the case of negative indices
+_Places = NDArray[np.uint32]  # half the memory of int64
 
 _SOURCE, _SINK = 0, 1
 _SCALE = 2.0**60  # leaves two bits of a 64-bit integer for sums and sentinels; see `_frontier_walk.py`

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_core.pipeline.planner.clock_options import CostedOption
-from zeus_core.pipeline.planner.compiled import Kernels, affordable
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline.planner.frontier.frontier import FrontierPoint
+from zeus_core.pipeline.planner.loops.compiled import call_compiled
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 
 # Instructions visited while polishing at effort 1: some 0.1 s when compiled. More visits find cheaper plans, later;
@@ -70,7 +70,7 @@ class Rounding:
 
     Args:
         problem: The instructions and their options.
-        effort: Polishing relative to the default: 0 is none, 1 some 0.1 s of CPU time (1 s without numba).
+        effort: Polishing relative to the default: 0 is none, 1 some 0.1 s of CPU time (10 s without a compiler).
     """
 
     def __init__(self, problem: Problem, effort: float = 1.0) -> None:
@@ -92,7 +92,7 @@ class Rounding:
         )
         size = len(arrays.kind)
         self._memory = _Memory(np.empty(size, np.int64), np.empty(size, np.int64), np.zeros(size), np.zeros(size))
-        self._rounds = int(effort * affordable(_VISITS) / size / len(_TOLERANCES))
+        self._rounds = int(effort * _VISITS / size / len(_TOLERANCES))
 
     def round(self, point: FrontierPoint) -> list[CostedOption]:
         """Return an option for each instruction, within the iteration time of a point, [instructions]."""
@@ -108,7 +108,7 @@ class Rounding:
             step_joules = float(np.median(np.abs(steps)))
             for seed, tolerance in enumerate(_TOLERANCES, start=1):
                 limits = (point.time_seconds, tolerance * step_joules)
-                _KERNELS.call(_polish, arrays, *limits, best, self._memory, self._rounds, seed)
+                call_compiled(_polish, arrays, *limits, best, self._memory, self._rounds, seed)
         return [self._options[number] for number in best.tolist()]
 
     def _dispatched(self, point: FrontierPoint, is_forward: bool, corners_only: bool) -> Indices:
@@ -117,15 +117,15 @@ class Rounding:
         margin = limit * ROUNDING
         if is_forward:
             deadlines = np.minimum(point.deadline_seconds, limit)
-            _KERNELS.call(_dispatch_forward, arrays, deadlines, margin, corners_only, chosen, memory.end)
+            call_compiled(_dispatch_forward, arrays, deadlines, margin, corners_only, chosen, memory.end)
         else:
             starts = point.start_seconds
-            _KERNELS.call(_dispatch_backward, arrays, starts, limit, margin, corners_only, chosen, memory.deadline)
-        _KERNELS.call(_keep_time, arrays, limit, chosen, memory.end, memory.deadline)
+            call_compiled(_dispatch_backward, arrays, starts, limit, margin, corners_only, chosen, memory.deadline)
+        call_compiled(_keep_time, arrays, limit, chosen, memory.end, memory.deadline)
         for _ in range(3):  # each fill leaves gaps that one in the other direction can use; the third finds little
             for fill_forward in (True, False):
                 filled_limit = limit * (1 - ROUNDING)
-                _KERNELS.call(_fill, arrays, filled_limit, chosen, memory.end, memory.deadline, fill_forward, 0, 0)
+                call_compiled(_fill, arrays, filled_limit, chosen, memory.end, memory.deadline, fill_forward, 0, 0)
         return chosen
 
 
@@ -287,11 +287,6 @@ def next_random(random: int) -> int:
     """Return the next number of the linear congruential sequence of the C standard's example `rand`, modulo 2^31.
 
     Its low bits repeat soon, so callers use bits 8 and above. A generator of numpy would be a call for each number, and
-    its numbers would differ without numba.
+    compiled loops call nothing of it.
     """
     return (random * 1103515245 + 12345) & 0x7FFFFFFF
-
-
-_KERNELS = Kernels(
-    *(_ready, _hand_back, next_random, _dispatch_forward, _dispatch_backward, _keep_time, _fill, _polish)
-)

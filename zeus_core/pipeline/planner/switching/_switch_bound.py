@@ -5,7 +5,9 @@ an instruction as enters it. Then the iteration may take any time if each instru
 its seconds, at the price of its arc; the total of these payments is at least the flow F times the iteration time.
 Without the dependencies the ranks are independent, and dynamic programming finds the cheapest clocks of each exactly,
 switches included. For every flow, the sum of these costs less F times the limit is below the energy of any plan that
-keeps the limit. The dwell is left out, which can only lower the bound.
+keeps the limit.
+
+What no plan can do along a rank is left out (`_rank_courses.py`).
 
 The first flow is that of a point of the frontier, for which the bound is that of the frontier or higher. Then some flow
 is moved from all paths to the longest path at the mean durations of the last answers of the ranks (fictitious play, or
@@ -14,17 +16,20 @@ the method of Frank and Wolfe), and F rises or falls with the length of that pat
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from zeus_core.pipeline.planner.compiled import Kernels, affordable
-from zeus_core.pipeline.planner.dependencies import Indices, Numbers
-from zeus_core.pipeline.planner.switching._switch_task import SwitchTask
+from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
+from zeus_core.pipeline.planner.frontier.frontier import FrontierPoint
+from zeus_core.pipeline.planner.loops.compiled import call_compiled
+from zeus_core.pipeline.planner.switching._rank_courses import Course, choose_course, find_courses
+from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, SwitchTask
 
-# More rounds find higher bounds, later; on published profiles 1,000 instead gain less than 0.1 % of the energy.
-_ROUNDS = 400
+# More rounds find higher bounds, later: by those of 400 and 1,600 rounds, which take 0.10 and 0.19 s, plans of 76
+# problems of `benchmarks/plan_switching.py` (26 November 2026) save at most 13.85 and 13.78 % in the mean.
+_ROUNDS = 800
 _FIRST_STEP = 0.1  # the part of the flow that the first round moves
 _STEP_DECAY = 0.02  # for each round: the steps add up to infinity, as they must
 
@@ -35,10 +40,12 @@ class Bound(NamedTuple):
     Attributes:
         cost_joules: No clocks that keep the limit cost less; as in `RunState.result`.
         price_watts: Prices of time of the instructions. [instructions]
+        limit_watts: The flow F: the price of the iteration time.
     """
 
     cost_joules: float
     price_watts: Numbers
+    limit_watts: float
 
 
 class _Flow(NamedTuple):
@@ -54,9 +61,6 @@ class _Flow(NamedTuple):
         end: Ends at these. [instructions]
         last_arc: The arc that each waits for. [instructions]
         chosen: The clocks of the last answer. [instructions]
-        is_switch: Whether each clock at each place of the order is best reached by a switch. [instructions * clocks]
-        came_from: The clock that such a switch leaves. [instructions]
-        total: The cost of a rank up to a place, by the clock there. [clocks]
     """
 
     price: Numbers
@@ -68,18 +72,15 @@ class _Flow(NamedTuple):
     end: Numbers
     last_arc: Indices
     chosen: Indices
-    is_switch: NDArray[np.bool_]
-    came_from: Indices
-    total: Numbers
 
 
-def find_bound(task: SwitchTask, price_watts: Numbers, arc_price_watts: Numbers, effort: float = 1.0) -> Bound:
-    """Return the best bound found from a first flow.
+def find_bound(numbered: NumberedProblem, task: SwitchTask, point: FrontierPoint, effort: float = 1.0) -> Bound:
+    """Return the best bound found.
 
     Args:
-        task: The problem.
-        price_watts: The flow through each instruction. [instructions]
-        arc_price_watts: The flow on each arc. [arcs]
+        numbered: The problem by numbers.
+        task: The problem with its limit and prices.
+        point: The point of the frontier with the first flow.
         effort: Below 1, that part of the usual rounds.
     """
     n = len(task.kind)
@@ -87,40 +88,42 @@ def find_bound(task: SwitchTask, price_watts: Numbers, arc_price_watts: Numbers,
     rank_arc = np.full(n, -1)
     along = np.flatnonzero(task.arc_from == task.before[to])
     rank_arc[to[along]] = along
+    price = point.price_watts[numbered.instruction]
     flow = _Flow(
-        price=price_watts.copy(),
-        arc_price=arc_price_watts.copy(),
-        best_price=price_watts.copy(),
+        price=price,
+        arc_price=point.arc_price_watts[numbered.arc],
+        best_price=price.copy(),
         rank_arc=rank_arc,
         mean_time=np.zeros(n),
         mean_delay=np.zeros(n),
         end=np.zeros(n),
         last_arc=np.zeros(n, np.int64),
         chosen=np.zeros(n, np.int64),
-        # A byte for each instruction and clock, as a big pipeline has to fit into the cache.
-        is_switch=np.zeros(n * task.clocks, np.bool_),
-        came_from=np.zeros(n, np.int64),
-        total=np.zeros(task.clocks),
     )
-    rounds = int(min(1.0, effort) * affordable(_ROUNDS))
-    cost_joules = float(_KERNELS.call(_ascend, task, flow, max(1, rounds)))
-    return Bound(cost_joules, flow.best_price)
+    rounds = int(min(1.0, effort) * _ROUNDS)
+    course = Course.for_task(numbered, task)
+    # Sums of the same seconds in another order differ by less.
+    task = task._replace(dwell_seconds=task.dwell_seconds - ROUNDING * task.limit_seconds)
+    cost_joules = float(call_compiled(_ascend, task, flow, course, max(1, rounds)))
+    return Bound(cost_joules, flow.best_price, float(flow.best_price[np.diff(task.first_arc) == 0].sum()))
 
 
-def _ascend(p: Any, f: Any, rounds: int) -> float:
+def _ascend(p: Any, f: Any, c: Any, rounds: int) -> float:
     n = len(f.price)
     total = 0.0
     for at in range(n):
         if p.first_arc[at] == p.first_arc[at + 1]:
             total += f.price[at]
-    _relaxed_cost(p, f)
+    _relaxed_cost(p, f, c)
     last = _longest_path(p, f, 1.0)
     if total < p.time_watts:  # as at T*: more time would be free
         _add_flow(p, f, last, p.time_watts - total)
         total = p.time_watts
     best = -np.inf
     for turn in range(rounds):
-        bound = _relaxed_cost(p, f) + min(0.0, p.time_watts - total) * p.limit_seconds
+        bound = _relaxed_cost(p, f, c) + min(0.0, p.time_watts - total) * p.limit_seconds
+        for arc in range(len(f.arc_price)):
+            bound += f.arc_price[arc] * p.delay[arc]
         if bound > best:
             best = bound
             for at in range(n):
@@ -130,7 +133,7 @@ def _ascend(p: Any, f: Any, rounds: int) -> float:
         step = _FIRST_STEP / (1.0 + _STEP_DECAY * turn)
         last = _longest_path(p, f, step)
         excess = 20.0 * (f.end[last] / p.limit_seconds - 1.0)  # a path 5 % too long raises the flow at full speed
-        raised = total * np.exp(2.0 * step * min(1.0, max(-1.0, excess)))
+        raised = total * math.exp(2.0 * step * min(1.0, max(-1.0, excess)))
         for at in range(n):
             f.price[at] *= (1.0 - step) * raised / total
         for arc in range(len(f.arc_price)):
@@ -150,41 +153,12 @@ def _add_flow(p: Any, f: Any, last: int, watts: float) -> None:
         f.price[at] += watts
 
 
-def _relaxed_cost(p: Any, f: Any) -> float:
-    """Find the clocks of the lowest cost along each rank, into `chosen`; return the cost of all ranks.
-
-    The clock at the beginning of an iteration is free here: one switch of a rank less than there may be.
-    """
-    clocks, cost = p.clocks, 0.0
+def _relaxed_cost(p: Any, f: Any, c: Any) -> float:
+    """Find the clocks of the lowest cost along each rank, into `chosen`; return the cost of all ranks."""
+    cost = 0.0
     for rank in range(len(p.first_in_order) - 1):
-        for clock in range(clocks):
-            f.total[clock] = 0.0
-        first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
-        least, clock_of_least = 0.0, 0
-        for place in range(first, last):
-            at = p.order[place]
-            option, price = p.kind[at] * clocks, f.price[at]
-            switched = np.inf
-            f.came_from[place] = clock_of_least
-            if place > first and not p.is_kept[p.kind[at]]:
-                switched = least + p.switch_seconds * f.arc_price[f.rank_arc[at]] + p.switch_joules[rank]
-            least, clock_of_least = np.inf, 0
-            for clock in range(clocks):
-                before, time = f.total[clock], p.time[option + clock]
-                is_switch = switched < before
-                f.is_switch[place * clocks + clock] = is_switch
-                after = np.inf
-                if time < np.inf:
-                    after = (switched if is_switch else before) + (p.cost[option + clock] + price * time)
-                f.total[clock] = after
-                if after < least:
-                    least, clock_of_least = after, clock
-        cost += least
-        clock = clock_of_least
-        for place in range(last - 1, first - 1, -1):
-            f.chosen[p.order[place]] = clock
-            if f.is_switch[place * clocks + clock]:
-                clock = f.came_from[place]
+        find_courses(p, f, c, rank)
+        cost += choose_course(p, f, c, rank)
     return cost
 
 
@@ -209,6 +183,3 @@ def _longest_path(p: Any, f: Any, step: float) -> int:
         if f.end[at] > f.end[last]:
             last = at
     return last
-
-
-_KERNELS = Kernels(_relaxed_cost, _longest_path, _add_flow, _ascend)

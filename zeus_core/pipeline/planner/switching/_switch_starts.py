@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from zeus_core.pipeline.planner.compiled import Kernels
 from zeus_core.pipeline.planner.dependencies import Indices, Numbers
-from zeus_core.pipeline.planner.switching._switch_task import RunState, SwitchTask, last_clock, run, run_iteration
+from zeus_core.pipeline.planner.loops.compiled import call_compiled
+from zeus_core.pipeline.planner.switching._switch_task import RunState, SwitchTask, run, run_iteration
 
 # All values below trade the quality of plans for the time to find them.
 _BISECTIONS = 6  # of the factor of prices: it is known to 12 %
@@ -57,7 +57,7 @@ def starts_by_prices(task: SwitchTask, price_watts: Numbers) -> Iterator[Indices
             exponent = low if turn == 0 else (low + high) / 2
             chosen = np.zeros(len(task.kind), np.int64)
             prices = price_watts * _MAX_PRICE_FACTOR ** (exponent / 2)
-            _KERNELS.call(_cheapest_sequences, task, prices, switch_seconds, came_from, total, chosen)
+            call_compiled(_cheapest_sequences, task, prices, switch_seconds, came_from, total, chosen)
             join_short_runs(task, chosen, state)
             seconds, dwell, _ = run(task, chosen, state)
             if seconds <= task.limit_seconds and dwell >= task.dwell_seconds:
@@ -71,7 +71,7 @@ def starts_by_prices(task: SwitchTask, price_watts: Numbers) -> Iterator[Indices
         for exponent in _REPAIRED_EXPONENTS:
             chosen = np.zeros(len(task.kind), np.int64)
             prices = price_watts * _MAX_PRICE_FACTOR ** (exponent / 2)
-            _KERNELS.call(_cheapest_sequences, task, prices, switch_seconds, came_from, total, chosen)
+            call_compiled(_cheapest_sequences, task, prices, switch_seconds, came_from, total, chosen)
             join_short_runs(task, chosen, state)
             repair(task, chosen, state)
             join_short_runs(task, chosen, state)
@@ -128,12 +128,12 @@ _MAX_REPAIRS = 250
 
 def join_short_runs(task: SwitchTask, chosen: Indices, state: RunState) -> None:
     """Change `chosen` until no clock is left before the dwell, if possible."""
-    _KERNELS.call(_join_short_runs, task, chosen, state)
+    call_compiled(_join_short_runs, task, chosen, state)
 
 
 def repair(task: SwitchTask, chosen: Indices, state: RunState) -> None:
     """Make runs on the longest path faster, one after another, until the iteration keeps its limit, if possible."""
-    _KERNELS.call(_repair, task, chosen, state, _MAX_REPAIRS)
+    call_compiled(_repair, task, chosen, state, _MAX_REPAIRS)
 
 
 def _join_short_runs(p: Any, chosen: Any, s: Any) -> None:
@@ -273,9 +273,3 @@ def set_run(p: Any, chosen: Any, place: int, end: int, clock: int) -> bool:
     for position in range(place, end):
         chosen[p.order[position]] = clock
     return True
-
-
-_KERNELS = Kernels(
-    *(_cheapest_sequences, set_run, last_clock, run_iteration, _run_end, _mark_longest_path, _price_of_second, _repair),
-    *(_first_short_run, _join_first_short_run, _join_short_runs),
-)

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_core.pipeline.planner.clock_options import CostedOption
-from zeus_core.pipeline.planner.compiled import Kernels
 from zeus_core.pipeline.planner.dependencies import Indices, Numbers
 from zeus_core.pipeline.planner.execution import SwitchPrice
+from zeus_core.pipeline.planner.loops.compiled import call_compiled
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 
 
@@ -87,6 +87,9 @@ class RunState(NamedTuple):
         latest: The latest end of each for the iteration to end in time. [instructions]
         tried: Ends of instructions while a move is tried. [instructions]
         kept: The best clocks so far, while a search runs. [instructions]
+        begin: Where the part of each rank that a move changes begins in the order. [ranks]
+        stop: Where it ends. [ranks]
+        was: Its clock before. [ranks]
         last_switch: Time of each rank's last switch; below 0 if it has not switched. [ranks]
         first_switch: Time of its first switch. [ranks]
         result: Iteration time, shortest dwell (both in seconds), and cost in joules, iteration time and switches
@@ -99,6 +102,9 @@ class RunState(NamedTuple):
     latest: Numbers
     tried: Numbers
     kept: Indices
+    begin: Indices
+    stop: Indices
+    was: Indices
     last_switch: Numbers
     first_switch: Numbers
     result: Numbers
@@ -114,6 +120,9 @@ class RunState(NamedTuple):
             latest=np.zeros(n),
             tried=np.zeros(n),
             kept=np.zeros(n, np.int64),
+            begin=np.zeros(ranks, np.int64),
+            stop=np.zeros(ranks, np.int64),
+            was=np.zeros(ranks, np.int64),
             last_switch=np.zeros(ranks),
             first_switch=np.zeros(ranks),
             result=np.zeros(3),
@@ -241,7 +250,7 @@ def _offsets(counts: Indices) -> Indices:
 
 def run(task: SwitchTask, chosen: Indices, state: RunState) -> tuple[float, float, float]:
     """Return iteration time and shortest dwell, in seconds, and the cost in joules with these clocks."""
-    _KERNELS.call(run_iteration, task, chosen, state)
+    call_compiled(run_iteration, task, chosen, state)
     seconds, dwell, cost = state.result.tolist()
     return seconds, dwell, cost
 
@@ -289,6 +298,3 @@ def last_clock(p: Any, chosen: Any, rank: int) -> int:
         if not p.is_kept[p.kind[p.order[place]]]:
             return int(chosen[p.order[place]])
     return 0
-
-
-_KERNELS = Kernels(last_clock, run_iteration)

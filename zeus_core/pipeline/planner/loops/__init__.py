@@ -1,0 +1,1 @@
+"""The planner's inner loops, compiled by LLVM from their Python source."""

@@ -1,0 +1,141 @@
+"""Compiled inner loops: LLVM compiles them if llvmlite is installed (extra `pipeline`); else Python runs their source.
+
+Both give the same, to the last bit (see `_translation.py`). Compiling takes some tenths of a second in each
+process, so nothing is kept in files. Nothing happens before the first call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zeus_core.pipeline.planner.loops._llvm_values import BOOL, FLOAT, INT, Array, Record, Type, parts
+from zeus_core.pipeline.planner.loops._translation import translate
+
+_WITHOUT_LLVM = "ZEUS_WITHOUT_LLVM"
+"""Any value of this environment variable has Python run the loops, to compare results or to find a fault."""
+
+_OLDEST_LLVM = (20,)  # of llvmlite 0.45; earlier ones write addresses otherwise
+_ELEMENTS = {"int64": "i64", "uint32": "i32", "float64": "double", "bool": "i8"}
+
+_compiling = threading.Lock()  # of LLVM, one at a time
+
+
+def has_compiler() -> bool:
+    """Return whether the loops are compiled."""
+    return not os.environ.get(_WITHOUT_LLVM) and _can_compile()
+
+
+@cache
+def _can_compile() -> bool:
+    try:
+        import llvmlite.binding as llvm
+
+        llvm.check_jit_execution()
+    except (ImportError, OSError):  # it is not installed, or the system executes no memory
+        return False
+    return llvm.llvm_version_info >= _OLDEST_LLVM and Path(__file__).is_file()  # a frozen program has no sources
+
+
+def call_compiled(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the language of `_translation.py`; arrays and those of named tuples are changed in place.
+
+    Without a compiler it gets lists in place of arrays, because Python indexes lists several times faster; their
+    changes are copied into the arrays.
+    """
+    if not has_compiler():
+        return _interpreted(function, arguments)
+    compiled, result = _compiled(function, tuple(map(_type_of, arguments)))
+    held: list[Any] = []  # the memory of named tuples
+    kinds = parts(result)
+    found = (ctypes.c_int64 * max(1, len(kinds)))()
+    compiled(_words(arguments, held), found)
+    numbers = struct.unpack_from("".join("d" if kind == FLOAT else "q" for kind in kinds), found)
+    values = tuple(bool(each) if kind == BOOL else each for each, kind in zip(numbers, kinds, strict=True))
+    return values[0] if isinstance(result, str) else values or None
+
+
+def _type_of(argument: Any) -> Type:
+    if isinstance(argument, np.ndarray):
+        return Array(_ELEMENTS[argument.dtype.name])
+    if isinstance(argument, tuple):
+        return Record(argument._fields, tuple(map(_type_of, argument)))  # type: ignore[attr-defined]
+    if isinstance(argument, bool | np.bool_):
+        return BOOL
+    return FLOAT if isinstance(argument, float) else INT
+
+
+def _words(arguments: Sequence[Any], held: list[Any]) -> Any:
+    """Return the parts of arguments as words of 8 bytes."""
+    content = b""
+    for argument in arguments:
+        if isinstance(argument, np.ndarray):
+            if not argument.flags.c_contiguous:
+                raise ValueError("an array with gaps between its elements")
+            content += struct.pack("Qq", argument.__array_interface__["data"][0], len(argument))
+        elif isinstance(argument, tuple):
+            held.append(_words(argument, held))
+            content += struct.pack("Q", ctypes.addressof(held[-1]))
+        else:
+            content += struct.pack("d" if isinstance(argument, float) else "q", argument)
+    return (ctypes.c_char * len(content)).from_buffer_copy(content)
+
+
+@cache
+def _compiled(function: Callable[..., Any], types: tuple[Type, ...]) -> tuple[Callable[[Any, Any], None], Type]:
+    text, result = translate(function, types)
+    with _compiling:
+        engine = _engine(text)
+    entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("entry"))
+    entry.engine = engine  # type: ignore[attr-defined] # which holds the code
+    return entry, result
+
+
+def _engine(text: str) -> Any:
+    """Return the machine code of a module in LLVM's text form."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    # For any processor of its kind: the same code everywhere, which is as fast here.
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=3)
+    module = llvm.parse_assembly(text)
+    module.verify()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    builder.getModulePassManager().run(module, builder)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine
+
+
+def _interpreted(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    lists = [_to_lists(argument) for argument in arguments]
+    result = function(*lists)
+    for argument, values in zip(arguments, lists, strict=True):
+        _copy_back(argument, values)
+    return result
+
+
+def _to_lists(argument: Any) -> Any:
+    if isinstance(argument, np.ndarray):
+        return argument.tolist()
+    if isinstance(argument, tuple):
+        return type(argument)(*map(_to_lists, argument))
+    return argument
+
+
+def _copy_back(argument: Any, values: Any) -> None:
+    if isinstance(argument, np.ndarray):
+        if argument.flags.writeable:
+            argument[...] = values
+    elif isinstance(argument, tuple):
+        for part, part_values in zip(argument, values, strict=True):
+            _copy_back(part, part_values)
