@@ -37,12 +37,13 @@ _logger = logging.getLogger(__name__)
 BEFORE = "before"
 """The class of the time before the run."""
 
-_SETTLE_SECONDS = 1.0
-"""Between two rounds of dividing what has become known. A round takes 1 to 2 ms, 0.2 % of this time."""
+_SETTLE_SECONDS = 0.4
+"""Between two rounds of dividing what has become known. It is less than between two logs, which divide the rest."""
 
 _READS_PER_SECOND = 15.0  # of all GPUs together: enough for each update of a counter, and cheap (docs/measurement.md)
-# Of each GPU, to compare its power with its counter: twenty in ten seconds, fewer where many GPUs share the calls.
-_SAMPLES_PER_SECOND, _FEWEST_PER_SECOND = 2.0, 0.25
+# Of each GPU, to compare its power with its counter: ten in ten seconds, fewer where many GPUs share the calls. At 0.8
+# the intervals around a gain of 1.3 were wider than 1.1 times that (2026-11-26, test_sensor_difference.py).
+_SAMPLES_PER_SECOND, _FEWEST_PER_SECOND = 1.0, 0.25
 _STALE_SECONDS = 0.3  # without a read in the background for so long, hooks read
 
 
@@ -136,8 +137,7 @@ class CountedGpus:
         source = CounterUpdates(gpu.energy_counter_period_seconds, reads_per_second) if has_counter else spare
         record = None if self._trace is None else self._trace.follow(index, gpu, most_watts)
         is_sparse = gpu.energy_counter_period_seconds * reads_per_second < 1  # then reads near edges need the calls
-        samples_per_second = _SAMPLES_PER_SECOND / (2.5 if is_sparse else 1) / gpu_count
-        samples_per_second = max(samples_per_second, _FEWEST_PER_SECOND)
+        samples_per_second = max(_SAMPLES_PER_SECOND / (1.25 if is_sparse else 1) / gpu_count, _FEWEST_PER_SECOND)
         comparison = (
             SensorComparison(self._timeline, gpu.power_average_seconds, samples_per_second) if has_counter else None
         )
