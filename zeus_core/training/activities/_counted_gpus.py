@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import weakref
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeus_core._step_gaps import StepGaps
@@ -206,19 +206,30 @@ class CountedGpus:
         """Whether each GPU was read so recently that its power now is known."""
         return all(gpu.energy.has_answered(now) for gpu in self._gpus)
 
-    def report_more(self, watts: Sequence[float], seconds: float) -> tuple[float, float]:
+    def report_more(
+        self, powers: Mapping[Activity, tuple[Sequence[float], float]]
+    ) -> dict[Activity, tuple[float, float]]:
         """Report the energy since the latest update by the power of each GPU: none of it is taken back.
 
+        Args:
+            powers: The watts of each GPU in an activity, and its seconds.
+
         Returns:
-            The energy and how far it can be off, in joules.
+            The energy of each activity and how far it can be off, in joules.
         """
-        joules = off_joules = 0.0
-        for gpu, gpu_watts in zip(self._gpus, watts, strict=True):
-            more_joules = whole_quanta(gpu_watts * seconds)
-            gpu.energy.report_more(more_joules)
-            joules += more_joules
-            off_joules += max(gpu_watts, gpu.most_watts - gpu_watts) * seconds
-        return joules, off_joules
+        joules = {
+            activity: [whole_quanta(gpu_watts * seconds) for gpu_watts in watts]
+            for activity, (watts, seconds) in powers.items()
+        }
+        for gpu, more_joules in zip(self._gpus, zip(*joules.values(), strict=True), strict=True):
+            gpu.energy.report_more(sum(more_joules))
+        return {
+            activity: (
+                sum(joules[activity]),
+                sum(max(one, gpu.most_watts - one) for gpu, one in zip(self._gpus, watts, strict=True)) * seconds,
+            )
+            for activity, (watts, seconds) in powers.items()
+        }
 
     def forget_spans_before(self, span: int) -> None:
         """Drop the spans with lower numbers."""
