@@ -38,7 +38,9 @@ BEFORE = "before"
 """The class of the time before the run."""
 
 _SETTLE_SECONDS = 0.4
-"""Between two rounds of dividing what has become known. It is less than between two logs, which divide the rest."""
+"""Between two rounds of dividing what has become known, in the background."""
+
+_STEADY_SECONDS = 2.0  # of one activity, after which a log needs no round of its own: all before it was divided
 
 _READS_PER_SECOND = 15.0  # of all GPUs together: enough for each update of a counter, and cheap (docs/measurement.md)
 # Of each GPU, to compare its power with its counter: ten in ten seconds, fewer where many GPUs share the calls. At 0.8
@@ -197,8 +199,10 @@ class CountedGpus:
 
     def update(self, now: float, is_last: bool) -> None:
         """Divide all energy up to this moment; once more, by what is known now, if it is the last."""
+        is_steady = now - self._timeline.changed_at > _STEADY_SECONDS and now - self._settled_at <= _SETTLE_SECONDS
         with self._lock:
-            self._settle(now, is_last)
+            if is_last or not is_steady:
+                self._settle(now, is_last)
             self._divisions = [gpu.energy.division(now, is_last) for gpu in self._gpus]
         self._log_remarks()
 
