@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import weakref
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeus_core._step_gaps import StepGaps
@@ -210,9 +210,7 @@ class CountedGpus:
         """Whether each GPU was read so recently that its power now is known."""
         return all(gpu.energy.has_answered(now) for gpu in self._gpus)
 
-    def report_more(
-        self, powers: Mapping[Activity, tuple[Sequence[float], float]]
-    ) -> dict[Activity, tuple[float, float]]:
+    def report_more(self, powers: Iterable[tuple[Sequence[float], float]]) -> list[tuple[float, float]]:
         """Report the energy since the latest update by the power of each GPU: none of it is taken back.
 
         Args:
@@ -221,19 +219,18 @@ class CountedGpus:
         Returns:
             The energy of each activity and how far it can be off, in joules.
         """
-        joules = {
-            activity: [whole_quanta(gpu_watts * seconds) for gpu_watts in watts]
-            for activity, (watts, seconds) in powers.items()
-        }
-        for gpu, more_joules in zip(self._gpus, zip(*joules.values(), strict=True), strict=True):
-            gpu.energy.report_more(sum(more_joules))
-        return {
-            activity: (
-                sum(joules[activity]),
-                sum(max(one, gpu.most_watts - one) for gpu, one in zip(self._gpus, watts, strict=True)) * seconds,
-            )
-            for activity, (watts, seconds) in powers.items()
-        }
+        of_gpus, reported = [0.0] * len(self._gpus), []
+        for watts, seconds in powers:
+            joules = off_joules = 0.0
+            for number, (gpu, gpu_watts) in enumerate(zip(self._gpus, watts, strict=True)):
+                more_joules = whole_quanta(gpu_watts * seconds)
+                of_gpus[number] += more_joules
+                joules += more_joules
+                off_joules += max(gpu_watts, gpu.most_watts - gpu_watts) * seconds
+            reported.append((joules, off_joules))
+        for gpu, more_joules in zip(self._gpus, of_gpus, strict=True):
+            gpu.energy.report_more(more_joules)
+        return reported
 
     def forget_spans_before(self, span: int) -> None:
         """Drop the spans with lower numbers."""

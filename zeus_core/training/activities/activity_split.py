@@ -230,17 +230,18 @@ class ActivitySplit:
         if pace is None or now >= pace.ends or not self._gpus.have_answered(now):
             return False
         self._charge_time(now)
-        more = {
-            activity: seconds - (pace.tallies[activity].seconds if activity in pace.tallies else 0.0)
-            for activity, seconds in self._seconds.items()
-        }
-        if any(seconds > 0 and activity not in pace.watts for activity, seconds in more.items()):
-            return False
+        more: dict[Activity, float] = {}  # the seconds since the latest update
+        for activity, seconds in self._seconds.items():
+            before = pace.tallies.get(activity)
+            if before is None or seconds > before.seconds:
+                if activity not in pace.watts:
+                    return False
+                more[activity] = seconds - (0.0 if before is None else before.seconds)
         self.tallies, self.total = dict(pace.tallies), pace.total
-        powers = {activity: (watts, more[activity]) for activity, watts in pace.watts.items()}
-        for activity, (joules, off_joules) in self._gpus.report_more(powers).items():
+        reported = self._gpus.report_more([(pace.watts[activity], seconds) for activity, seconds in more.items()])
+        for (activity, seconds), (joules, off_joules) in zip(more.items(), reported, strict=True):
             method = pace.tallies[activity].measured.method
-            tally = Tally(more[activity], DeviceEnergy(joules, off_joules, method))
+            tally = Tally(seconds, DeviceEnergy(joules, off_joules, method))
             self.tallies[activity] += tally
             self.total += tally
         return True
