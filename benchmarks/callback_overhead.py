@@ -1,21 +1,27 @@
-"""Time that the callbacks add to a training step, against an empty callback and a step of 10 ms.
+"""CPU time that the callbacks add to a training step, against an empty callback and a step of 10 ms.
 
-Real Trainers train a model of one layer, logging every 10 steps. The time spent in a callback is the sum over all its
-hooks, which are timed one by one, on a simulated GPU. Then the thread that reads energy counters in the background, by
-its CPU time, with counters of 100 and 20 ms (A100, V100) of one and four GPUs, and an evaluation every 3 s.
-Exits with 1 if a callback takes more than 0.5 % of a 10 ms step, or the thread more than 0.5 % of a core per GPU.
+Real Trainers train a model of one layer, logging every 10 steps, on a simulated GPU. All hooks of a callback are timed
+one by one, by the CPU time of their thread: the turns of other programs do not count. The hooks before the first step
+and after the last one, which come once in a training, are added up apart.
+
+Then steps of 10 ms with a log each second and an evaluation every 3 s, with counters of 100 and 20 ms (A100, V100) of
+one GPU and of several: what a log takes, and what all threads in the background take together, per GPU.
+
+Exits with 1 if a callback takes more than 0.2 % of a 10 ms step, or more than 30 ms once; a log of one GPU, in the
+median, more than 1 ms; or the background more than 0.5 % of a core per GPU.
 
     python benchmarks/callback_overhead.py
 """
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import logging
 import os
+import statistics
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -25,18 +31,19 @@ STEPS = 1_000
 LOG_EVERY = 10
 REPEATS = 3
 STEP_SECONDS = 0.010
-LIMIT_FRACTION = 0.005
-BACKGROUND_SECONDS = 9.0
+LIMIT_FRACTION, LIMIT_ONCE_SECONDS, LIMIT_LOG_SECONDS = 0.002, 0.030, 0.001
+BACKGROUND_LIMIT_FRACTION, BACKGROUND_SECONDS = 0.005, 12.0
 
 os.environ["ZEUS_SIMULATED_GPUS"] = "A100:1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 class Stopwatch:
-    """Adds up the time spent in the hooks of a callback."""
+    """Adds up the CPU time spent in the hooks of a callback: between the first step and the last, and outside."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds = self.once_seconds = 0.0
+        self._begun = self._ended = 0
 
     def watch(self, callback: Any) -> Any:
         for name in dir(callback):
@@ -51,15 +58,22 @@ class Stopwatch:
         return callback
 
     def _time(self, owner: Any, name: str) -> None:
-        setattr(owner, name, self._timed(getattr(owner, name)))
+        setattr(owner, name, self._timed(name, getattr(owner, name)))
 
-    def _timed(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+        begins, ends = name in {"on_step_begin", "on_train_batch_start"}, name in {"on_step_end", "on_train_batch_end"}
+
         def timed_hook(*args: Any, **kwargs: Any) -> Any:
-            begin = time.perf_counter()
+            self._begun += begins
+            is_of_steps = self._begun > 0 and self._ended < STEPS
+            begin = time.thread_time()
             try:
                 return hook(*args, **kwargs)
             finally:
-                self.seconds += time.perf_counter() - begin
+                seconds = time.thread_time() - begin
+                self.seconds += seconds if is_of_steps else 0.0
+                self.once_seconds += 0.0 if is_of_steps else seconds
+                self._ended += ends
 
         return timed_hook
 
@@ -154,38 +168,44 @@ FRAMEWORKS = {
 }
 
 
-def seconds_per_step(callback: Any, train: Callable[[Any, str], None]) -> float:
+def seconds_of(callback: Any, train: Callable[[Any, str], None]) -> tuple[float, float]:
+    """Return the CPU time of the hooks in each step, and once."""
     stopwatch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         train(stopwatch.watch(callback), folder)
-    return stopwatch.seconds / STEPS
+    return stopwatch.seconds / STEPS, stopwatch.once_seconds
 
 
-def background_fraction(gpus: str) -> float:
-    """Return the share of a core that reading the counters of some GPUs takes for each, in training."""
+def background_and_log(gpus: str) -> tuple[float, float]:
+    """Return the share of a core that all threads take for each of some GPUs, in training, and the seconds of a log."""
     from zeus_core.device import discover_gpus
     from zeus_core.events import Activity
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.training import TrainingEnergy
 
     monitor = ZeusMonitor(gpus=list(discover_gpus({"ZEUS_SIMULATED_GPUS": gpus})))
+    logs: list[float] = []
 
     def train(seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            with energy.step():
-                time.sleep(STEP_SECONDS)
+        for _ in range(round(seconds)):
+            end = time.monotonic() + 1.0
+            while time.monotonic() < end:
+                with energy.step():
+                    time.sleep(STEP_SECONDS)
+            begin = time.thread_time()
+            energy.log()
+            logs.append(time.thread_time() - begin)
         with energy.during(Activity.EVALUATION):
             time.sleep(0.2)
 
-    with TrainingEnergy(monitor, quiet=True) as energy:
-        thread = next(thread for thread in threading.enumerate() if thread.name == "zeus-core counter")
-        clock = time.pthread_getcpuclockid(thread.ident or 0)
+    with tempfile.TemporaryDirectory() as folder, TrainingEnergy(monitor, folder=folder, quiet=True) as energy:
         train(3.0)  # the updates of the counters are found
-        begin, cpu_begin = time.monotonic(), time.clock_gettime(clock)
+        begin, cpu_begin = time.monotonic(), time.process_time() - time.thread_time()  # of all threads but this one
         while time.monotonic() < begin + BACKGROUND_SECONDS:
             train(3.0)
-        return (time.clock_gettime(clock) - cpu_begin) / (time.monotonic() - begin) / len(monitor.gpus)
+        cpu_seconds = time.process_time() - time.thread_time() - cpu_begin
+        fraction = cpu_seconds / (time.monotonic() - begin) / len(monitor.gpus)
+    return fraction, statistics.median(logs[3:])
 
 
 def main() -> int:
@@ -197,18 +217,31 @@ def main() -> int:
             print(f"{framework}: SKIPPED, not installed")
             continue
         # Both in turn, and the best of each: what else the machine does only adds.
-        times = [[seconds_per_step(callback, train) for callback in make_callbacks()] for _ in range(REPEATS)]
-        empty, ours = (min(column) for column in zip(*times, strict=True))
+        times = [[seconds_of(callback, train) for callback in make_callbacks()] for _ in range(REPEATS)]
+        columns = zip(*times, strict=True)
+        (empty, _), (ours, once) = (map(min, zip(*column, strict=True)) for column in columns)
         fraction = (ours - empty) / STEP_SECONDS
-        is_within &= fraction <= LIMIT_FRACTION
+        is_within &= fraction <= LIMIT_FRACTION and once <= LIMIT_ONCE_SECONDS
         print(
             f"{framework}: {ours * 1e6:.1f} us per step, {ours / empty:.1f} times an empty callback, "
-            f"{fraction:.2%} of a {STEP_SECONDS * 1e3:.0f} ms step (limit {LIMIT_FRACTION:.1%})"
+            f"{fraction:.2%} of a {STEP_SECONDS * 1e3:.0f} ms step (limit {LIMIT_FRACTION:.1%}); once "
+            f"{once * 1e3:.1f} ms (limit {LIMIT_ONCE_SECONDS * 1e3:.0f} ms)",
+            flush=True,
         )
-    for gpus in ("A100:1", "A100:4", "V100:1", "V100:4"):
-        fraction = background_fraction(gpus)
-        is_within &= fraction <= LIMIT_FRACTION
-        print(f"background, {gpus}: {fraction:.2%} of a core per GPU (limit {LIMIT_FRACTION:.1%})")
+    gc.collect()
+    gc.freeze()  # else a thread of ours may be the one that looks through the objects of the frameworks, for 0.1 s
+    for gpus in ("A100:1", "A100:4", "A100:8", "V100:1", "V100:8"):
+        fraction, log_seconds = background_and_log(gpus)
+        is_within &= fraction <= BACKGROUND_LIMIT_FRACTION
+        limit = ""
+        if gpus.endswith(":1"):
+            limit = f" (limit {LIMIT_LOG_SECONDS * 1e3:.0f} ms)"
+            is_within &= log_seconds <= LIMIT_LOG_SECONDS
+        print(
+            f"background, {gpus}: {fraction:.2%} of a core per GPU (limit {BACKGROUND_LIMIT_FRACTION:.1%}); a log "
+            f"{log_seconds * 1e3:.2f} ms{limit}",
+            flush=True,
+        )
     return 0 if is_within else 1
 
 

@@ -85,7 +85,9 @@ class DeviceEnergy:
         return DeviceEnergy(
             self.energy_joules + sign * other.energy_joules,
             (self.uncertainty_joules or 0.0) + (other.uncertainty_joules or 0.0),
-            max(self.method, other.method, key=_METHODS_BEST_FIRST.index),
+            self.method
+            if self.method == other.method
+            else max(self.method, other.method, key=_METHODS_BEST_FIRST.index),
         )
 
 

@@ -12,7 +12,8 @@ from zeus_core.errors import UsageError
 from zeus_core.files import check_only_ours, write_atomically
 from zeus_core.monitor._log import WindowLog
 from zeus_core.training.account import Account
-from zeus_core.training.record.journal import Entry, Journal
+from zeus_core.training.record.journal import Journal
+from zeus_core.training.record.journal_lines import Entry
 
 __all__ = ["common_folder"]
 

@@ -24,9 +24,11 @@ from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.report.fail_if import judge
+from zeus_core.report.many_runs import runs_in_full
 from zeus_core.report.run_metrics import RUN_METRICS, Quantity, energy_interval, metrics_of
 from zeus_core.report.run_page import run_page
 from zeus_core.report.run_sections import sections_of
+from zeus_core.report.run_text import runs_markdown
 from zeus_core.search import GridSearch
 from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy
@@ -415,3 +417,45 @@ def test_the_interval_of_an_interrupted_run_holds_the_truth(tmp_path, seed):
     assert energy.high - energy.low < 0.5 * truth  # parts of ten seconds, each with a log of some
     off = run.account.total.measured.uncertainty_joules
     assert energy.value + off < truth  # by what was not recorded
+
+
+def test_many_runs_are_a_table_and_those_that_matter(searched):
+    base = read_run(searched)
+
+    def run_of(number):
+        """The energy of number 7 is largest, 30 idled most, and 41 took most for a token."""
+        account, factor = base.account, 1 + number / 1000 + 3 * (number == 7)
+        total = replace(account.total, measured=replace(account.total.measured, energy_joules=1000.0 * factor))
+        activities = dict(account.activities)
+        for activity, more in ((Activity.IDLE, 5e4 * (number == 30)), (Activity.STEPS, 9e4 * (number == 41))):
+            tally = activities[activity]
+            joules = tally.measured.energy_joules + more
+            activities[activity] = replace(tally, measured=replace(tally.measured, energy_joules=joules))
+        return replace(base, account=replace(account, total=total, activities=activities))
+
+    runs = [(f"folder/run-{number}", run_of(number)) for number in range(60)]
+    notes = [("folder/run-3: it > 1: FAILED: it is 2", True), ("folder/run-4: it > 1: passed: it is 0", False)]
+    in_full = runs_in_full(runs, notes)
+    assert {3, 7, 30, 41} <= in_full.keys()
+    assert len(in_full) <= 12
+    assert 4 not in in_full
+    assert "largest energies" in in_full[7]
+    assert "possible gains" in in_full[30]
+    assert "median run" in in_full[41]
+    assert "failed" in in_full[3]
+    text = run_page(runs, notes)
+    page = Page(text)
+    assert page.loaded == []
+    assert text.count("<details><summary><h2>") == len(in_full)
+    for name, _ in runs:
+        assert name in page.text
+    markdown = runs_markdown(runs, notes)
+    assert markdown.count("\n## ") == len(in_full)
+    assert all(f"| {name} |" in markdown for name, _ in runs)
+    assert len(text) / len(runs) < 10_000
+
+
+def test_few_runs_are_all_in_full(searched):
+    runs = [(f"run {number}", read_run(searched)) for number in range(12)]
+    assert list(runs_in_full(runs)) == list(range(12))
+    assert "<details>" not in run_page(runs)

@@ -13,7 +13,8 @@ from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy, Measurement
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
-from zeus_core.training.record.journal import Entry, Journal, earlier_account
+from zeus_core.training.record.journal import Journal, earlier_account
+from zeus_core.training.record.journal_lines import Entry
 from zeus_core.training.record.resume import Checkpoint
 
 amounts = st.floats(0, 1e9)

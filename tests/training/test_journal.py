@@ -1,15 +1,18 @@
-"""The journal of a run: lines that this version cannot use are left out, and said why."""
+"""The journal of a run: what it keeps of many lines, and which lines it leaves out."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
+from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
-from zeus_core.training.record.journal import Entry, Journal
+from zeus_core.training.record.journal import Journal, earlier_account
+from zeus_core.training.record.journal_lines import Entry
 from zeus_core.training.record.resume import Checkpoint
 
 ENTRY = Entry("run", "part", 0, 1, Account(Tally(10.0, DeviceEnergy(2000.0, 5.0))))
@@ -54,3 +57,74 @@ def test_an_energy_that_is_null_is_not_0_joules(journal, tmp_path, caplog):
     document["account"]["total"]["measured"]["energy_joules"] = None
     with pytest.raises(UsageError, match=r"measured\.energy_joules is None"):
         Checkpoint.from_json(document)
+
+
+def part_of(name, begin_step, steps, is_ended):
+    """Return entries at a power that changes, one at each step."""
+    entries = []
+    for step in range(1, steps + 1):
+        total = Tally(2.5 * step, DeviceEnergy(7.0 * step**1.5, 0.25 * step), 1.5 * (step > 30))
+        account = Account(total, {Activity.STEPS: total}, samples=step)
+        is_end = is_ended and step == steps
+        entries.append(Entry("run", name, begin_step, begin_step + step, account, 1e9 + begin_step + step, is_end))
+    return entries
+
+
+def lines_of(folder):
+    return (folder / "rank-0.jsonl").read_text().splitlines()
+
+
+def accounts(entries):
+    return [earlier_account([entries], "run", step, 2e9) for step in (0, 7, 60, 119, 130, 200, 400)]
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_one_line_stands_for_all_of_a_part(is_ended, tmp_path):
+    parts = [*part_of("a", 0, 150, is_ended), *part_of("b", 120, 300, is_ended)]
+    for entry in parts[:150]:
+        Journal(tmp_path, 0, 1).append(entry)
+    journal = Journal(tmp_path, 0, 1)
+    before = journal.read("run")
+    assert len(lines_of(tmp_path)) == 1
+    assert before == Journal(tmp_path, 0, 1).read("run")
+    for entry in parts[150:]:
+        journal.append(entry)
+    assert len(lines_of(tmp_path)) == (2 if is_ended else 301)
+    (known,) = journal.read("run")
+    assert len(lines_of(tmp_path)) == 2
+    assert accounts(known) == accounts(parts)
+
+
+def test_a_part_goes_on_after_one_line_stands_for_it(tmp_path):
+    entries = part_of("a", 0, 250, True)
+    for entry in entries[:200]:
+        Journal(tmp_path, 0, 1).append(entry)
+    Journal(tmp_path, 0, 1).read("run")
+    for entry in entries[200:]:
+        Journal(tmp_path, 0, 1).append(entry)
+    (known,) = Journal(tmp_path, 0, 1).read("run")
+    assert accounts(known) == accounts(entries)
+
+
+def test_lines_of_others_survive_that_a_journal_is_written_anew(tmp_path):
+    others = ['{"run": "run", "part": "x", "first_step": 0}', json.dumps(encode(replace(ENTRY, run="another")))]
+    for line in others:
+        append_line(tmp_path, line)
+    journal = Journal(tmp_path, 0, 1)
+    for entry in part_of("a", 0, 150, True):
+        journal.append(entry)
+    assert lines_of(tmp_path)[:2] == others
+    assert len(lines_of(tmp_path)) == 3
+
+
+def test_the_latest_good_line_of_a_part_counts(journal, tmp_path, caplog):
+    append_line(tmp_path, json.dumps({**encode(ENTRY), "step": "2"}))
+    fields = encode(replace(ENTRY, step=3))
+    fields["account"]["samples"] = -0.5
+    append_line(tmp_path, json.dumps(fields))
+    assert journal.read("run") == [[ENTRY]]
+    assert "2 lines" in caplog.text
+
+
+def test_lines_without_earlier_entries_are_those_of_before():
+    assert "before" not in json.loads(ENTRY.to_line())

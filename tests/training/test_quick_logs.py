@@ -8,6 +8,7 @@ import json
 import pytest
 
 from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.events import Activity
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.search import GridSearch
 from zeus_core.training import TrainingEnergy
@@ -65,3 +66,23 @@ def test_the_journal_is_written_at_most_once_a_second(monitor, gpu, tmp_path):
     steps = [json.loads(line)["step"] for line in (tmp_path / "zeus-energy" / "rank-0.jsonl").read_text().splitlines()]
     assert len(steps) <= 1 + 5  # the first says that the part has begun
     assert steps[-1] == 30
+
+
+def test_gaps_that_nothing_announces_leave_logs_quick(monitor, gpu, tmp_path):
+    """Their energy is known by the power of those before them, and all adds up."""
+    logged = 0.0
+    with TrainingEnergy(monitor, folder=tmp_path, quiet=True) as energy:
+        for number in range(400):
+            train(energy, gpu, 0.02)
+            if number % 10 == 9:
+                gpu.execute(Work(0.1, 150.0))
+            logged += energy.log().get("energy_j", 0.0)
+    activities = energy.summary.account.activities
+    lines = (tmp_path / "zeus-energy" / "rank-0.jsonl").read_text().splitlines()
+    assert len(lines) <= 12 + 8  # in 12 s
+    between = activities[Activity.BETWEEN_STEPS]
+    assert between.seconds == pytest.approx(39 * 0.1, rel=0.1)
+    assert between.energy_joules == pytest.approx(39 * 0.1 * 150, abs=between.measured.uncertainty_joules)
+    rest = energy.summary.last_log.get("energy_j", 0.0)
+    assert logged + rest == pytest.approx(activities[Activity.STEPS].energy_joules, rel=0.01)
+    assert sum(tally.energy_joules for tally in activities.values()) == energy.summary.account.total.energy_joules

@@ -68,7 +68,9 @@ def test_garbage_of_a_right_sensor_is_no_difference(caplog):
 def test_a_sensor_wrong_at_idle_widens_idle_alone(caplog):
     outcome = measure(training_of(offset_watts=40.0))
     (said,) = differences_said(caplog)
-    assert "70 W and 110 W in idle" in said
+    counter_watts, sensor_watts = map(float, re.search(r"\((\d+) W and (\d+) W in idle", said).groups())
+    assert counter_watts == 70
+    assert sensor_watts == pytest.approx(110, rel=0.02)
     assert "steps" not in said
     activities = outcome.summary.account.activities
     assert activities[Activity.IDLE].measured.uncertainty_joules >= 0.9 * 40 * 15

@@ -20,6 +20,7 @@ from zeus_core.attribution.timeline import Part
 # Boards follow their load within 1 to 50 ms. The steps between them are what benchmarks/attribution.py needs: from 20
 # to 40 ms at once, a load of 30 ms was seen by neither, and steps of a training were off by more than was stated.
 LAGS_SECONDS = np.array([1e-6, 0.005, 0.01, 0.02, 0.03, 0.045])
+_FORGOTTEN = 1e-9  # the share of the power before a class that shows no more: after 0.9 s at the longest lag
 
 
 class PowerColumns:
@@ -50,6 +51,10 @@ class PowerColumns:
         rows: list[Array] = []
         crossing: dict[Hashable, Array] = {}
         for part in parts:
+            if self._latest is not None and self._latest[0] == part.key and self._left[-1] < _FORGOTTEN:
+                rows.append(self._alone(part))
+                self._latest = part.key, part.pieces[-1].phase
+                continue
             if self._latest is not None and self._latest[0] != part.key:
                 now = np.zeros(len(self))
                 now[self._numbers[self._latest]] = 1.0
@@ -74,8 +79,14 @@ class PowerColumns:
     def alone(self, part: Part) -> Array:
         """Return the seconds of a part in each column where the power has no lag."""
         self._grow([part])
+        return self._alone(part)
+
+    def _alone(self, part: Part) -> Array:
         row = np.zeros((len(LAGS_SECONDS), len(self)))
-        self._add(row, part, np.array([[piece.seconds for piece in part.pieces]]))
+        if len(part.pieces) == 1:
+            row[:, self._numbers[part.key, part.pieces[0].phase]] = part.pieces[0].seconds
+        else:
+            self._add(row, part, np.array([[piece.seconds for piece in part.pieces]]))
         return row
 
     def _add(self, row: Array, part: Part, seconds: Array) -> None:

@@ -165,6 +165,7 @@ class DividedEnergy:
             is_last: Revise how all was divided, by what is known by now.
         """
         amounts = {key: Amount(**vars(amount)) for key, amount in self._settled.amounts.items()}
+        self._classes.of_parts.solve(is_last)
         estimates = {key: self._classes.estimate(key) for key in amounts}
         off_joules, mean_watts = 0.0, self._classes.mean_watts or 0.0
         late_joules = self.source.half_width_seconds * mean_watts

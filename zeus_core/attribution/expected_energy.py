@@ -31,7 +31,9 @@ _BETTER, _FIRST_ERRORS = 0.4, 0.02  # of the d^2 of parts whose power is expecte
 _MOST_UNLIKE = 1.0  # d of one interval: one slip of a counter is not what parts are like
 _LEVELS = 0.1, 10.0  # of m, so that a sensor that shows nonsense does no more harm
 _PHASE_STDERR = 0.4  # of the mean power: how far a tenth of a step may differ from the mean of the steps
-_SOLVE_EVERY = 4  # intervals: takes 0.1 ms
+# Intervals, and the share of those so far, without which the powers that were estimated hold: it takes 0.1 ms, and they
+# change by no more than that share.
+_SOLVE_EVERY, _SOLVE_SHARE = 4, 0.02
 
 Kind = tuple[Hashable, bool]
 """A class, and whether an interval beside a part estimates it better."""
@@ -140,17 +142,18 @@ class ExpectedEnergy:
         for key in begun:
             self.visits[key] = self.visits.get(key, 0) + 1
         before = self._beside if does_go_on else None
+        power = padded(self.regression.power_watts, len(self._columns), self._level_watts)
         drawn = []
         for number, (part, row) in enumerate(zip(parts, rows, strict=True)):
             if part.key not in self.seen:
                 continue
             beside = before if number == 0 else following if number == len(parts) - 1 else None
-            one = self._drawn(part, row, None)
+            one = self._drawn(part, row, power)
             if beside is not None:
-                by_beside = self._drawn(part, row, beside)
                 if energy_joules is not None and len(parts) == 1:
-                    self._compare(energy_joules, one, by_beside)
-                one = by_beside if self._is_unlike(part.key) else one
+                    self._compare(energy_joules, one, power, beside)
+                if self._is_unlike(part.key):
+                    one = self._drawn_beside(one, power, beside)
             drawn.append(one)
         self._beside = (energy_joules, rows[0]) if energy_joules is not None and len(parts) == 1 else None
         self._latest = parts[-1].key
@@ -161,10 +164,14 @@ class ExpectedEnergy:
         self._beside, self._latest = None, None
         self._columns.skip()
 
-    def _compare(self, energy_joules: float, plain: Drawn, by_beside: Drawn) -> None:
+    def _compare(self, energy_joules: float, plain: Drawn, power: Array, beside: tuple[float, Array]) -> None:
         """Note by how much an interval in one part is off what its class, and what the one beside it, show."""
+        best, beside_joules, near = self.regression.best, beside[0], beside[1][self.regression.best]
+        of_near = max(float(near @ power[best][: len(near)]), _MIN_SHARE * self._level_watts * float(near.sum()))
+        level = min(max(beside_joules / of_near, _LEVELS[0]), _LEVELS[1])
+        joules = self._possible(plain.part, level * float(plain.row[best] @ power[best]))
         errors = self._errors.get(plain.part.key, (0.0, 0.0))
-        off = [min(abs(energy_joules / one.joules - 1), _MOST_UNLIKE) ** 2 for one in (plain, by_beside)]
+        off = [min(abs(energy_joules / one - 1), _MOST_UNLIKE) ** 2 for one in (plain.joules, joules)]
         self._errors[plain.part.key] = errors[0] + off[0], errors[1] + off[1]
 
     def _is_unlike(self, key: Hashable) -> bool:
@@ -172,20 +179,25 @@ class ExpectedEnergy:
         plain, by_beside = self._errors.get(key, (0.0, 0.0))
         return by_beside + _FIRST_ERRORS < _BETTER * (plain + _FIRST_ERRORS)
 
-    def _drawn(self, part: Part, row: Array, beside: tuple[float, Array] | None) -> Drawn:
-        """Return what a part is expected to draw, by an interval beside it if there is one."""
-        power = padded(self.regression.power_watts, len(self._columns), self._level_watts)
-        expected = (row * power).sum(axis=1)
-        constant = np.zeros(len(LAGS_SECONDS))
-        if beside is not None:
-            near_joules, near = beside
-            near = padded(near, len(self._columns))
-            of_near = np.maximum((near * power).sum(axis=1), _MIN_SHARE * self._level_watts * near.sum(axis=1))
-            level = np.clip(near_joules / of_near, *_LEVELS)
-            row = level[:, None] * (row - (expected / of_near)[:, None] * near)
-            expected = constant = level * expected
-        joules = max(float(expected[self.regression.best]), _MIN_SHARE * self._level_watts * part.seconds)
-        return Drawn(part, (part.key, beside is not None), constant, row, joules)
+    def _drawn(self, part: Part, row: Array, power: Array) -> Drawn:
+        """Return what a part is expected to draw by the power of each column."""
+        best = self.regression.best
+        joules = self._possible(part, float(row[best] @ power[best]))
+        return Drawn(part, (part.key, False), np.zeros(len(LAGS_SECONDS)), row, joules)
+
+    def _drawn_beside(self, plain: Drawn, power: Array, beside: tuple[float, Array]) -> Drawn:
+        """Return the same by an interval beside it: its energy, and its seconds in each column."""
+        near = padded(beside[1], len(self._columns))
+        of_near = np.maximum((near * power).sum(axis=1), _MIN_SHARE * self._level_watts * near.sum(axis=1))
+        level = np.clip(beside[0] / of_near, *_LEVELS)
+        expected = (plain.row * power).sum(axis=1)
+        row = level[:, None] * (plain.row - (expected / of_near)[:, None] * near)
+        constant = level * expected
+        joules = self._possible(plain.part, float(constant[self.regression.best]))
+        return Drawn(plain.part, (plain.part.key, True), constant, row, joules)
+
+    def _possible(self, part: Part, joules: float) -> float:
+        return max(joules, _MIN_SHARE * self._level_watts * part.seconds)
 
     def learn(self, interval: Interval, energy_joules: float, drawn: Sequence[Drawn]) -> None:
         """Learn from what an interval has drawn."""
@@ -215,10 +227,11 @@ class ExpectedEnergy:
         few = 1.0 if is_beside else 1 + 1 / max(self.visits.get(key, 1) - 1, 1)
         return few * (squares + _UNLIKE_STRENGTH * first) / (count + _UNLIKE_STRENGTH)
 
-    def solve(self) -> None:
-        """Estimate the power of each column, if something has come since it was last estimated."""
+    def solve(self, is_last: bool = False) -> None:
+        """Estimate the power of each column, if much has come since it was last estimated; if anything has, at last."""
         size = len(self._columns)
-        if not self._unsolved and self.regression.power_watts.shape[1] == size:
+        least = 0.0 if is_last else _SOLVE_SHARE * self.regression.count
+        if self._unsolved <= least and self.regression.power_watts.shape[1] == size:
             return
         self._unsolved = 0
         phase = (_PHASE_STDERR * self._level_watts) ** 2

@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Write the report, and check the condition."""
     from zeus_core.report.fail_if import check_condition
+    from zeus_core.report.many_runs import runs_in_full
     from zeus_core.report.run_page import run_page
     from zeus_core.report.run_text import run_line, runs_json, runs_markdown
 
@@ -75,8 +76,9 @@ def execute(arguments: argparse.Namespace) -> int:
     notes, failed = ([], False) if arguments.fail_if is None else shown(lambda: _judged(arguments, runs))
     usual = "markdown" if arguments.output is None else _FORMAT_OF_SUFFIX.get(arguments.output.suffix, "html")
     kind = arguments.format or usual
+    in_full = runs_in_full(runs, notes)
     forms: dict[str, Callable[[], str]] = {
-        "html": lambda: run_page(runs, notes, _further_sections(arguments.runs, runs)),
+        "html": lambda: run_page(runs, notes, _further_sections(arguments.runs, [runs[number] for number in in_full])),
         "markdown": lambda: runs_markdown(runs, notes),
         "json": lambda: runs_json(runs, notes),
         "line": lambda: "\n".join(

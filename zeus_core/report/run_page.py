@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.report._run_pictures import activity_bars, power_picture, search_picture
+from zeus_core.report.many_runs import activities_line, are_many, runs_in_full, table_of
 from zeus_core.report.run_metrics import RUN_METRICS, Quantity, metrics_of
 from zeus_core.report.run_sections import Section, energy_line, hardware, moment, sections_of, unrecorded_line
 from zeus_core.training.record.run_file import RunRecord
@@ -35,7 +36,8 @@ p { margin: .2rem 0 .8rem; } .soft, footer { color: var(--soft); }
 .card { padding: .8rem 1rem; }
 .card b { display: block; font-size: 1.1rem; line-height: 1.4; white-space: nowrap; }
 .card span { color: var(--soft); font-size: .85rem; }
-section { padding: 1.1rem 1.25rem; margin: 1rem 0; } .wide { overflow-x: auto; }
+section { padding: 1.1rem 1.25rem; margin: 1rem 0; } summary { cursor: pointer; } summary h2 { display: inline; }
+.wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th { text-align: left; color: var(--soft); font-weight: 600; } th, td { padding: .3rem .9rem .3rem 0;
   border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: break-word; }
@@ -65,7 +67,7 @@ def run_page(
     notes: Sequence[tuple[str, bool]] = (),
     further: Mapping[str, Sequence[tuple[Section, str]]] = MappingProxyType({}),
 ) -> str:
-    """Return the page.
+    """Return the page. Of many runs, a few are shown in full, each below a line that opens it: see `runs_in_full`.
 
     Args:
         runs: The runs with their names; at least one.
@@ -75,9 +77,18 @@ def run_page(
     title = runs[0][0] if len(runs) == 1 else f"{len(runs)} runs"
     body = [f"<h1>Energy of {escape(title)}</h1>"]
     body += [f'<p class="mark {"bad" if is_bad else "good"}">{escape(text)}</p>' for text, is_bad in notes]
-    if len(runs) > 1:
+    in_full = runs_in_full(runs, notes)
+    shown = [runs[number] for number in in_full]
+    if are_many(runs):
+        body.append(f"<section><h3>The runs that matter</h3>{activity_bars(shown)}</section>")
+        for (name, run), reason in zip(shown, in_full.values(), strict=True):
+            head = f'<summary><h2>{escape(name)}</h2> <span class="soft">{escape(reason)}</span></summary>'
+            body.append(f"<details>{head}{_run(run, further.get(name, ()))}</details>")
+        body.append(_overview(runs))
+        shown = []
+    elif len(runs) > 1:
         body.append(_section(_comparison(runs), activity_bars(runs)))
-    for name, run in runs:
+    for name, run in shown:
         body.append(f"<h2>{escape(name)}</h2>" if len(runs) > 1 else "")
         body.append(_run(run, further.get(name, ())))
     body.append(
@@ -151,6 +162,20 @@ def _table(section: Section) -> str:
     head = f"<thead><tr>{heads}</tr></thead>" if heads else ""
     kind = ' class="grid"' if len(section.columns) > 3 else ""
     return f'<div class="wide"><table{kind}>{head}<tbody>{rows}</tbody></table></div>'
+
+
+def _overview(runs: Sequence[tuple[str, RunRecord]]) -> str:
+    """Return a table with a row for each run, whose activities are shown where it is opened."""
+    columns, rows = table_of(runs)
+    known = dict(runs)
+    heads = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    lines = []
+    for name, *cells in rows:
+        more = f"<details><summary>{escape(name)}</summary>{escape(activities_line(known[name]))}</details>"
+        lines.append(f"<tr><td>{more}</td>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    text = "Open a run for its activities. Those above are shown in full, and any one by a report on it alone."
+    return f'<section id="runs"><h3>All runs</h3><p>{text}</p><div class="wide">{table}</div></section>'
 
 
 def comparison_rows(runs: Sequence[tuple[str, RunRecord]]) -> list[tuple[str, ...]]:

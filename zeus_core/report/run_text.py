@@ -9,6 +9,7 @@ from typing import Any
 from zeus_core._documents import JsonFormat
 from zeus_core.adapters.result import duration_text
 from zeus_core.codec import encode
+from zeus_core.report.many_runs import are_many, runs_in_full, table_of
 from zeus_core.report.run_metrics import RUN_METRICS, Quantity, metrics_of
 from zeus_core.report.run_page import comparison_rows, quantity_text
 from zeus_core.report.run_sections import (
@@ -26,14 +27,18 @@ _FORMAT = JsonFormat("zeus-core report", 1)
 
 
 def runs_markdown(runs: Sequence[tuple[str, RunRecord]], notes: Sequence[tuple[str, bool]] = ()) -> str:
-    """Return the report as Markdown."""
+    """Return the report as Markdown; of many runs, a few are shown in full: see `runs_in_full`."""
     title = runs[0][0] if len(runs) == 1 else f"{len(runs)} runs"
     lines = [f"# Energy of {title}", *(f"**{text}**" for text, _ in notes)]
-    if len(runs) > 1:
+    if are_many(runs):
+        lines.append(markdown_table(*table_of(runs)))
+    elif len(runs) > 1:
         lines.append(markdown_table(("", *(name for name, _ in runs)), comparison_rows(runs)))
-    for name, run in runs:
+    for number, reason in runs_in_full(runs, notes).items():
+        name, run = runs[number]
         level = "##" if len(runs) == 1 else "###"
         lines += [] if len(runs) == 1 else [f"## {name}"]
+        lines += [f"{reason[0].upper()}{reason[1:]}."] if reason else []
         began = moment(run.parts[0].begun_at_seconds)
         more = f" {unrecorded_line(run)}".rstrip()
         lines.append(f"{energy_line(run)}{more} on {hardware(run)}, {run.latest.step} steps, began {began}.")

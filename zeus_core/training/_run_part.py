@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training.account import Account
 from zeus_core.training.activities.activity_split import ActivitySplit
-from zeus_core.training.record.journal import Entry
+from zeus_core.training.record.journal_lines import Entry
 from zeus_core.training.record.run_file import PartRecord, RankRecord
 from zeus_core.training.record.run_keeper import Energies, Outcome, part_ranks, versions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import weakref
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeus_core._step_gaps import StepGaps
@@ -37,12 +37,15 @@ _logger = logging.getLogger(__name__)
 BEFORE = "before"
 """The class of the time before the run."""
 
-_SETTLE_SECONDS = 1.0
-"""Between two rounds of dividing what has become known. A round takes 1 to 2 ms, 0.2 % of this time."""
+_SETTLE_SECONDS = 0.4
+"""Between two rounds of dividing what has become known, in the background."""
+
+_STEADY_SECONDS = 2.0  # of one activity, after which a log needs no round of its own: all before it was divided
 
 _READS_PER_SECOND = 15.0  # of all GPUs together: enough for each update of a counter, and cheap (docs/measurement.md)
-# Of each GPU, to compare its power with its counter: twenty in ten seconds, fewer where many GPUs share the calls.
-_SAMPLES_PER_SECOND, _FEWEST_PER_SECOND = 2.0, 0.25
+# Of each GPU, to compare its power with its counter: ten in ten seconds, fewer where many GPUs share the calls. At 0.8
+# the intervals around a gain of 1.3 were wider than 1.1 times that (2026-11-26, test_sensor_difference.py).
+_SAMPLES_PER_SECOND, _FEWEST_PER_SECOND = 1.0, 0.25
 _STALE_SECONDS = 0.3  # without a read in the background for so long, hooks read
 
 
@@ -136,8 +139,7 @@ class CountedGpus:
         source = CounterUpdates(gpu.energy_counter_period_seconds, reads_per_second) if has_counter else spare
         record = None if self._trace is None else self._trace.follow(index, gpu, most_watts)
         is_sparse = gpu.energy_counter_period_seconds * reads_per_second < 1  # then reads near edges need the calls
-        samples_per_second = _SAMPLES_PER_SECOND / (2.5 if is_sparse else 1) / gpu_count
-        samples_per_second = max(samples_per_second, _FEWEST_PER_SECOND)
+        samples_per_second = max(_SAMPLES_PER_SECOND / (1.25 if is_sparse else 1) / gpu_count, _FEWEST_PER_SECOND)
         comparison = (
             SensorComparison(self._timeline, gpu.power_average_seconds, samples_per_second) if has_counter else None
         )
@@ -197,8 +199,10 @@ class CountedGpus:
 
     def update(self, now: float, is_last: bool) -> None:
         """Divide all energy up to this moment; once more, by what is known now, if it is the last."""
+        is_steady = now - self._timeline.changed_at > _STEADY_SECONDS and now - self._settled_at <= _SETTLE_SECONDS
         with self._lock:
-            self._settle(now, is_last)
+            if is_last or not is_steady:
+                self._settle(now, is_last)
             self._divisions = [gpu.energy.division(now, is_last) for gpu in self._gpus]
         self._log_remarks()
 
@@ -206,19 +210,27 @@ class CountedGpus:
         """Whether each GPU was read so recently that its power now is known."""
         return all(gpu.energy.has_answered(now) for gpu in self._gpus)
 
-    def report_more(self, watts: Sequence[float], seconds: float) -> tuple[float, float]:
+    def report_more(self, powers: Iterable[tuple[Sequence[float], float]]) -> list[tuple[float, float]]:
         """Report the energy since the latest update by the power of each GPU: none of it is taken back.
 
+        Args:
+            powers: The watts of each GPU in an activity, and its seconds.
+
         Returns:
-            The energy and how far it can be off, in joules.
+            The energy of each activity and how far it can be off, in joules.
         """
-        joules = off_joules = 0.0
-        for gpu, gpu_watts in zip(self._gpus, watts, strict=True):
-            more_joules = whole_quanta(gpu_watts * seconds)
+        of_gpus, reported = [0.0] * len(self._gpus), []
+        for watts, seconds in powers:
+            joules = off_joules = 0.0
+            for number, (gpu, gpu_watts) in enumerate(zip(self._gpus, watts, strict=True)):
+                more_joules = whole_quanta(gpu_watts * seconds)
+                of_gpus[number] += more_joules
+                joules += more_joules
+                off_joules += max(gpu_watts, gpu.most_watts - gpu_watts) * seconds
+            reported.append((joules, off_joules))
+        for gpu, more_joules in zip(self._gpus, of_gpus, strict=True):
             gpu.energy.report_more(more_joules)
-            joules += more_joules
-            off_joules += max(gpu_watts, gpu.most_watts - gpu_watts) * seconds
-        return joules, off_joules
+        return reported
 
     def forget_spans_before(self, span: int) -> None:
         """Drop the spans with lower numbers."""

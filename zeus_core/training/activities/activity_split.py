@@ -40,17 +40,16 @@ class _Interrupted(NamedTuple):
 
 
 class _Pace(NamedTuple):
-    """The power of the current activity up to an update, for logs that follow it quickly."""
+    """The power of the current activity up to an update, and of gaps in it, for logs that follow it quickly."""
 
-    at: float
     ends: float
     """When the next log is to divide all energy anew."""
-    tally: Tally
+    tallies: dict[Activity, Tally]
     total: Tally
     joules: list[float]
-    """The power of the activity, for each GPU."""
-    watts: list[float]
-    """Since the update before, or of all its time if that is not long enough."""
+    """The energy of the activity, for each GPU."""
+    watts: dict[Activity, list[float]]
+    """For each GPU: since the update before, or of all its time if that is not long enough."""
 
 
 class ActivitySplit:
@@ -231,28 +230,48 @@ class ActivitySplit:
         if pace is None or now >= pace.ends or not self._gpus.have_answered(now):
             return False
         self._charge_time(now)
-        seconds = max(now - pace.at, 0.0)
-        joules, off_joules = self._gpus.report_more(pace.watts, seconds)
-        more = Tally(seconds, DeviceEnergy(joules, off_joules, pace.tally.measured.method))
-        self.tallies = {**self.tallies, self.activity: pace.tally + more}
-        self.total = pace.total + more
+        more: dict[Activity, float] = {}  # the seconds since the latest update
+        for activity, seconds in self._seconds.items():
+            before = pace.tallies.get(activity)
+            if before is None or seconds > before.seconds:
+                if activity not in pace.watts:
+                    return False
+                more[activity] = seconds - (0.0 if before is None else before.seconds)
+        self.tallies, self.total = dict(pace.tallies), pace.total
+        reported = self._gpus.report_more([(pace.watts[activity], seconds) for activity, seconds in more.items()])
+        for (activity, seconds), (joules, off_joules) in zip(more.items(), reported, strict=True):
+            method = pace.tallies[activity].measured.method
+            tally = Tally(seconds, DeviceEnergy(joules, off_joules, method))
+            self.tallies[activity] += tally
+            self.total += tally
         return True
 
     def _new_pace(self, at: float) -> _Pace | None:
         """Return the pace of the current activity at the moment of an update; None if it is not known."""
-        tally = self.tallies[self.activity]
+        tallies, activity = self.tallies, self.activity
+        tally = tallies[activity]
         if tally.seconds == 0 or tally.lost_seconds > 0 or self._span is not None:
             return None
-        joules = self._gpus.joules(self.activity)
-        seconds, before, ends = tally.seconds, [0.0] * len(joules), at + _FIRST_PACE_SECONDS
-        last = self._pace
-        if last is not None and tally.seconds - last.tally.seconds >= _RECENT_SECONDS:
-            seconds, before, ends = tally.seconds - last.tally.seconds, last.joules, at + _PACE_SECONDS
-        watts = [
+        seconds, joules, ends = tally.seconds, self._gpus.joules(activity), at + _FIRST_PACE_SECONDS
+        before, last = [0.0] * len(joules), self._pace
+        if last is not None and activity in last.watts:
+            recent_seconds = seconds - last.tallies[activity].seconds
+            if recent_seconds >= _RECENT_SECONDS:
+                seconds, before, ends = recent_seconds, last.joules, at + _PACE_SECONDS
+        watts = {activity: self._watts(joules, before, seconds)}
+        gaps = tallies.get(Activity.BETWEEN_STEPS)
+        if activity is _STEPS and gaps is not None and gaps.seconds > 0 and gaps.lost_seconds == 0:
+            watts[Activity.BETWEEN_STEPS] = self._watts(
+                self._gpus.joules(Activity.BETWEEN_STEPS), [0.0] * len(joules), gaps.seconds
+            )
+        return _Pace(ends, tallies, self.total, joules, watts)
+
+    def _watts(self, joules: list[float], before: list[float], seconds: float) -> list[float]:
+        """Return the mean power of each GPU, as far as it can be."""
+        return [
             min(max(after - earlier, 0.0) / seconds, most_watts)
             for most_watts, after, earlier in zip(self._gpus.most_watts, joules, before, strict=True)
         ]
-        return _Pace(at, ends, tally, self.total, joules, watts)
 
     def _total(self) -> Tally:
         parts = sum(self.tallies.values(), Tally())
@@ -317,7 +336,6 @@ class ActivitySplit:
             self.activity = activity
             if self._trace is not None:
                 self._trace.begin_activity(at, activity.value)
-        self._pace = None
         return now
 
     def _charge_time(self, now: float) -> None:

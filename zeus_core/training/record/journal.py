@@ -6,51 +6,31 @@ of one process on it. Each rank appends to a file of its own.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from zeus_core._documents import parse_json
-from zeus_core.codec import decode, encode
-from zeus_core.errors import UsageError
-from zeus_core.files import without_links
+from zeus_core.files import without_links, write_atomically
 from zeus_core.process.deadline import waiting_for
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
+from zeus_core.training.record.journal_lines import Entry, JournalLines, Point
 
 _logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One line of a journal: the account of a part at some step.
-
-    Attributes:
-        run: The name of the run.
-        part: The name of the part.
-        begin_step: The optimizer step at which the part began.
-        step: The optimizer step of the entry.
-        account: All that the part has taken by then.
-        at_seconds: When it was written, in seconds since 1970.
-        is_end: Whether the part has ended with it. Without such an entry, it was interrupted.
-    """
-
-    run: str
-    part: str
-    begin_step: int
-    step: int
-    account: Account
-    at_seconds: float = 0.0
-    is_end: bool = False
+# Lines that later ones of their part stand for, from which on a file is written anew: 0.1 MB.
+_MANY_LINES = 100
+_QUICK_LINES = 30_000  # take half a second; more wait until the run is resumed
 
 
 class Journal:
     """The journals of a run's ranks, in one folder; this rank appends to its own.
 
+    Each entry is a line. Once a part has many, one line stands for all of them: at its end, or when the run is resumed.
     If the run had more ranks before, each rank also reads the journals of some ranks that do not exist any more: those
     whose number leaves the same remainder by the number of ranks.
 
@@ -69,6 +49,7 @@ class Journal:
         self._path = folder / f"rank-{rank}.jsonl"
         self._is_ready = False
         self._has_failed = False
+        self._lines = 0  # written
         self._waiting: dict[str, Entry] | None = {} if waits else None  # the latest entry of each part
 
     @property
@@ -95,9 +76,13 @@ class Journal:
         try:
             if not self._is_ready:
                 self._make_ready()
-            line = json.dumps(encode(entry)) + "\n"
+            line = entry.to_line()
             with waiting_for("files"), open(self._path, "a", encoding="utf-8", opener=without_links) as file:
                 file.write(line)
+            self._lines += 1
+            if entry.is_end and _MANY_LINES < self._lines < _QUICK_LINES:
+                self._lines = 0
+                self._read(self._path, entry.run)
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
@@ -115,7 +100,10 @@ class Journal:
         self._is_ready = True
 
     def read(self, run: str) -> list[list[Entry]]:
-        """Read the entries of a run in each journal that this rank is to read. Damaged lines are left out."""
+        """Read the latest entry of each part of a run, in each journal that this rank is to read.
+
+        Damaged lines are left out.
+        """
         return [self._read(path, run) for path in sorted(self._folder.glob("rank-*.jsonl")) if self._is_ours(path)]
 
     def _is_ours(self, path: Path) -> bool:
@@ -123,35 +111,36 @@ class Journal:
         return number.isdigit() and int(number) % self._world_size == self._rank
 
     def _read(self, path: Path, run: str) -> list[Entry]:
-        entries, damaged_lines, unknown_lines, reason = [], 0, 0, ""
+        """Read a journal; write this rank's own anew if it has many lines that later ones stand for."""
+        lines = JournalLines(run)
         try:
             with open(path, encoding="utf-8", errors="replace", opener=without_links) as file:
-                lines = file.read().splitlines()
-            for line in lines:
-                if run not in line:  # an entry of another of the runs that use this folder
-                    continue
-                try:
-                    fields = parse_json(line)
-                except UsageError:
-                    damaged_lines += 1
-                    continue
-                try:
-                    entries.append(decode(Entry, fields))
-                except UsageError as error:
-                    unknown_lines, reason = unknown_lines + 1, str(error)
+                lines.add(file)
+                if not lines.finish():
+                    file.seek(0)
+                    lines = JournalLines(run, is_strict=True)
+                    lines.add(file)
+                    lines.finish()
+                if path == self._path and lines.superseded > _MANY_LINES:
+                    with suppress(OSError), waiting_for("files"):
+                        write_atomically(path, lines.text())
+                        late = file.read()  # of another process that has appended to the file before it was replaced
+                        if late:
+                            with open(path, "a", encoding="utf-8", opener=without_links) as anew:
+                                anew.write(late)
         except OSError as error:
             _logger.warning("the energy journal %s cannot be read: %s", path, error)
-        if damaged_lines:
-            _logger.warning("%d lines of the energy journal %s are damaged and left out", damaged_lines, path)
-        if unknown_lines:
+        if lines.damaged:
+            _logger.warning("%d lines of the energy journal %s are damaged and left out", lines.damaged, path)
+        if lines.unknown:
             _logger.warning(
                 "%d lines of the energy journal %s are left out: another version of zeus-core wrote them, or they were "
                 "changed since (%s)",
-                unknown_lines,
+                lines.unknown,
                 path,
-                reason,
+                lines.reason,
             )
-        return entries
+        return lines.entries
 
 
 def _ends_within_a_line(path: Path) -> bool:
@@ -187,17 +176,18 @@ def earlier_account(
 
 
 def _earlier_account_of_rank(entries: Sequence[Entry], begin_step: int, now_seconds: float) -> Account:
-    parts: dict[str, list[Entry]] = {}
+    parts: dict[str, Entry] = {}
     for entry in entries:
-        parts.setdefault(entry.part, []).append(entry)
-    earlier, pace = Account(), _Pace.from_parts(parts.values())
+        before = parts.get(entry.part)
+        parts[entry.part] = entry if before is None else replace(entry, before=[*before.points, *entry.before])
+    earlier, pace = Account(), _Pace.from_parts(part.points for part in parts.values())
     for part in reversed(parts.values()):
-        last = part[-1].account
-        if not part[-1].is_end:
-            joules = pace.most_joules(now_seconds - part[-1].at_seconds)
+        last = part.account
+        if not part.is_end:
+            joules = pace.most_joules(now_seconds - part.at_seconds)
             last = replace(last, interruptions=1, unrecorded_joules=joules)
         earlier += replace(last, redone=last.redone + _spent_after(begin_step, part))
-        begin_step, now_seconds = min(begin_step, part[-1].begin_step), part[0].at_seconds
+        begin_step, now_seconds = min(begin_step, part.begin_step), part.points[0].at_seconds
     return earlier
 
 
@@ -208,15 +198,17 @@ class _Pace(NamedTuple):
     watts: float | None
 
     @classmethod
-    def from_parts(cls, parts: Iterable[Sequence[Entry]]) -> _Pace:
+    def from_parts(cls, parts: Iterable[Sequence[Point]]) -> _Pace:
         """Look at all parts: one that was killed early may have a single entry."""
         intervals = [
-            after.account.total - before
-            for part in parts
-            for before, after in zip([Tally(), *(entry.account.total for entry in part)], part, strict=False)
+            (after.seconds - before_seconds, after.joules - before_joules)
+            for points in parts
+            for (before_seconds, before_joules), after in zip(
+                [(0.0, 0.0), *((point.seconds, point.joules) for point in points)], points, strict=False
+            )
         ]
-        watts = [tally.measured_joules / tally.seconds for tally in intervals if tally.seconds >= _MIN_SECONDS]
-        return cls(max((tally.seconds for tally in intervals), default=0.0) or None, max(watts, default=None))
+        watts = [joules / seconds for seconds, joules in intervals if seconds >= _MIN_SECONDS]
+        return cls(max((seconds for seconds, _ in intervals), default=0.0) or None, max(watts, default=None))
 
     def most_joules(self, gap_seconds: float) -> float | None:
         """Return the most that was taken after the last entry of a part, which another part followed after a gap."""
@@ -226,9 +218,9 @@ class _Pace(NamedTuple):
         return None if self.watts is None or seconds == math.inf else self.watts * seconds
 
 
-def _spent_after(step: int, part: Sequence[Entry]) -> Tally:
+def _spent_after(step: int, part: Entry) -> Tally:
     """Compute what a part took after a step: all of it if no entry has what it had taken by then."""
-    kept = [entry for entry in part if entry.step <= step]
-    if not kept:
-        return part[-1].account.total
-    return part[-1].account.total - kept[-1].account.total if kept[-1] is not part[-1] else Tally()
+    if part.step <= step:
+        return Tally()
+    known = next((point for point in reversed(part.before) if point.step <= step), None)
+    return part.account.total if known is None else part.account.total - known.total

@@ -11,7 +11,8 @@ from zeus_core._documents import JsonFormat
 from zeus_core.codec import decode, encode
 from zeus_core.training._ranks import Ranks
 from zeus_core.training.account import Account
-from zeus_core.training.record.journal import Entry, Journal, earlier_account
+from zeus_core.training.record.journal import Journal, earlier_account
+from zeus_core.training.record.journal_lines import Entry
 
 _FORMAT = JsonFormat("zeus-core energy", 4)
 
