@@ -8,11 +8,13 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core.cli._electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.arguments import add_gpus
+from zeus_core.cli.run._reached import ReachedPrograms
 from zeus_core.cli.run._run_record import RunRecord, check_writable, write_record
 from zeus_core.cli.text import write
 from zeus_core.errors import NotSupportedError, UsageError
@@ -36,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trainer",
         action="store_true",
-        help="in the command, add the energy to the logs of each Trainer of transformers, TRL and Lightning",
+        help="in the command, measure each training: of Trainers of transformers, TRL and Lightning, of Fabric, and of "
+        "any loop by the steps of its torch optimizer",
     )
     add_gpus(parser)
     add_electricity(parser)
@@ -55,24 +58,8 @@ def execute(arguments: argparse.Namespace) -> int:
     electricity = electricity_from(arguments)
     if arguments.output is not None:
         check_writable(arguments.output)
-    started = _with_trainer(arguments.command) if arguments.trainer else None
     meter = GuardedMeter(arguments.gpus, electricity=electricity)
-    return run_measured(arguments.command, meter, arguments.output, arguments.quiet, started)
-
-
-def _with_trainer(command: Sequence[str]) -> Sequence[str]:
-    """Return the command that enables the callbacks of trainers in a command."""
-    from zeus_core._launch import VARIABLE, launched
-
-    os.environ[VARIABLE] = "1"
-    started = launched(command)
-    if started is None:
-        write(
-            f"zeus-core: {command[0]} is not known to run a script or module of Python: --trainer reaches trainers of "
-            "Lightning in it, and no others; write `zeus-core run --trainer --` before the Python program it starts",
-            sys.stderr,
-        )
-    return started or command
+    return run_measured(arguments.command, meter, arguments.output, arguments.quiet, is_reached=arguments.trainer)
 
 
 def run_measured(
@@ -80,7 +67,7 @@ def run_measured(
     meter: GuardedMeter,
     output: Path | None = None,
     is_quiet: bool = False,
-    started: Sequence[str] | None = None,
+    is_reached: bool = False,
 ) -> int:
     """Run a command between the two edges of the meter's window, and report.
 
@@ -89,7 +76,7 @@ def run_measured(
         meter: Not yet begun.
         output: The file to write.
         is_quiet: Print no summary.
-        started: The command to start in its place; the same if None.
+        is_reached: Have trainings in the command measured.
 
     Returns:
         The exit code. If a signal killed the command, this process dies of the same signal instead.
@@ -99,7 +86,11 @@ def run_measured(
     meter.begin()
     try:
         with blocked_signals() as mask:
-            status, record = _run(command, started or command, mask, meter)
+            programs = ReachedPrograms(dict(os.environ)) if is_reached else None
+            status, record = _run(command, mask, meter, programs)
+            missing = None if programs is None else programs.end()
+            if missing is not None:
+                _complain(f"zeus-core: {missing}")
             _report(record, output, is_quiet)
     except CommandError as error:
         write(f"zeus-core: {error}", sys.stderr)
@@ -107,11 +98,16 @@ def run_measured(
     return end_like(status)
 
 
-def _run(command: Sequence[str], started: Sequence[str], mask: set[int], meter: GuardedMeter) -> tuple[int, RunRecord]:
+def _run(
+    command: Sequence[str], mask: set[int], meter: GuardedMeter, programs: ReachedPrograms | None
+) -> tuple[int, RunRecord]:
     from zeus_core.cli.run._child import spawn, wait_for
 
     start_time, begin = time.time(), time.monotonic()
-    status = wait_for(spawn(started, mask))
+    process_id = spawn(command, mask, os.environ if programs is None else programs.environment)
+    if programs is not None:
+        programs.look(process_id)
+    status = wait_for(process_id, None if programs is None else partial(programs.look, process_id))
     elapsed_seconds = time.monotonic() - begin
     # The energies are those between two readings, which lie a little apart from the command's start and end.
     measurement = meter.end() or Measurement(elapsed_seconds, {})
