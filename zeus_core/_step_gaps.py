@@ -10,8 +10,8 @@ lasted longer: stalls that come as often belong to the loop.
 
 A loop that reports where steps end, and nothing else, has no gaps: its steps last from one end to the next. Such a step
 of t seconds is unusual by the same rule, with the times of the latest steps in place of the gaps and their mean in
-place of s, since a program that runs ahead of its GPU waits for many steps at once. Then all but its last
-median(t) seconds belong to no step.
+place of s, since a program that runs ahead of its GPU waits for many steps at once, if it lasts 0.1 s longer than
+median(t). Then all but its last median(t) seconds belong to no step.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ _FACTOR = 2.0
 _RARE = 7 / 8  # a loader of up to 7 processes that is too slow stalls more often, and evaluations come more rarely
 _LATEST = 40
 _MIN_STEPS = 5  # fewer tell no median
+_MIN_EXCESS_SECONDS = (
+    0.1  # counters are updated no more often than each 20 to 100 ms: shorter ones are noise of a program
+)
 _MAX_LAG_SECONDS = 30.0  # of a GPU behind the program: its queue holds a thousand kernels
 
 
@@ -154,7 +157,8 @@ class StepGaps:
             return None
         steps = sorted(self._steps)
         longest = max(math.fsum(steps) / len(steps), steps[int(_RARE * len(steps))])
-        return steps[len(steps) // 2] if seconds > _FACTOR * longest else None
+        usual = steps[len(steps) // 2]
+        return usual if seconds > max(_FACTOR * longest, usual + _MIN_EXCESS_SECONDS) else None
 
     def _is_unusual(self, seconds: float) -> bool:
         if seconds <= self._short_seconds:

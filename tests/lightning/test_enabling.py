@@ -85,6 +85,15 @@ def test_every_trainer_gets_a_callback(pl, tmp_path, monkeypatch):
     assert logger.values("train_energy_j")
 
 
+@pytest.mark.parametrize("value", ["10%", ""])
+def test_a_variable_has_trainers_save(pl, tmp_path, monkeypatch, value):
+    monkeypatch.setenv("ZEUS", "1")
+    monkeypatch.setenv("ZEUS_SAVE", value)
+    trainer = make_trainer(tmp_path, [], pl)
+    trainer.fit(module_class(pl)(), loader(4))
+    assert (ours(trainer)[0].energy.optimizer is not None) == bool(value)
+
+
 def test_a_trainer_that_has_one_keeps_it(pl, tmp_path, monkeypatch):
     monkeypatch.setenv("ZEUS", "1")
     own = ZeusCallback()

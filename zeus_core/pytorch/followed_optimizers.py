@@ -96,8 +96,8 @@ class _Follower:
         self.make_optimizer: Callable[[ZeusMonitor], TrainingOptimizer | None] | None = None
         self._latest: deque[int] = deque(maxlen=_LATEST)  # the optimizers of the latest steps
         self._counts: Counter[int] = Counter()  # of them
-        self._names: dict[int, str] = {}
         self._leader: int | None = None  # its steps are those of the training
+        self._leader_name = ""
 
     @contained
     def begin(self, optimizer: Any) -> None:
@@ -158,20 +158,29 @@ class _Follower:
     def _count(self, optimizer: int, name: str) -> None:
         """Count a step, and find the optimizer that steps most seldom."""
         assert self.steps is not None
+        leader = self._leader
+        # One that steps once, or in a row, is no reason to change.
+        comes_back = self._counts[optimizer] > 0 and self._latest[-1] != optimizer
         if len(self._latest) == _LATEST:
             self._counts[self._latest[0]] -= 1
         self._latest.append(optimizer)
         self._counts[optimizer] += 1
-        self._names[optimizer] = name
-        leader = self._leader
+        self._counts += Counter()  # without those that step no more
         # Of two that step in turn, one is ahead by a step at times.
-        if leader is None or not self._counts[leader] or self._counts[optimizer] + 1 < self._counts[leader]:
-            self._leader = optimizer
+        if (
+            leader is None
+            or leader not in self._counts
+            or (comes_back and self._counts[optimizer] + 1 < self._counts[leader])
+        ):
+            self._leader, self._leader_name = optimizer, name
             if leader is not None:
+                self.steps.steps += (
+                    self._counts[optimizer] - 1 - self._counts[leader]
+                )  # as if it had led from the first
                 self.steps.energy.forget()
-        if len(self._names) > 1:
-            seldom = f"that of {len(self._names)} optimizers which steps most seldom"
-            self.steps.rows = {"a step is": f"one of {self._names[self._leader or 0]}, {seldom}"}
+        if len(self._counts) > 1:
+            seldom = f"that of {len(self._counts)} optimizers which steps most seldom"
+            self.steps.rows = {"a step is": f"one of {self._leader_name}, {seldom}"}
 
 
 _handles: list[Any] = []

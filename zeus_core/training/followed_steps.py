@@ -34,6 +34,7 @@ class FollowedSteps:
         monitor: Measures the GPUs.
         world: The ranks; beginning is a collective call.
         make_optimizer: Makes the search, if there is to be one.
+        quiet: Show no result.
 
     Attributes:
         energy: The account.
@@ -41,21 +42,23 @@ class FollowedSteps:
         rows: Lines of the result about the steps.
     """
 
-    def __init__(self, monitor: ZeusMonitor, world: World, make_optimizer: MakeOptimizer = asked_optimizer) -> None:
+    def __init__(
+        self, monitor: ZeusMonitor, world: World, make_optimizer: MakeOptimizer = asked_optimizer, quiet: bool = False
+    ) -> None:
         self.energy = TrainingEnergy(monitor, make_optimizer(monitor), quiet=True)
         self.energy.use_world(world)
         self.steps = 0
         self.rows: Mapping[str, str] = {}
-        self._is_first_rank = world.rank == 0
+        self._shows_result = world.rank == 0 and not quiet
         self._process_id = os.getpid()
         self.energy.on_train_begin()
         self.energy.on_step_begin()
         atexit.register(self.end)
         self._finalizer = at_end_of_worker(self.end)
 
-    def end_step(self) -> None:
-        """Note that a step has ended, and that the next one has begun."""
-        self.steps += 1
+    def end_step(self, steps: int = 1) -> None:
+        """Note that a step has ended, or so many that were reported as one, and that the next one has begun."""
+        self.steps += steps
         self.energy.on_next_step()
 
     def end(self) -> None:
@@ -68,14 +71,14 @@ class FollowedSteps:
             self.energy.finish()
         self.energy.on_train_end()
         result = self.energy.result()
-        if self.steps and result and self._is_first_rank:
+        if self.steps and result and self._shows_result:
             show_result({**result, **self._rows()})
 
     def _rows(self) -> dict[str, str]:
         summary = self.energy.summary
         joules = None if summary is None else summary.account.training.energy_joules
-        if summary is None or joules is None or not summary.steps:
+        if summary is None or joules is None or not self.steps:
             return dict(self.rows)
-        seconds = summary.account.training.seconds / summary.steps
-        text = f"{summary.steps}: {energy_text(joules / summary.steps)} and {seconds:.3g} s each"
+        seconds = summary.account.training.seconds / self.steps
+        text = f"{self.steps}: {energy_text(joules / self.steps)} and {seconds:.3g} s each"
         return {"steps": text, **self.rows}
