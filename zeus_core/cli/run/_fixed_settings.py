@@ -10,7 +10,7 @@ from zeus_core.cli.run._guarded_meter import within
 from zeus_core.errors import UsageError, ZeusError
 
 if TYPE_CHECKING:
-    from zeus_core.cli.run._asked import Asked
+    from zeus_core.cli.run._run_options import Asked
     from zeus_core.device import Gpu
     from zeus_core.settings.knob import CommonKnob
 
