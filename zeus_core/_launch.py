@@ -1,4 +1,4 @@
-"""What `zeus-core run --trainer` has in the Pythons below it, and what they send back to it.
+"""The part of `zeus-core run --trainer` in the Pythons below it, and their words to it.
 
 `reached` gives a command the environment in which every Python imports `_start/sitecustomize.py`, which calls `follow`
 after the import of a framework. Lightning and Fabric look for callbacks by themselves, by the entry points of this

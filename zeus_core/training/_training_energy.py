@@ -220,7 +220,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
     def on_next_step(self) -> None:
         """Report that a step has ended and the next one begins, in a loop that reports nothing else.
 
-        What takes unusually long belongs to no step, and to no trial of an optimizer: it is between steps.
+        Time beyond the usual of a step that takes unusually long belongs to no step, and to no trial of an optimizer.
         """
         if self._training is None:
             return

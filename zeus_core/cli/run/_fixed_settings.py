@@ -34,7 +34,7 @@ class FixedSettings:
         gpus: The GPUs.
 
     Attributes:
-        notes: What was set, or why it was not.
+        notes: The settings, or the reasons why there are none.
 
     Raises:
         UsageError: A GPU has no such setting.
@@ -67,7 +67,7 @@ class FixedSettings:
                 self.notes.append(f"The {fixed.name} was not changed to {fixed.text}: {error}")
 
     def restore(self) -> None:
-        """Restore the originals. What cannot be restored is noted, with its command."""
+        """Restore the originals, and note those that cannot be restored, with their commands."""
         fixed, self._fixed = self._fixed, []
         for one in reversed(fixed):
             try:

@@ -1,4 +1,4 @@
-"""What `zeus-core run --trainer` has found in its command: a training, or what was there in its place."""
+"""The findings of `zeus-core run --trainer` in its command: a training, or programs without one."""
 
 from __future__ import annotations
 

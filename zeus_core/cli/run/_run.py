@@ -75,7 +75,7 @@ def run_measured(
         meter: Not yet begun.
         output: The file to write.
         is_quiet: Print no summary.
-        asked: What else is to be done.
+        asked: The options beyond measuring.
 
     Returns:
         The exit code. If a signal killed the command, this process dies of the same signal instead.

@@ -32,7 +32,7 @@ class Asked:
         observes: Whether saving changes nothing.
         limit_watts: The power limit for the whole run; None for the present one.
         clock_mhz: The SM clock for the whole run; None for the present one.
-        step_pattern: What is printed for each step; None if steps are not counted in the output.
+        step_pattern: The output of each step; None if steps are not counted in the output.
     """
 
     finds_trainings: bool = False

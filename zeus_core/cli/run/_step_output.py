@@ -35,7 +35,7 @@ class StepMatches:
     """Finds steps in the chunks of a stream. Pure.
 
     Args:
-        pattern: What a line of a step contains. A group is the number of the step, if there is one.
+        pattern: The text of a line that reports steps. A group is the number of the step, if there is one.
     """
 
     def __init__(self, pattern: re.Pattern[bytes]) -> None:
