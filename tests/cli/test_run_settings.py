@@ -179,10 +179,9 @@ STEPPING = "i=0; while [ $i -lt 600 ]; do i=$((i+1)); echo step $i; sleep 0.01; 
 
 @pytest.mark.long
 def test_a_search_runs_on_printed_steps(on_simulated):
-    """In real time: what it chooses is tested elsewhere."""
+    """In real time: what it chooses, and whether it comes to an end, is tested elsewhere."""
     ended = on_simulated("run", "--save", "10%", "--step-pattern", r"step (\d+)", "--", "sh", "-c", STEPPING)
-    assert "W is chosen of" in ended.stderr or "W is the best of" in ended.stderr
-    assert "EnergyWithin(slowdown=1.1)" in ended.stderr
+    assert re.search(r"^\| power limit .* of \d+ settings", ended.stderr, re.MULTILINE)
     assert re.search(r"^\| steps +\d+: ", ended.stderr, re.MULTILINE)
 
 
