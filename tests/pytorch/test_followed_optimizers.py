@@ -1,5 +1,6 @@
 """Loops that report nothing, by the steps of their optimizers, on a simulated GPU in virtual time."""
 
+import os
 import threading
 
 import pytest
@@ -344,6 +345,28 @@ def test_a_variable_asks_for_the_search(loop, monkeypatch, caplog, value, search
     assert [it.message for it in caplog.records if "ZEUS_SAVE" in it.message] == (
         ["nothing is saved: ZEUS_SAVE is '-1%'; it must be a slowdown from 0% to 100%, such as 10%"] * (value == "-1%")
     )
+
+
+def test_a_search_that_cannot_be_made_costs_one_message_and_no_step(loop, caplog):
+    def fail(monitor):
+        raise ValueError("of the user")
+
+    follow_optimizers(fail)
+    loop.train(5)
+    assert len(loop.losses) == 5
+    assert [it.message for it in caplog.records if "of the user" in it.message] == [
+        "loops of this process are followed no more; training continues: of the user"
+    ]
+
+
+def test_a_forked_child_leaves_the_loop_to_its_parent(loop, capsys):
+    loop.train(5)
+    child = os.fork()
+    if child == 0:
+        os._exit(followed_energy() is not None)
+    assert os.waitpid(child, 0)[1] == 0
+    loop.train(5)
+    assert ended(capsys)[0].steps == 10
 
 
 def test_what_makes_the_search_must_be_a_function():

@@ -10,6 +10,7 @@ This is module-level state, as the hooks of torch are.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter, deque
 from collections.abc import Callable
@@ -20,6 +21,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from zeus_core.adapters import Patches, contained
+from zeus_core.adapters.contained import log_fault
+from zeus_core.errors import NotSupportedError
 from zeus_core.validate import checked_function
 
 if TYPE_CHECKING:
@@ -47,7 +50,10 @@ def follow_optimizers(optimizer: Callable[[ZeusMonitor], TrainingOptimizer | Non
 
     Raises:
         UsageError: `optimizer` is no function.
+        NotSupportedError: This release of torch is older than 2.3.
     """
+    if not hasattr(torch.compiler, "is_compiling"):
+        raise NotSupportedError(f"torch {torch.__version__} is too old to follow optimizers; 2.3 or newer is needed")
     if optimizer is not None:
         wanted = "a function of a monitor that makes an optimizer, such as GlobalPowerLimitOptimizer"
         _follower.make_optimizer = checked_function("optimizer", optimizer, wanted)
@@ -73,7 +79,7 @@ def stop_following() -> None:
     while _engines:
         _engines.pop().undo()
     end_loop()
-    _follower.make_optimizer = None
+    _follower.make_optimizer, _follower.has_failed = None, False
 
 
 def end_loop() -> None:
@@ -98,11 +104,12 @@ class _Follower:
         self._counts: Counter[int] = Counter()  # of them
         self._leader: int | None = None  # its steps are those of the training
         self._leader_name = ""
+        self.has_failed = False
 
-    @contained
+    @contained(on_fault=lambda self, error: self.fail(error))
     def begin(self, optimizer: Any) -> None:
         """Begin a step of an optimizer."""
-        if self._thread not in {None, get_ident()}:
+        if self.has_failed or self._thread not in {None, get_ident()}:
             return
         if id(optimizer) in self._stack:  # an exception has left its latest step
             del self._stack[self._stack.index(id(optimizer)) :]
@@ -118,7 +125,7 @@ class _Follower:
             self._thread = get_ident()
             self.steps = self._new_steps(optimizer)
 
-    @contained
+    @contained(on_fault=lambda self, error: self.fail(error))
     def end(self, optimizer: Any, is_skipped: bool | None = None) -> None:
         """End a step of an optimizer. None: whether it was skipped, the optimizer says."""
         if self._thread not in {None, get_ident()} or id(optimizer) not in self._stack:
@@ -132,13 +139,22 @@ class _Follower:
             if id(optimizer) == self._leader:
                 self.steps.end_step()
 
-    def stop(self) -> None:
-        """End the training under way."""
-        steps, self.steps = self.steps, None
+    def fail(self, error: Exception) -> None:
+        """Follow nothing from now on."""
+        self.has_failed = True
+        log_fault(self, "loops of this process are followed no more", error)
+
+    def forget(self) -> None:
+        """Forget the training under way, which is that of another process, or has ended."""
+        self.steps = self._thread = self._leader = None
         self._stack.clear()
         self._latest.clear()
         self._counts.clear()
-        self._thread = self._leader = None
+
+    def stop(self) -> None:
+        """End the training under way."""
+        steps = self.steps
+        self.forget()
         if steps is not None:
             steps.end()
 
@@ -186,6 +202,8 @@ class _Follower:
 _handles: list[Any] = []
 _engines: list[Patches] = []
 _follower = _Follower()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_follower.forget)
 
 
 def _gpus_of(optimizer: Any) -> list[int]:

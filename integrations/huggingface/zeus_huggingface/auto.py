@@ -16,6 +16,7 @@ from zeus_core.adapters import Patches
 from zeus_core.monitor.no_monitor import training_monitor
 from zeus_core.optimizer.asked import asked_optimizer
 from zeus_huggingface._trainer_energy import ZeusTrainerCallback
+from zeus_huggingface._trainer_optimizer import HFGlobalPowerLimitOptimizer
 
 __all__ = ["disable", "enable"]
 
@@ -45,7 +46,8 @@ def _construct(constructor: Callable[..., None], trainer: Trainer, *args: Any, *
     try:
         if not any(isinstance(callback, ZeusTrainerCallback) for callback in callbacks):
             monitor = training_monitor(None)
-            callbacks.append(ZeusTrainerCallback(monitor, asked_optimizer(monitor)))
+            searches = any(isinstance(callback, HFGlobalPowerLimitOptimizer) for callback in callbacks)
+            callbacks.append(ZeusTrainerCallback(monitor, None if searches else asked_optimizer(monitor)))
     except Exception as error:  # the script has not asked for anything: it must not end by this
         _logger.warning("the energy of this training is not measured: %s", error)
 
