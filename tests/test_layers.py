@@ -28,7 +28,7 @@ INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 # The drawing of ARCHITECTURE.md: each part of the core with the parts it may import.
 VALUES = {"errors", "units", "measurement", "_lazy_names"}
 TOOLS = {"codec", "validate", "files", "_documents", "_record", "_identity", "_nvml", "process"}
-BASE = {*VALUES, *TOOLS, "ports", "events", "_step_gaps", "adapters"}
+BASE = {*VALUES, *TOOLS, "_launch", "ports", "events", "_step_gaps", "adapters"}
 WINGS = {
     "daemon",
     "jobs",
@@ -51,7 +51,8 @@ MEASURING = {*BASE, KINDS, "device", "settings", "attribution", "monitor"}
 OPTIMIZING = {*MEASURING, *PURE, "optimizer"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{part: {*VALUES, *TOOLS} for part in (*VALUES, *TOOLS)},
-    "_launch": set(),  # it also runs alone, in any Python
+    "_launch": set(),  # it is loaded in programs that train nothing
+    "_start": {"_launch"},
     "ports": {*VALUES, *TOOLS},
     "events": {*VALUES, "ports"},
     "_step_gaps": {"ports"},
@@ -72,7 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "selfcheck": {*OPTIMIZING, "training", "pytorch", "cli"},  # torch only where a load runs
     "exporter": {*BASE, "device", "monitor"},
     "report": {*OPTIMIZING, "tracing", "training"},
-    "cli": {*OPTIMIZING, "tracing", "training", "report", "exporter", "_launch"},
+    "cli": {*OPTIMIZING, "tracing", "training", "report", "exporter"},
     PLANNER: {*VALUES, *TOOLS},
     "pipeline": {*OPTIMIZING, PLANNER, "tracing", "training", "report", "cli"},
     TAPS: {*OPTIMIZING, "pipeline", "pytorch"},
@@ -242,7 +243,7 @@ def test_what_is_loaded_with_the_core_is_python_numpy_and_the_core():
         if not name_of(path).startswith((*TORCH, "zeus_core.testing", "zeus_core.pipeline.testing"))
         for statement in ast.parse(path.read_text(encoding="utf-8")).body
         for module in imported_in(statement, path)
-        if top_level(module) not in {"zeus_core", "numpy", *sys.stdlib_module_names}
+        if top_level(module) not in {"zeus_core", "numpy", "sitecustomize", *sys.stdlib_module_names}
     }
     assert found == set()
 

@@ -1,5 +1,6 @@
-"""`zeus-core run --trainer`: energy in the logs of trainers whose script nobody edits."""
+"""`zeus-core run --trainer`: trainings in programs that nobody edits, however they are started."""
 
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -8,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.variants import long_but_first
-from zeus_core._launch import launched, lightning_callbacks
+from zeus_core._launch import lightning_callbacks, reached
+from zeus_core.cli.run._reached import ReachedPrograms
 
-THIS = str(Path(launched([sys.executable, "x.py"])[1]))
 PYTHON = sys.executable
 
 
@@ -24,7 +25,12 @@ def folder(tmp_path, on_nothing, monkeypatch):
     write(tmp_path / "packages/zeus_huggingface/__init__.py", "")
     write(
         tmp_path / "packages/zeus_huggingface/auto.py",
-        "from transformers.trainer import Trainer\nprint('enabled', Trainer.__name__, flush=True)",
+        """\
+        from transformers.trainer import Trainer
+        from zeus_core._launch import note
+        note("training")
+        print("enabled", Trainer.__name__, flush=True)
+        """,
     )
     on_nothing.environment["PYTHONPATH"] += f":{tmp_path / 'packages'}"
     monkeypatch.chdir(tmp_path)
@@ -94,37 +100,99 @@ def test_a_program_runs_as_python_itself_runs_it(folder, on_nothing, command):
     plain = subprocess.run([PYTHON, *command], env=on_nothing.environment, capture_output=True, text=True)
     enabled = run(on_nothing, PYTHON, *command)
     assert (enabled.returncode, enabled.stdout) == (plain.returncode, plain.stdout)
-    said = [line for line in enabled.stderr.splitlines() if "not known to run a script or module" not in line]
+    said = [line for line in enabled.stderr.splitlines() if "no training was found" not in line]
     assert said[-1:] == plain.stderr.splitlines()[-1:]
 
 
-def test_programs_that_it_starts_are_reached_too(folder, on_nothing):
-    """As torchrun, `accelerate launch` and `trl` start theirs."""
+STARTS = {
+    "run": "$P train.py run",
+    "bash": "bash -c '$P train.py bash'",
+    "env": "env NAME=value $P train.py env",
+    "nice": "nice -n 1 $P train.py nice",
+    "two levels": """sh -c 'env $P -c "import os; os.system(\\"$P train.py two levels\\")"'""",
+    "module": "$P -um train module",
+    "script": "./launch script",
+    "code": "$P -c 'import sys, transformers.trainer; print(\"training\", *sys.argv[1:])' code",
+    **{
+        name: f'$P -c \'import os, subprocess, sys; W = [sys.executable, "train.py", "{name}"]; {call}\''
+        for name, call in {
+            "exec": "os.execvpe(W[0], W, dict(os.environ))",
+            "spawn": "os.spawnv(os.P_WAIT, W[0], W)",
+            "posix_spawn": "os.waitpid(os.posix_spawn(W[0], W, os.environ), 0)",
+            "system": 'os.system(" ".join(W))',
+            "list": "subprocess.run(W)",
+            "shell": 'subprocess.run(" ".join(W), shell=True)',
+            "executable": 'subprocess.run(["x", *W[1:]], executable=W[0])',
+        }.items()
+    },
+    **({"uv": "uv run --no-project --offline -p $P train.py uv"} if shutil.which("uv") else {}),
+}
+
+
+def test_programs_are_reached_however_they_are_started(folder, on_nothing):
     write(folder / "train.py", TRAINING)
-    launcher = write(
-        folder / "launch",
-        """\
-        #!/usr/bin/env python
-        import asyncio, subprocess, sys
-        subprocess.run([sys.executable, "-u", "train.py", "script"])
-        subprocess.check_call(("python", "-m", "train", "module"))
-        subprocess.run([sys.executable, "-c", "print('code')"])
-        subprocess.run("echo shell", shell=True)
-        async def echo():
-            await (await asyncio.create_subprocess_exec("echo", "program")).wait()
-        asyncio.run(echo())
-        try:
-            subprocess.run(["no such program"])
-        except FileNotFoundError as error:
-            print(error.filename)
+    write(folder / "launch", f"#!{PYTHON}\nfrom train import *\n").chmod(0o755)
+    write(folder / "starts.sh", "\n".join(STARTS.values()))
+    ended = run(on_nothing, "sh", "starts.sh", env={**on_nothing.environment, "P": PYTHON})
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines() == [line for name in STARTS for line in ("enabled Trainer", f"training {name}")]
+
+
+def test_processes_of_multiprocessing_are_reached(folder, on_nothing):
+    write(
+        folder / "train.py",
+        """
+        import multiprocessing
+        def train(rank):
+            import transformers.trainer
+            print("training", rank, flush=True)
+        if __name__ == "__main__":
+            multiprocessing.get_context("spawn").Pool(1).map(train, [7])
         """,
     )
-    launcher.chmod(0o755)
-    ended = run(on_nothing, "./launch", env={**on_nothing.environment, "PATH": f"{Path(PYTHON).parent}:/bin:/usr/bin"})
-    assert ended.stderr == ""
-    others = ["code", "shell", "program", "no such program"]
-    trainings = ["enabled Trainer", "training script", "enabled Trainer", "training module"]
-    assert sorted(ended.stdout.splitlines()) == sorted([*others, *trainings])
+    ended = run(on_nothing, PYTHON, "train.py")
+    assert (ended.stdout, ended.stderr) == ("enabled Trainer\ntraining 7\n", "")
+
+
+@pytest.mark.parametrize("own", ["", "print('own', __name__)", "raise ValueError('own')", "import missing"])
+def test_the_sitecustomize_of_the_user_runs_as_without_us(folder, own):
+    if own:
+        write(folder / "sitecustomize.py", own)
+    show = "import sys; print(sys.path, sys.modules.get('sitecustomize')); import importlib.util as u"
+    plain, enabled = (
+        subprocess.run([PYTHON, "-c", show], env=environment, capture_output=True, text=True, cwd="/")
+        for environment in ({"PYTHONPATH": str(folder)}, reached({"PYTHONPATH": str(folder)}))
+    )
+    assert (enabled.returncode, enabled.stdout, enabled.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+
+
+def test_the_path_of_the_environment_keeps_its_meaning():
+    first = reached({})["PYTHONPATH"]
+    assert reached({"PYTHONPATH": ""})["PYTHONPATH"] == first
+    assert reached({"PYTHONPATH": "a::b"})["PYTHONPATH"] == f"{first}:a::b"
+    assert reached(reached({"PYTHONPATH": "a"}))["PYTHONPATH"] == f"{first}:a"
+
+
+def test_a_framework_that_is_looked_for_first_is_followed_when_imported(folder, on_nothing):
+    write(
+        folder / "train.py",
+        "import importlib.util as u\nu.find_spec('transformers.trainer')\n" + textwrap.dedent(TRAINING),
+    )
+    assert run(on_nothing, PYTHON, "train.py").stdout == "enabled Trainer\ntraining\n"
+
+
+def imported_microseconds(environment):
+    command = [PYTHON, "-X", "importtime", "-c", "pass"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    times = [line.split("|") for line in ended.stderr.splitlines()[1:]]
+    return {name.strip(): int(cumulative) for _, cumulative, name in times}
+
+
+def test_a_python_that_trains_nothing_loads_nothing_for_it():
+    plain = imported_microseconds({})
+    enabled = imported_microseconds(reached({}))
+    assert enabled.keys() - plain.keys() <= {"sitecustomize"}
+    assert not any("zeus" in name for name in plain)
 
 
 def test_nothing_happens_unless_it_is_asked_for(folder, on_nothing):
@@ -141,60 +209,50 @@ def test_an_integration_that_fails_costs_a_message_and_nothing_else(folder, on_n
     assert "are not measured: ImportError: too old" in ended.stderr
 
 
-def test_a_command_not_in_python_runs_and_is_reported_as_unreached(folder, on_nothing):
-    ended = run(on_nothing, "sh", "-c", "echo $ZEUS; exit 3")
-    assert (ended.returncode, ended.stdout) == (3, "1\n")
-    assert "sh is not known to run a script or module of Python" in ended.stderr
-
-
 @pytest.mark.parametrize(
-    ("command", "result"),
+    ("command", "found"),
     [
-        ([PYTHON, "x.py", "-m"], [PYTHON, THIS, "x.py", "-m"]),
-        (["python3.11", "-um", "x"], None),
-        (["python", "-Wignore", "-m", "x", "y"], ["python", "-Wignore", THIS, "-m", "x", "y"]),
-        (["/opt/python", "-X", "dev", "-I", "x.py"], ["/opt/python", "-X", "dev", "-I", THIS, "x.py"]),
-        (["python", "-c", "1"], None),
-        (["python", "-"], None),
-        (["python", "--version"], None),
-        (["python", "-V"], None),
-        (["python", "-m"], None),
-        (["python"], None),
-        (["python", THIS, "x.py"], None),
-        (["pythonista", "x.py"], None),
-        (["true"], None),
-        (["no such program"], None),
-        ([], None),
+        (["sh", "-c", "exit 3"], "no Python program was reached;"),
+        ([PYTHON, "-c", "raise SystemExit(3)"], "a Python program ran, without torch;"),
+        (
+            [PYTHON, "-X", "utf8", "-sE", "-c", "raise SystemExit(3)"],
+            "no Python program was reached; not reached, by -I, -E, -S or for want of its environment: "
+            f"`{PYTHON} -X utf8 -sE"[:100],
+        ),
     ],
 )
-def test_the_command_that_runs_another(command, result):
-    assert launched(command) == result
+def test_a_command_without_a_training_is_said_to_have_none(on_nothing, command, found):
+    ended = run(on_nothing, *command)
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert ended.stderr.count("\n") == 1
+    assert f"no training was found: {found}" in ended.stderr
+    assert ended.stderr.endswith("; see docs/command-line.md\n")
 
 
-@pytest.mark.parametrize(
-    "shebang",
-    [
-        "#!/usr/bin/env python3",
-        "#!/usr/bin/env -S python3 -u",
-        "#!/opt/my python/bin/python3.11",
-        "#!/bin/sh\n'''exec' \"/opt/my python/bin/python\" \"$0\" \"$@\"\n' '''",
-        "#!/bin/bash",
-        "no shebang",
-        "#!",
-        '#!"',
-    ],
-)
-def test_the_interpreter_of_a_script(tmp_path, shebang):
-    script = write(tmp_path / "train", shebang + "\n")
-    script.chmod(0o755)
-    interpreters = {
-        "env python3": ["python3"],
-        "env -S": ["python3", "-u"],
-        "exec": ["/opt/my python/bin/python"],
-    }
-    interpreter = next((words for part, words in interpreters.items() if part in shebang), None)
-    expected = None if interpreter is None else [*interpreter, THIS, str(script), "1"]
-    assert launched([str(script), "1"]) == expected
+def process(processes, number, parent, *words, path=""):
+    (processes / str(number)).mkdir(parents=True)
+    (processes / str(number) / "stat").write_text(f"{number} (a) b) S {parent} 1 1")
+    (processes / str(number) / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
+    (processes / str(number) / "environ").write_bytes(f"A=1\0PYTHONPATH={path}\0".encode())
+    (processes / str(number) / "exe").symlink_to(f"/usr/bin/{words[0]}")
+
+
+def test_programs_below_that_are_not_reached_are_named(tmp_path):
+    programs = ReachedPrograms({}, tmp_path)
+    path = programs.environment["PYTHONPATH"]
+    process(tmp_path, 7, 1, "sh", path=path)
+    process(tmp_path, 8, 7, "python3.12", "-uW", "error", "reached.py", "-I", path=path)
+    process(tmp_path, 9, 8, "python3", "-c", "E", path=f"x:{path}")
+    process(tmp_path, 10, 8, "python3", "-W", "-I", "-Bs", "named.py", "-E", path=path)
+    process(tmp_path, 11, 9, "python3", "-X", "dev", "-uI", "isolated.py", path=path)
+    process(tmp_path, 12, 11, "python3", "cleared.py")
+    process(tmp_path, 13, 1, "python3", "other.py")
+    (tmp_path / "14").mkdir()
+    programs.look(7)
+    said = programs.end()
+    assert said.endswith(
+        "environment: `python3 -X dev -uI isolated.py`, `python3 cleared.py`; see docs/command-line.md"
+    )
 
 
 def test_lightning_is_given_nothing_and_loads_nothing_unless_asked_for(monkeypatch, capsys):

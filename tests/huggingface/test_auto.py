@@ -67,3 +67,13 @@ def test_it_is_enabled_once_and_undone(auto):
     assert Trainer.__init__ is enabled
     auto.disable()
     assert Trainer.__init__ is enabled.__wrapped__
+
+
+@pytest.mark.parametrize(("value", "slowdown"), [("10%", 1.1), ("", None), ("hostile", None)])
+def test_a_variable_has_the_trainer_save(tmp_path, auto, monkeypatch, value, slowdown):
+    monkeypatch.setenv("ZEUS_SAVE", value)
+    trainer = make_trainer(tmp_path, [], Trainer, max_steps=2)
+    (callback,) = [it for it in trainer.callback_handler.callbacks if isinstance(it, ZeusTrainerCallback)]
+    trainer.train()
+    assert (callback.optimizer is not None) == (slowdown is not None)
+    assert slowdown is None or "power limit" in callback.optimizer.result()

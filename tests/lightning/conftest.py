@@ -6,6 +6,13 @@ import lightning.pytorch
 import pytest
 import pytorch_lightning
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
 # Lightning's own, and torch's of Lightning; none is about us.
 IGNORED = [
     "ignore:The '.*_dataloader' does not have many workers",
@@ -49,3 +56,17 @@ def run_cli(monkeypatch):
         return cli.trainer
 
     return run
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """The entry points of the package, as installing it makes them known."""
+    folder = tmp_path / "installed" / "zeus_core-0.1.0.dist-info"
+    folder.mkdir(parents=True)
+    groups = tomllib.loads(PROJECT.read_text())["project"]["entry-points"]
+    lines = [f"[{group}]\n{name} = {value}\n" for group, names in groups.items() for name, value in names.items()]
+    (folder / "entry_points.txt").write_text("".join(lines))
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: zeus-core\nVersion: 0.1.0\n")
+    monkeypatch.syspath_prepend(folder.parent)
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:1")
+    return folder.parent

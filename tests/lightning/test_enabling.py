@@ -4,21 +4,12 @@ import csv
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from tests.lightning.trainers import loader, make_trainer, module_class, recorder
 from zeus_lightning import ZeusCallback
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    tomllib = pytest.importorskip("tomli")
-
-PROJECT = Path(__file__).parents[2] / "pyproject.toml"
-
 
 PROGRAM = """
 import torch
@@ -62,18 +53,7 @@ lr_scheduler: {class_path: torch.optim.lr_scheduler.ExponentialLR, init_args: {g
 """
 
 
-@pytest.fixture(autouse=True)
-def installed(tmp_path, monkeypatch):
-    """The entry points of the package, as installing it makes them known."""
-    folder = tmp_path / "installed" / "zeus_core-0.1.0.dist-info"
-    folder.mkdir(parents=True)
-    groups = tomllib.loads(PROJECT.read_text())["project"]["entry-points"]
-    lines = [f"[{group}]\n{name} = {value}\n" for group, names in groups.items() for name, value in names.items()]
-    (folder / "entry_points.txt").write_text("".join(lines))
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: zeus-core\nVersion: 0.1.0\n")
-    monkeypatch.syspath_prepend(folder.parent)
-    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:1")
-    return folder.parent
+pytestmark = pytest.mark.usefixtures("installed")
 
 
 def ours(trainer):
@@ -103,6 +83,15 @@ def test_every_trainer_gets_a_callback(pl, tmp_path, monkeypatch):
     assert losses_with_it == losses
     assert logger.values("train/total_energy_j")
     assert logger.values("train_energy_j")
+
+
+@pytest.mark.parametrize("value", ["10%", ""])
+def test_a_variable_has_trainers_save(pl, tmp_path, monkeypatch, value):
+    monkeypatch.setenv("ZEUS", "1")
+    monkeypatch.setenv("ZEUS_SAVE", value)
+    trainer = make_trainer(tmp_path, [], pl)
+    trainer.fit(module_class(pl)(), loader(4))
+    assert (ours(trainer)[0].energy.optimizer is not None) == bool(value)
 
 
 def test_a_trainer_that_has_one_keeps_it(pl, tmp_path, monkeypatch):

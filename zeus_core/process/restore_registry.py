@@ -68,7 +68,7 @@ class RestoreRegistry:
             self._process_id = os.getpid()
             atexit.unregister(self._restore_all)  # inherited by a forked child
             atexit.register(self._restore_all)
-            self._finalizer = _at_end_of_worker(self._restore_all)
+            self._finalizer = at_end_of_worker(self._restore_all)
             if sys.platform != "linux" and threading.current_thread() is not threading.main_thread():
                 _logger.warning("training is not in the main thread: hardware settings cannot be restored on SIGTERM")
         self.catch_signals(is_new)
@@ -147,8 +147,8 @@ class RestoreRegistry:
                     stack.callback(restore)
 
 
-def _at_end_of_worker(restore: Callable[[], object]) -> Any:
-    """Call `restore` at the end of a forked child of `multiprocessing`, where older Pythons do not run `atexit`."""
+def at_end_of_worker(restore: Callable[[], object]) -> Any:
+    """Call a function at the end of a forked child of `multiprocessing`, where older Pythons do not run `atexit`."""
     if "multiprocessing.util" in sys.modules:  # as in every such child
         from multiprocessing import parent_process, util
 

@@ -160,6 +160,10 @@ class RunRecorder:
         gap_seconds = part.split.begin_step()
         return StepBegin(gap_seconds) if gap_seconds > 0 else _STEP_WITHOUT_GAP
 
+    def leaves_out_excess(self) -> bool:
+        """Charge what the step under way took longer than usual to no step. Return whether it took longer."""
+        return self._part is not None and self._part.split.leaves_out_excess()
+
     def ends_unusual_gap(self, *, ends_steps: bool = False) -> bool:
         """End the gap since the latest step, before what follows begins. Return whether it is unusual.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from zeus_core._launch import note
 from zeus_core.adapters import contained
 from zeus_core.adapters.contained import Hooked, log_fault
 from zeus_core.adapters.result import show_result
@@ -15,6 +18,8 @@ from zeus_core.errors import UsageError
 from zeus_core.events import (
     INTERFERENCE,
     PASS_END,
+    STEP_BEGIN,
+    STEP_END,
     TRAIN_END,
     Activity,
     EpochEnd,
@@ -46,6 +51,9 @@ if TYPE_CHECKING:
 
 
 _SEARCH = "search"  # the part of the state of a checkpoint that is the optimizer's
+
+
+under_way: weakref.WeakKeyDictionary[TrainingEnergy, int] = weakref.WeakKeyDictionary()  # with the process of each
 
 
 class TrainingEnergy(TrainingHooks, Hooked):
@@ -208,6 +216,20 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """
         self.receive(TrainBegin(max_steps, step))
 
+    @contained(is_hook=True)
+    def on_next_step(self) -> None:
+        """Report that a step has ended and the next one begins, in a loop that reports nothing else.
+
+        Time beyond the usual of a step that takes unusually long belongs to no step, and to no trial of an optimizer.
+        """
+        if self._training is None:
+            return
+        if self._recorder.leaves_out_excess():
+            for observer in self._observers:
+                observer.receive(INTERFERENCE)
+        self._send(STEP_END)
+        self._send(STEP_BEGIN)
+
     def on_pass_begin(self, activity: Activity) -> None:
         """Report the beginning of a pass with an account of its own within a training step, until `on_pass_end`."""
         self.receive(PassBegin(activity))
@@ -219,6 +241,9 @@ class TrainingEnergy(TrainingHooks, Hooked):
     @contained(is_hook=True)
     def receive(self, event: Event) -> None:
         """Receive an event of training, and send it on. The end is not collective: this rank may be the last alive."""
+        self._send(event)
+
+    def _send(self, event: Event) -> None:
         kind = type(event)
         if kind is TrainEnd and self._training is None:
             self._optimizer.receive(event)  # restores what it could not restore before
@@ -247,6 +272,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
             warn_if_others_train()
         self._optimizer.receive(TRAIN_END)  # but the account goes on, if training has not ended
         self._training, self.summary, self.detected_evaluations = training, None, 0
+        note("training")
+        under_way[self] = os.getpid()
         self._is_result_due = True
 
     def _wait_out(self) -> None:
@@ -265,6 +292,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
 
     def _conclude(self) -> None:
         self._training, ended = None, self._recorder.ended
+        under_way.pop(self, None)
         if self.summary is None and ended is not None:
             self.summary = summary_of(self, self.optimizer, self._electricity, *ended, self._recorder.remarks)
         self._keep_run()

@@ -1,6 +1,7 @@
 """Importing this module adds a `ZeusTrainerCallback` to every `Trainer` that is made from then on in this process.
 
-For scripts that nobody can edit. A Trainer that has one already gets no other.
+For scripts that nobody can edit. A Trainer that has one already gets no other. With `ZEUS_SAVE` in the environment,
+such as "10%", the callback saves energy within this slowdown.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from typing import Any
 from transformers import Trainer
 
 from zeus_core.adapters import Patches
+from zeus_core.monitor.no_monitor import training_monitor
+from zeus_core.optimizer.asked import asked_optimizer
 from zeus_huggingface._trainer_energy import ZeusTrainerCallback
+from zeus_huggingface._trainer_optimizer import HFGlobalPowerLimitOptimizer
 
 __all__ = ["disable", "enable"]
 
@@ -41,7 +45,9 @@ def _construct(constructor: Callable[..., None], trainer: Trainer, *args: Any, *
     callbacks: list[Any] = trainer.callback_handler.callbacks
     try:
         if not any(isinstance(callback, ZeusTrainerCallback) for callback in callbacks):
-            callbacks.append(ZeusTrainerCallback())
+            monitor = training_monitor(None)
+            searches = any(isinstance(callback, HFGlobalPowerLimitOptimizer) for callback in callbacks)
+            callbacks.append(ZeusTrainerCallback(monitor, None if searches else asked_optimizer(monitor)))
     except Exception as error:  # the script has not asked for anything: it must not end by this
         _logger.warning("the energy of this training is not measured: %s", error)
 

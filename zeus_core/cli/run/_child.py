@@ -26,8 +26,9 @@ import resource
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from zeus_core.errors import ZeusError
 
@@ -43,6 +44,7 @@ _PASSED_ON = _FROM_TERMINAL | {
 }
 _WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_FIRST_LOOK_SECONDS, _LONGEST_SECONDS = 0.5, 64.0  # from one look at the child's processes to the next: twice as long
 
 
 class CommandError(ZeusError):
@@ -74,12 +76,19 @@ def blocked_signals() -> Iterator[set[int]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, original_mask)
 
 
-def spawn(command: Sequence[str], mask: set[int]) -> int:
+def spawn(
+    command: Sequence[str],
+    mask: set[int],
+    environment: Mapping[str, str] = os.environ,
+    streams: Mapping[int, int] = MappingProxyType({}),
+) -> int:
     """Start a command, and return its process id.
 
     Args:
         command: The name or path of the program, and its arguments.
         mask: The signals that are blocked when it starts.
+        environment: Its environment.
+        streams: The files to have in place of standard streams, by their descriptors.
 
     Raises:
         CommandError: There is no such program, or it cannot be executed.
@@ -89,19 +98,31 @@ def spawn(command: Sequence[str], mask: set[int]) -> int:
     if any("\0" in word for word in command):
         raise CommandError("the command contains a NUL character, which no program can be given", _NOT_FOUND)
     try:
-        return _spawn(command, mask)
+        return _spawn(command, mask, environment, streams)
     except OSError as error:
         if error.errno == errno.ENOEXEC:  # a script without "#!" line: shells run it with sh
-            return _spawn(["/bin/sh", shutil.which(command[0]) or command[0], *command[1:]], mask)
+            script = ["/bin/sh", shutil.which(command[0]) or command[0], *command[1:]]
+            return _spawn(script, mask, environment, streams)
         is_missing = error.errno == errno.ENOENT
         problem = "command not found" if is_missing else f"cannot be executed: {os.strerror(error.errno or 0)}"
         raise CommandError(f"{command[0]}: {problem}", _NOT_FOUND if is_missing else _NOT_EXECUTABLE) from error
 
 
-def wait_for(process_id: int) -> int:
-    """Wait until the child has ended, pass signals on by the rule above, and return its wait status."""
+def wait_for(process_id: int, look: Callable[[], object] | None = None) -> int:
+    """Wait until the child has ended, pass signals on by the rule above, and return its wait status.
+
+    Args:
+        process_id: The child.
+        look: Called now and then meanwhile: ever more seldom, as what is missed early lasts long later.
+    """
+    seconds = _FIRST_LOOK_SECONDS
     while True:
-        received = signal.sigwaitinfo(_WAITED_FOR)
+        received = signal.sigwaitinfo(_WAITED_FOR) if look is None else signal.sigtimedwait(_WAITED_FOR, seconds)
+        if received is None:
+            assert look is not None
+            look()
+            seconds = min(2 * seconds, _LONGEST_SECONDS)
+            continue
         if received.si_signo != signal.SIGCHLD:
             _pass_on(received, process_id)
             continue
@@ -127,9 +148,12 @@ def end_like(status: int) -> int:
     return 128 + number  # signals do not kill the first process of a container
 
 
-def _spawn(command: Sequence[str], mask: set[int]) -> int:
-    environment = {name: value for name, value in os.environ.items() if name}  # Python refuses to pass on "=value"
-    return os.posix_spawnp(command[0], list(command), environment, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON)
+def _spawn(command: Sequence[str], mask: set[int], environment: Mapping[str, str], streams: Mapping[int, int]) -> int:
+    environment = {name: value for name, value in environment.items() if name}  # Python refuses to pass on "=value"
+    actions = [(os.POSIX_SPAWN_DUP2, file, stream) for stream, file in streams.items()]
+    return os.posix_spawnp(
+        command[0], list(command), environment, file_actions=actions, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON
+    )
 
 
 def _pass_on(received: signal.struct_siginfo, process_id: int) -> None:

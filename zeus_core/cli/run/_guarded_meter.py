@@ -15,6 +15,7 @@ from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._window_charges import WindowCharges
+    from zeus_core.device import Gpu
     from zeus_core.electricity import Electricity
     from zeus_core.measurement import Device, Measurement
 
@@ -104,6 +105,11 @@ class GuardedMeter:
     def names(self) -> Mapping[Device, str]:
         """The name of each measured device."""
         return {} if self._meter is None else self._meter.names
+
+    @property
+    def gpus(self) -> Sequence[Gpu]:
+        """The measured GPUs."""
+        return () if self._meter is None else list(self._meter.monitor.gpus.values())
 
     def begin(self) -> None:
         """Open the window."""

@@ -7,12 +7,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core.cli._electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.arguments import add_gpus
+from zeus_core.cli.run._reached import ReachedPrograms
+from zeus_core.cli.run._run_options import USAGE, Asked, add_asked, asked_by
 from zeus_core.cli.run._run_record import RunRecord, check_writable, write_record
 from zeus_core.cli.run._start_by import add_start_by, wait_for_start
 from zeus_core.cli.text import write
@@ -21,24 +24,23 @@ from zeus_core.measurement import Measurement
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._guarded_meter import GuardedMeter
+    from zeus_core.cli.run._step_output import CountedSteps, FollowedOutput
 
 SUMMARY = "Run a command and measure the energy of GPUs and CPUs meanwhile"
 
+_NOTHING = Asked()
 _EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = (
-        "%(prog)s [-h] [--trainer] [--gpus 0,1] [--intensity 380g/kWh] [--price 0.31EUR/kWh] [--pue RATIO]\n"
-        "       [--start-by FILE --deadline TIME --duration 3h] [--output FILE] [--quiet] -- command ..."
+        f"%(prog)s [-h] {USAGE} [--gpus 0,1]\n"
+        "       [--intensity 380g/kWh] [--price 0.31EUR/kWh] [--pue RATIO] [--output FILE] [--quiet]\n"
+        "       [--start-by FILE --deadline TIME --duration 3h] -- command ..."
     )
     parser.epilog = f"Example: {_EXAMPLE}. The command's exit code is returned; signals are passed on to it."
-    parser.add_argument(
-        "--trainer",
-        action="store_true",
-        help="in the command, add the energy to the logs of each Trainer of transformers, TRL and Lightning",
-    )
+    add_asked(parser)
     add_gpus(parser)
     add_electricity(parser)
     add_start_by(parser)
@@ -57,26 +59,11 @@ def execute(arguments: argparse.Namespace) -> int:
     electricity = electricity_from(arguments)
     if arguments.output is not None:
         check_writable(arguments.output)
+    asked = asked_by(arguments)
     if (exit_code := wait_for_start(arguments)) is not None:
         return exit_code
-    started = _with_trainer(arguments.command) if arguments.trainer else None
     meter = GuardedMeter(arguments.gpus, electricity=electricity)
-    return run_measured(arguments.command, meter, arguments.output, arguments.quiet, started)
-
-
-def _with_trainer(command: Sequence[str]) -> Sequence[str]:
-    """Return the command that enables the callbacks of trainers in a command."""
-    from zeus_core._launch import VARIABLE, launched
-
-    os.environ[VARIABLE] = "1"
-    started = launched(command)
-    if started is None:
-        write(
-            f"zeus-core: {command[0]} is not known to run a script or module of Python: --trainer reaches trainers of "
-            "Lightning in it, and no others; write `zeus-core run --trainer --` before the Python program it starts",
-            sys.stderr,
-        )
-    return started or command
+    return run_measured(arguments.command, meter, arguments.output, arguments.quiet, asked)
 
 
 def run_measured(
@@ -84,7 +71,7 @@ def run_measured(
     meter: GuardedMeter,
     output: Path | None = None,
     is_quiet: bool = False,
-    started: Sequence[str] | None = None,
+    asked: Asked = _NOTHING,
 ) -> int:
     """Run a command between the two edges of the meter's window, and report.
 
@@ -93,17 +80,27 @@ def run_measured(
         meter: Not yet begun.
         output: The file to write.
         is_quiet: Print no summary.
-        started: The command to start in its place; the same if None.
+        asked: The options beyond measuring.
 
     Returns:
         The exit code. If a signal killed the command, this process dies of the same signal instead.
+
+    Raises:
+        UsageError: A GPU cannot be set as it is asked for.
     """
     from zeus_core.cli.run._child import CommandError, blocked_signals, end_like
+    from zeus_core.cli.run._fixed_settings import FixedSettings
 
-    meter.begin()
+    settings = FixedSettings(asked, meter.gpus)
     try:
         with blocked_signals() as mask:
-            status, record = _run(command, started or command, mask, meter)
+            try:
+                settings.apply()
+                meter.begin()
+                status, record = _run(command, mask, meter, asked, is_quiet)
+            finally:
+                settings.restore()
+            meter.notes.extend(settings.notes)
             _report(record, output, is_quiet)
     except CommandError as error:
         write(f"zeus-core: {error}", sys.stderr)
@@ -111,14 +108,24 @@ def run_measured(
     return end_like(status)
 
 
-def _run(command: Sequence[str], started: Sequence[str], mask: set[int], meter: GuardedMeter) -> tuple[int, RunRecord]:
-    from zeus_core.cli.run._child import spawn, wait_for
-
+def _run(
+    command: Sequence[str], mask: set[int], meter: GuardedMeter, asked: Asked, is_quiet: bool
+) -> tuple[int, RunRecord]:
+    environment = asked.environment(os.environ)
+    programs = ReachedPrograms(environment) if asked.finds_trainings else None
+    steps, outputs = _followed(meter, asked, is_quiet) if asked.step_pattern is not None else (None, None)
     start_time, begin = time.time(), time.monotonic()
-    status = wait_for(spawn(started, mask))
+    try:
+        status = _ended(command, mask, environment, programs, outputs)
+    finally:
+        missing = None if programs is None else programs.end()
     elapsed_seconds = time.monotonic() - begin
     # The energies are those between two readings, which lie a little apart from the command's start and end.
     measurement = meter.end() or Measurement(elapsed_seconds, {})
+    if outputs is not None:
+        outputs.end()
+    if missing is not None:
+        _complain(f"zeus-core: {missing}")
     return status, RunRecord(
         command=list(command),
         exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status),
@@ -129,7 +136,44 @@ def _run(command: Sequence[str], started: Sequence[str], mask: set[int], meter: 
         is_simulated=meter.is_simulated,
         notes=meter.notes,
         charges=meter.charges,
+        steps=None if steps is None else steps.points,
     )
+
+
+def _followed(meter: GuardedMeter, asked: Asked, is_quiet: bool) -> tuple[CountedSteps, FollowedOutput]:
+    from zeus_core.cli.run._step_output import CountedSteps, FollowedOutput
+    from zeus_core.device import CpuDiscovery
+    from zeus_core.monitor import ZeusMonitor
+
+    assert asked.step_pattern is not None
+    gpus = list(meter.gpus)
+    monitor = ZeusMonitor(range(len(gpus)), [], gpus=gpus, cpus=CpuDiscovery(()))
+    steps = CountedSteps(monitor, asked.make_optimizer, is_quiet)
+    return steps, FollowedOutput(asked.step_pattern, steps)
+
+
+def _ended(
+    command: Sequence[str],
+    mask: set[int],
+    environment: Mapping[str, str],
+    programs: ReachedPrograms | None,
+    outputs: FollowedOutput | None,
+) -> int:
+    """Start the command, and return its wait status."""
+    from zeus_core.cli.run._child import spawn, wait_for
+
+    environment = environment if programs is None else programs.environment
+    if outputs is None:
+        process_id = spawn(command, mask, environment)
+    else:
+        # Steps are to be seen when they are printed.
+        environment = {"PYTHONUNBUFFERED": "1", **environment}
+        process_id = spawn(command, mask, environment, outputs.streams)
+        outputs.start()
+    if programs is None:
+        return wait_for(process_id)
+    programs.look(process_id)
+    return wait_for(process_id, partial(programs.look, process_id))
 
 
 def _signal_name(number: int) -> str:

@@ -16,6 +16,7 @@ from zeus_core.errors import UsageError
 from zeus_core.files import follow_own_links, is_special, write_atomically
 
 if TYPE_CHECKING:
+    from zeus_core.cli.run._step_output import Point
     from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.measurement import Device, Measurement
 
@@ -37,6 +38,7 @@ class RunRecord:
         is_simulated: Whether GPUs are simulated.
         notes: Things that were not measured, and why.
         charges: Emissions and cost of the energy; None where the electricity was not stated, or nothing measured.
+        steps: Points of the run, by its steps; None where they are not counted.
     """
 
     command: Sequence[str]
@@ -48,6 +50,7 @@ class RunRecord:
     is_simulated: bool
     notes: Sequence[str]
     charges: WindowCharges | None = None
+    steps: Sequence[Point] | None = None
 
     def summary(self) -> str:
         """Format the record for people."""
@@ -57,7 +60,14 @@ class RunRecord:
             command = command[: _MAX_COMMAND_CHARACTERS - 3] + "..."
         head = f"zeus-core: {command}: {self.measurement.time:.2f} s, {end}"
         charges = [] if self.charges is None else self.charges.lines()
-        return "\n".join([head, summarize(self.measurement, self.names, self.notes, charges)]).rstrip()
+        lines = [head, summarize(self.measurement, self.names, self.notes, charges)]
+        if self.steps is not None:
+            from zeus_core.cli.run._step_output import steps_table
+
+            lines.append(
+                steps_table(self.steps) or "  No steps were counted: fewer than two lines match --step-pattern"
+            )
+        return "\n".join(lines).rstrip()
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON document, for programs."""
@@ -72,6 +82,7 @@ class RunRecord:
             "totals": total_to_json(self.measurement),
             "electricity": None if self.charges is None else self.charges.to_json(),
             "notes": list(self.notes),
+            **({} if self.steps is None else {"steps": [point._asdict() for point in self.steps]}),
         }
         return _FORMAT.document(fields)
 

@@ -341,10 +341,10 @@ class CountedGpus:
 
     def _settle(self, now: float, is_last: bool = False) -> None:
         self._settled_at = now
-        since = self._gaps.since
-        if since is not None and self._gaps.is_decided(now):
-            self._begin_after_step(since, Activity.BETWEEN_STEPS)
-        elif not is_last:
+        unusual_since = self._gaps.unusual_since(now)
+        if unusual_since is not None:
+            self._begin_after_step(unusual_since, Activity.BETWEEN_STEPS)
+        if not is_last and (unusual_since is None or self._gaps.since is None):
             now = min(now, self._gaps.open_since(now))
         for gpu in self._gpus:
             gpu.energy.settle(now, is_last)

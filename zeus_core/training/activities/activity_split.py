@@ -141,6 +141,20 @@ class ActivitySplit:
         gap_seconds, self._gap_seconds = self._gap_seconds, 0.0
         return gap_seconds
 
+    def leaves_out_excess(self) -> bool:
+        """Charge the time that the step under way took longer than usual to none, in a loop that reports ends alone.
+
+        Returns:
+            Whether it took longer.
+        """
+        if self.activity is not _STEPS or self._interrupted:
+            return False
+        seconds, usual_seconds = self._gaps.excess(self._time_source.now())
+        if seconds > 0:
+            self._leave_out(seconds, usual_seconds=usual_seconds)
+            self._gap_seconds = 0.0  # it belongs to the step that ends
+        return seconds > 0
+
     def ends_unusual_gap(self) -> bool:
         """End the gap between two steps, if there is one. Return whether time since the latest step is charged to none.
 
@@ -316,12 +330,12 @@ class ActivitySplit:
         seconds = self._gaps.report(now)
         return now if seconds is None else self._leave_out(seconds)
 
-    def _leave_out(self, seconds: float, other: Activity = Activity.BETWEEN_STEPS) -> float:
-        """Charge so many seconds until now, in which steps were the activity, to another one. Return this moment.
+    def _leave_out(self, seconds: float, other: Activity = Activity.BETWEEN_STEPS, usual_seconds: float = 0.0) -> float:
+        """Charge so many seconds, in which steps were the activity, to another one. Return the moment they end.
 
-        The GPU was waited for in between.
+        That is now, or when the usual time of a step that has just ended began. The GPU was waited for in between.
         """
-        now = self._time_source.now()
+        now = self._time_source.now() - usual_seconds
         begin = max(now - seconds, self._since)
         if self._says_how and other is Activity.BETWEEN_STEPS and other not in self._seconds:
             _logger.warning(

@@ -1,0 +1,199 @@
+"""`zeus-core run` with settings for the run, a search by the steps it prints, and the original at every end."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.nvml_driver import DeviceSpec
+from zeus_core.cli.run._step_output import Point, StepMatches, steps_table
+
+ORIGINAL_WATTS = 450.0
+DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
+WAIT_SECONDS = 60.0  # far more than anything takes: timing never decides a test
+WAITING = ["sh", "-c", "echo ready; read line; exit 3"]
+
+
+@pytest.fixture
+def program(on_driver):
+    """A program, and its driver with a GPU."""
+    return on_driver(DEVICE)
+
+
+def until(condition):
+    end = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it has not happened"
+        time.sleep(0.002)
+
+
+SETTINGS = [
+    (["--limit", "300W"], {}, (300.0, None)),
+    (["--limit", "300", "--clock", "1200 MHz"], {}, (300.0, 1200)),
+    ([], {"ZEUS_LIMIT": "300W", "ZEUS_CLOCK": "1200"}, (300.0, 1200)),
+    (["--limit", "310W"], {"ZEUS_LIMIT": "300W"}, (310.0, None)),
+]
+
+
+@pytest.mark.parametrize("end", ["by itself", signal.SIGTERM, signal.SIGKILL], ids=str)
+@pytest.mark.parametrize(("options", "_", "expected"), SETTINGS[:2])
+def test_a_setting_lasts_as_long_as_the_run_however_it_ends(program, options, _, expected, end):
+    run, driver = program
+    process = run.start("run", *options, "--", *WAITING)
+    assert process.stdout.readline() == "ready\n"
+    assert (driver[0].power_limit_watts, driver[0].locked_clock_mhz) == expected
+    if end == "by itself":
+        errors = process.communicate("go on\n")[1]
+        assert process.returncode == 3
+        assert "The power limit was 300 W for the whole run." in errors
+    else:
+        process.send_signal(end)
+        process.stdin.close()
+        assert process.wait() == -end
+        process.stdout.close()
+        process.stderr.close()
+    until(lambda: (driver[0].power_limit_watts, driver[0].locked_clock_mhz) == (ORIGINAL_WATTS, None))
+
+
+@pytest.mark.parametrize(("options", "variables", "expected"), SETTINGS[2:])
+def test_variables_stand_in_for_options(program, options, variables, expected):
+    run, driver = program
+    shows = ["sh", "-c", "env | grep ZEUS_LIMIT; read line"]
+    run.environment |= variables
+    process = run.start("run", *options, "--output", "/dev/null", "--", *shows)
+    until(lambda: (driver[0].power_limit_watts, driver[0].locked_clock_mhz) == expected)
+    output, _ = process.communicate("go on\n")
+    assert output == "", "a zeus-core within does not set it again"
+    assert driver[0].power_limit_watts == ORIGINAL_WATTS
+
+
+def test_without_the_right_the_run_is_measured_and_says_what_is_missing(program):
+    run, driver = program
+    driver[0].deny_control()
+    ended = run("run", "--limit", "300W", "--", "sh", "-c", "exit 3")
+    assert ended.returncode == 3
+    assert "The power limit was not changed to 300 W: " in ended.stderr
+    assert " J " in ended.stderr
+    assert driver[0].power_limit_watts == ORIGINAL_WATTS
+
+
+def test_off_turns_all_of_it_off(program):
+    run, _ = program
+    run.environment |= {"ZEUS": "off", "ZEUS_LIMIT": "hostile", "ZEUS_SAVE": "hostile"}
+    ended = run("run", "--quiet", "--trainer", "--save", "10%", "--limit", "300W", "--", "env")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "PYTHONPATH=" + run.environment["PYTHONPATH"] in ended.stdout.splitlines()
+    assert not any("ZEUS_SAVE=" in line for line in ended.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "complaint"),
+    [
+        (["--limit", "1W"], {}, "--limit (ZEUS_LIMIT) is 1 W, and the GPUs take 100 to 400 W; 400 is the original"),
+        (["--limit", "401W"], {}, "--limit (ZEUS_LIMIT) is 401 W, and"),
+        (["--clock", "1201MHz"], {}, "--clock (ZEUS_CLOCK) is 1201 MHz, and the GPUs take "),
+        (["--limit=-5"], {}, "--limit is '-5'; it must be a whole number of W, such as 300W"),
+        (["--limit", "1e3W"], {}, "--limit is '1e3W'"),
+        (["--limit", "\u0663\u0660\u0660W"], {}, "--limit is "),
+        (["--limit", "9" * 50], {}, "--limit is "),
+        ([], {"ZEUS_CLOCK": "1.2GHz"}, "ZEUS_CLOCK is '1.2GHz'; it must be a whole number of MHz"),
+        (["--save", "0.1"], {}, "--save is '0.1'; it must be a slowdown from 0% to 100%, such as 10%"),
+        ([], {"ZEUS_SAVE": "nan%"}, "ZEUS_SAVE is 'nan%'"),
+        (["--save", "101%"], {}, "--save is '101%'"),
+        (["--save", "10%", "--clock", "1200"], {}, "--save is '10%' and --clock is '1200': a setting is searched or"),
+        (["--step-pattern", "("], {}, "--step-pattern is '('"),
+        (["--step-pattern", "x*"], {}, "--step-pattern is 'x*'; it must match some lines alone"),
+        (["--step-pattern", "(a)(b)"], {}, "--step-pattern is '(a)(b)'"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_name(in_process, monkeypatch, tmp_path, arguments, variables, complaint):
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A100-SXM4-80GB:1")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    ended = in_process("run", *arguments, "--", "touch", "started")
+    assert ended.returncode == 2
+    assert complaint in ended.stderr
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "chunks", "steps"),
+    [
+        (rb"step", [b"step 1\nst", b"ep 2\r", b"none\nstep 3", b"\n"], [1, 1, 1]),
+        (rb"step (\d+)", [b"step 0\nstep 10\nstep 10\nstep 30\n"], [0, 10, 20]),
+        (rb"step (\d+)", [b"step 7\rstep 8\rstep 2\nstep 4\n"], [0, 1, 0, 2]),
+        (rb"(\S+)it", [b"nan it\n1e999it\n1.5it\n4it\n"], [0, 3]),
+        (rb"a|(b)", [b"a\n"], []),
+    ],
+)
+def test_steps_are_found_in_lines_by_their_numbers(pattern, chunks, steps):
+    matches = StepMatches(re.compile(pattern))
+    assert [found for chunk in chunks for found in matches.feed(chunk)] == steps
+
+
+def test_the_table_has_a_line_for_each_interval_and_one_for_all():
+    points = [Point(0, 0.0, 0.0), Point(10, 2.0, 100.0), Point(30, 4.0, 500.0)]
+    assert [line.split() for line in steps_table(points).splitlines()] == [
+        ["steps", "s/step", "J/step", "power"],
+        ["1-10", "0.2", "10", "50", "W"],
+        ["11-30", "0.1", "20", "200", "W"],
+        ["1-30", "0.1333", "16.67", "125", "W"],
+    ]
+    assert steps_table(points[:1]) == ""
+
+
+PRINTING = """
+printf 'step 10\\nstep 20\\n'; printf 'no newline\\t\\0\\377' >&2; printf 'step 30\\rstep 40'
+exit 4
+"""
+
+
+def test_output_stays_as_it_was_and_its_steps_are_counted(on_simulated, tmp_path):
+    plain = on_simulated("run", "--quiet", "--", "sh", "-c", PRINTING, text=False)
+    command = ["run", "--quiet", "--step-pattern", r"step (\d+)", "--output", tmp_path / "run.json"]
+    counted = on_simulated(*command, "--", "sh", "-c", PRINTING, text=False)
+    assert (counted.returncode, counted.stdout) == (plain.returncode, plain.stdout) == (4, plain.stdout)
+    assert counted.stderr.replace(b"zeus-core: ", b"").endswith(plain.stderr.replace(b"zeus-core: ", b"")[-20:])
+    points = json.loads((tmp_path / "run.json").read_text())["steps"]
+    assert (points[0]["steps"], points[-1]["steps"]) == (0, 30)
+
+
+def test_a_command_whose_reader_ends_notices_it(on_simulated):
+    command = on_simulated.command("run", "--quiet", "--step-pattern", "x", "--", "yes", "x")
+    ended = subprocess.run(
+        ["bash", "-c", '"$@" | head -2; exit ${PIPESTATUS[0]}', "bash", *command],
+        env=on_simulated.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.stdout, ended.returncode) == ("x\nx\n", 128 + signal.SIGPIPE)
+
+
+STEPPING = "i=0; while [ $i -lt 600 ]; do i=$((i+1)); echo step $i; sleep 0.01; done"
+
+
+@pytest.mark.long
+def test_a_search_runs_on_printed_steps(on_simulated):
+    """In real time: what it chooses, and whether it comes to an end, is tested elsewhere."""
+    ended = on_simulated("run", "--save", "10%", "--step-pattern", r"step (\d+)", "--", "sh", "-c", STEPPING)
+    assert re.search(r"^\| power limit .* of \d+ settings", ended.stderr, re.MULTILINE)
+    assert re.search(r"^\| steps +\d+: ", ended.stderr, re.MULTILINE)
+
+
+def test_observing_changes_nothing(program):
+    run, driver = program
+    ended = run("run", "--observe", "--step-pattern", r"step (\d+)", "--", "sh", "-c", STEPPING.replace("600", "60"))
+    assert "| power limit" in ended.stderr
+    assert not any(call.function.startswith("nvmlDeviceSetPowerManagementLimit") for call in driver.calls())
+
+
+def test_trainings_of_the_command_are_asked_to_save(on_nothing):
+    show = ["sh", "-c", "echo $ZEUS $ZEUS_SAVE $ZEUS_OBSERVE"]
+    assert on_nothing("run", "--save", "10%", "--", *show).stdout == "1 10%\n"
+    assert on_nothing("run", "--observe", "--", *show).stdout == "1 1\n"
+    assert on_nothing("run", "--save", "10%", "--step-pattern", "x", "--", *show).stdout == "\n"

@@ -1,0 +1,75 @@
+"""`zeus-core run` with settings, by a user without any right: the daemon sets what its policy allows, and no more."""
+
+import signal
+
+import pytest
+
+from tests.daemon.conftest import GROUP, ORIGINAL_WATTS, WAIT_SECONDS, needs_root, until
+
+pytestmark = needs_root
+
+POLICY = f"""
+group = {GROUP}
+[[allow]]
+groups = [{GROUP}]
+knobs = ["power_limit"]
+power_limit_watts = [300, 450]
+"""
+
+RUN = """
+    import sys
+    from zeus_core.cli import main
+    sys.exit(main(["run", *{options!r}, "--", "sh", "-c", "echo ready; read line; exit 3"]))
+"""
+
+
+@pytest.fixture
+def strict_world(make_world):
+    """A daemon that allows limits from 300 W."""
+    made = make_world()
+    made.write_policy(POLICY)
+    made.start_daemon()
+    return made
+
+
+def states(world):
+    return [(device.power_limit_watts, device.locked_clock_mhz) for device in world.driver]
+
+
+@pytest.mark.parametrize("end", ["by itself", signal.SIGKILL], ids=str)
+def test_a_limit_lasts_as_long_as_the_run(strict_world, end):
+    process = strict_world.client(RUN.format(options=["--limit", "320W"]))
+    assert process.stdout.readline() == "ready\n"
+    assert states(strict_world) == [(320.0, None)]
+    if end == "by itself":
+        errors = process.communicate("go on\n", timeout=WAIT_SECONDS)[1]
+        assert process.returncode == 3
+        assert "The power limit was 320 W for the whole run." in errors
+    else:
+        process.send_signal(end)
+    until(lambda: states(strict_world) == [(ORIGINAL_WATTS, None)])
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [
+        (["--limit", "200W"], {}),  # below the policy
+        (["--clock", "1200MHz"], {}),  # not in the policy
+        ([], {"ZEUS_LIMIT": "299W", "ZEUS_CLOCK": "1200"}),
+        (["--limit", "1W"], {}),
+        (["--limit", "451W"], {}),
+        ([], {"ZEUS_LIMIT": "300W; rm -r /"}),
+        ([], {"ZEUS_SAVE": "-1000%"}),
+        (["--save", "1e9%"], {}),
+    ],
+)
+def test_a_hostile_value_gets_no_more_than_the_policy_allows(strict_world, options, variables):
+    process = strict_world.client(RUN.format(options=options), **variables)
+    output, errors = process.communicate("go on\n", timeout=WAIT_SECONDS)
+    assert (process.returncode, output) in {(3, "ready\n"), (2, "")}
+    if process.returncode == 3:
+        assert "was not changed to" in errors
+    else:
+        assert any(name in errors for name in ("--limit", "--save", "ZEUS_LIMIT", "ZEUS_SAVE"))
+    assert states(strict_world) == [(ORIGINAL_WATTS, None)]
+    assert not [line for line in strict_world.audited("set") if line["new"] < 300]

@@ -1,0 +1,374 @@
+"""Loops that report nothing, by the steps of their optimizers, on a simulated GPU in virtual time."""
+
+import os
+import threading
+
+import pytest
+import torch
+
+from tests.support.result_boxes import boxes, rows
+from zeus_core.device import Work
+from zeus_core.errors import UsageError
+from zeus_core.events import Activity
+from zeus_core.optimizer import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
+from zeus_core.pytorch import SimulatedCompute, follow_optimizers
+from zeus_core.pytorch.followed_optimizers import followed_energy, stop_following
+from zeus_core.search import GridSearch
+from zeus_core.training import TrainingEnergy
+
+FORWARD = Work(0.3, 484.9, 0.938, 0.744)
+BACKWARD = Work(0.6, 484.9, 0.938, 0.744)
+
+
+class Loop:
+    """A loop in plain PyTorch."""
+
+    def __init__(self, gpu, make=torch.optim.SGD, **options):
+        torch.manual_seed(0)
+        self.gpu = gpu
+        self.model = torch.nn.Linear(3, 1)
+        self.optimizer = make(self.model.parameters(), lr=0.01, **options)
+        self.losses = []
+        SimulatedCompute(self.model, gpu, FORWARD, BACKWARD)
+
+    def backward(self):
+        loss = (self.model(torch.randn(2, 3)) - 1).square().mean()
+        loss.backward()
+        self.losses.append(loss.item())
+
+    def train(self, steps):
+        for _ in range(steps):
+            self.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    @torch.no_grad()
+    def evaluate(self, passes=8):
+        self.model.eval()
+        for _ in range(passes):
+            self.model(torch.ones(2, 3))
+        self.model.train()
+
+
+@pytest.fixture
+def followed(monitor, monkeypatch):
+    monkeypatch.setattr("zeus_core.monitor.no_monitor.training_monitor", lambda *_: monitor)
+    monkeypatch.delenv("ZEUS_SAVE", raising=False)
+    follow_optimizers()
+    yield
+    stop_following()
+
+
+@pytest.fixture
+def loop(gpu, followed):
+    return Loop(gpu)
+
+
+def ended(capsys):
+    """The account, and the lines of the box at the end."""
+    energy = followed_energy()
+    stop_following()
+    return energy.summary, rows("".join(boxes(capsys)))
+
+
+def joules(gpu, forward, backward=0):
+    points = [gpu.preset.physics.operating_point(work, 350).energy_joules for work in (FORWARD, BACKWARD)]
+    return forward * points[0] + backward * points[1]
+
+
+def counted(take_steps):
+    """The steps counted while a function takes some."""
+    take_steps()
+    energy = followed_energy()
+    stop_following()
+    follow_optimizers()
+    return 0 if energy is None else energy.summary.steps
+
+
+def test_a_loop_is_measured_from_its_first_step_on(loop, gpu, capsys):
+    loop.train(40)
+    summary, box = ended(capsys)
+    assert summary.steps == 40
+    # The passes of the first step were before it.
+    assert summary.account.training.energy_joules == pytest.approx(joules(gpu, 39, 39), rel=0.01)
+    assert box["steps"].startswith("40: ")
+    assert box["steps"].endswith(" s each")
+
+
+def test_losses_are_those_of_a_loop_that_nobody_follows(loop, gpu):
+    loop.train(20)
+    stop_following()
+    plain = Loop(gpu)
+    plain.train(20)
+    assert plain.losses == loop.losses
+
+
+def test_evaluations_are_between_steps_and_the_passes_after_them_are_not(loop, gpu, capsys):
+    for _ in range(5):
+        loop.train(20)
+        loop.evaluate()
+    summary, _ = ended(capsys)
+    between, steps = (summary.account.activities[it] for it in (Activity.BETWEEN_STEPS, Activity.STEPS))
+    assert between.energy_joules == pytest.approx(joules(gpu, 32), rel=0.02)  # the last one is idle: no step follows
+    assert steps.energy_joules == pytest.approx(joules(gpu, 99, 99), rel=0.02)
+    total = sum(tally.energy_joules for tally in summary.account.activities.values())
+    assert total == summary.account.total.energy_joules
+
+
+def test_minutes_between_two_steps_are_in_no_step(loop, gpu, capsys):
+    loop.train(20)
+    gpu.execute(Work(300.0, 200.0))
+    loop.train(20)
+    summary, _ = ended(capsys)
+    between = summary.account.activities[Activity.BETWEEN_STEPS]
+    assert between.energy_joules == pytest.approx(300 * 200, rel=0.02)
+    assert summary.account.activities[Activity.STEPS].energy_joules == pytest.approx(joules(gpu, 39, 39), rel=0.03)
+
+
+def test_a_step_after_gradients_of_several_batches_is_one(loop):
+    def train():
+        for number in range(12):
+            loop.backward()
+            if number % 4 == 3:
+                loop.optimizer.step()
+
+    assert counted(train) == 3
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {}], ids=str)
+def test_each_kind_of_a_step_is_one(gpu, followed, options):
+    loop = Loop(gpu, torch.optim.Adam, **options)
+    assert counted(lambda: loop.train(7)) == 7
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_a_scaler_skips_is_none(gpu, followed, fused):
+    loop = Loop(gpu, torch.optim.Adam, fused=fused)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def train():
+        for number in range(10):
+            loss = loop.model(torch.randn(2, 3)).square().mean() * (float("inf") if number % 5 == 2 else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(loop.optimizer)
+            scaler.update()
+            loop.optimizer.zero_grad()
+
+    assert counted(train) == 8
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Steps another optimizer twice in each of its own steps."""
+
+    def __init__(self, optimizer):
+        super().__init__(optimizer.param_groups, {})
+        self.inner = optimizer
+
+    def step(self, closure=None):
+        self.inner.step()
+        self.inner.step()
+
+
+class Facade:
+    """As that of accelerate: an optimizer that torch's hooks do not see."""
+
+    def __init__(self, optimizer):
+        self.inner = optimizer
+
+    def step(self):
+        self.inner.step()
+
+
+@pytest.mark.parametrize("wrapper", [Lookahead, Facade, lambda optimizer: Lookahead(Lookahead(optimizer))])
+def test_a_step_of_a_wrapper_is_one(loop, wrapper):
+    outer = wrapper(loop.optimizer)
+
+    def train():
+        for _ in range(6):
+            loop.backward()
+            outer.step()
+
+    assert counted(train) == 6
+
+
+def test_a_step_that_raises_is_none_and_hides_no_other(loop):
+    class Failing(torch.optim.SGD):
+        def step(self, closure=None):
+            if len(loop.losses) == 3:
+                raise ValueError("out of memory")
+            super().step()
+
+    optimizer = Failing(loop.model.parameters())
+
+    def train():
+        for _ in range(6):
+            loop.backward()
+            try:
+                optimizer.step()
+            except ValueError:
+                continue
+
+    assert counted(train) == 5
+
+
+def test_closures_that_step_again_and_again_are_one_step(gpu, followed):
+    loop = Loop(gpu, torch.optim.LBFGS)
+
+    def closure():
+        loop.optimizer.zero_grad()
+        loss = loop.model(torch.ones(2, 3)).square().mean()
+        loss.backward()
+        return loss
+
+    assert counted(lambda: [loop.optimizer.step(closure) for _ in range(4)]) == 4
+
+
+def test_of_several_optimizers_the_one_that_steps_most_seldom_counts(loop, gpu, capsys):
+    critic = torch.optim.Adam(torch.nn.Linear(2, 2).parameters())
+    for number in range(60):
+        loop.backward()
+        critic.step()
+        if number % 3 == 2:
+            loop.optimizer.step()
+    _, box = ended(capsys)
+    assert box["steps"].startswith("20: ")
+    assert box["a step is"] == "one of SGD, that of 2 optimizers which steps most seldom"
+
+
+def test_two_optimizers_that_step_in_turn_are_one_step(loop):
+    other = torch.optim.Adam(torch.nn.Linear(2, 2).parameters())
+
+    def train():
+        for _ in range(50):
+            loop.backward()
+            loop.optimizer.step()
+            other.step()
+
+    assert counted(train) == 50
+
+
+def test_an_optimizer_that_steps_no_more_leaves_its_place_to_others(loop):
+    once = torch.optim.Adam(torch.nn.Linear(2, 2).parameters())
+
+    def train():
+        loop.train(10)
+        once.step()
+        loop.train(200)
+
+    assert 100 < counted(train) <= 211
+
+
+def test_steps_of_another_thread_are_not_those_of_the_loop(loop):
+    other = torch.optim.Adam(torch.nn.Linear(2, 2).parameters())
+
+    def train():
+        loop.train(3)
+        thread = threading.Thread(target=other.step)
+        thread.start()
+        thread.join()
+        loop.train(3)
+
+    assert counted(train) == 6
+
+
+class Plain(torch.optim.Optimizer):
+    """One whose step may be part of a graph: those of torch break it."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    def step(self, closure=None):
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter.sub_(parameter.grad, alpha=self.param_groups[0]["lr"])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("make", "fullgraph"), [(torch.optim.Adam, False), (Plain, True)])
+def test_a_compiled_step_is_one_and_a_whole_graph_stays_one(gpu, followed, make, fullgraph):
+    loop = Loop(gpu, make)
+    torch.compiler.reset()
+    step = torch.compile(lambda: loop.optimizer.step(), backend="eager", fullgraph=fullgraph)
+
+    def train():
+        for _ in range(12):
+            loop.backward()
+            step()
+
+    assert counted(train) == (0 if fullgraph else 12)
+
+
+def test_a_training_that_measures_itself_is_left_alone(loop, monitor, capsys):
+    with TrainingEnergy(monitor, quiet=True) as energy:
+        loop.train(5)
+        assert followed_energy() is None
+    loop.train(5)
+    assert followed_energy().summary is None
+    assert energy.summary is not None
+    with TrainingEnergy(monitor, quiet=True):
+        loop.train(5)
+    assert followed_energy() is None
+    assert rows("".join(boxes(capsys)))["steps"].startswith("5: ")
+
+
+def test_a_search_runs_on_followed_steps_and_restores_the_limit(loop, gpu, capsys):
+    stop_following()
+    made = []
+
+    def make(monitor):
+        selector = MaxSlowdownConstraint(factor=1.2)
+        made.append(GlobalPowerLimitOptimizer(monitor, selector, profile_steps=4, pl_step=50, search=GridSearch))
+        return made[0]
+
+    follow_optimizers(make)
+    for _ in range(4):
+        loop.train(30)
+        loop.evaluate()
+    assert made[0].chosen_limit_watts < 350
+    assert gpu.read_power_limit_watts() == made[0].chosen_limit_watts
+    stop_following()
+    assert gpu.read_power_limit_watts() == 350
+    trials = {trial.setting: trial for trial in made[0].trials}
+    truth = gpu.preset.physics
+    seconds = {limit: sum(truth.operating_point(it, limit).seconds for it in (FORWARD, BACKWARD)) for limit in trials}
+    for limit, trial in trials.items():
+        assert trial.measurement.time / trial.steps == pytest.approx(seconds[limit], rel=0.02)
+    assert "power limit" in rows("".join(boxes(capsys)))
+
+
+@pytest.mark.parametrize(("value", "searches"), [("10%", True), ("0.5 %", True), ("", False), ("-1%", False)])
+def test_a_variable_asks_for_the_search(loop, monkeypatch, caplog, value, searches):
+    monkeypatch.setenv("ZEUS_SAVE", value)
+    loop.train(3)
+    optimizer = followed_energy().optimizer
+    assert (optimizer is not None) == searches
+    assert [it.message for it in caplog.records if "ZEUS_SAVE" in it.message] == (
+        ["nothing is saved: ZEUS_SAVE is '-1%'; it must be a slowdown from 0% to 100%, such as 10%"] * (value == "-1%")
+    )
+
+
+def test_a_search_that_cannot_be_made_costs_one_message_and_no_step(loop, caplog):
+    def fail(monitor):
+        raise ValueError("of the user")
+
+    follow_optimizers(fail)
+    loop.train(5)
+    assert len(loop.losses) == 5
+    assert [it.message for it in caplog.records if "of the user" in it.message] == [
+        "loops of this process are followed no more; training continues: of the user"
+    ]
+
+
+def test_a_forked_child_leaves_the_loop_to_its_parent(loop, capsys):
+    loop.train(5)
+    child = os.fork()
+    if child == 0:
+        os._exit(followed_energy() is not None)
+    assert os.waitpid(child, 0)[1] == 0
+    loop.train(5)
+    assert ended(capsys)[0].steps == 10
+
+
+def test_what_makes_the_search_must_be_a_function():
+    with pytest.raises(UsageError, match="optimizer is 3; it must be a function of a monitor"):
+        follow_optimizers(3)

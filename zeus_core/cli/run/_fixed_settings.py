@@ -1,0 +1,111 @@
+"""A power limit or a clock for the whole of `zeus-core run`, and the original at each of its ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeus_core.cli.run._guarded_meter import within
+from zeus_core.errors import UsageError, ZeusError
+
+if TYPE_CHECKING:
+    from zeus_core.cli.run._run_options import Asked
+    from zeus_core.device import Gpu
+    from zeus_core.settings.knob import CommonKnob
+
+_SECONDS = 30.0  # a guardian that starts on a busy machine, and the driver of each board
+
+
+class _Fixed(NamedTuple):
+    name: str
+    knob: CommonKnob
+    setting: int
+    text: str
+
+
+class FixedSettings:
+    """Sets GPUs for the whole run. Without the right to, it changes nothing, and says so.
+
+    The end of the process restores them too, however it ends: by its guardian, or by the daemon.
+
+    Args:
+        asked: The options.
+        gpus: The GPUs.
+
+    Attributes:
+        notes: The settings, or the reasons why there are none.
+
+    Raises:
+        UsageError: A GPU has no such setting.
+    """
+
+    def __init__(self, asked: Asked, gpus: Sequence[Gpu]) -> None:
+        self.notes: list[str] = []
+        self._fixed: list[_Fixed] = []
+        wanted = [
+            ("power limit", "--limit (ZEUS_LIMIT)", asked.limit_watts, "W", _limit_knob),
+            ("SM clock", "--clock (ZEUS_CLOCK)", asked.clock_mhz, "MHz", _clock_knob),
+        ]
+        for name, option, setting, unit, make in wanted:
+            if setting is None:
+                continue
+            knob = self._made(name, gpus, make)
+            if knob is None:
+                continue
+            if setting not in knob.settings:
+                raise UsageError(f"{option} is {setting} {unit}, and the GPUs take {_range(knob.settings, unit)}")
+            self._fixed.append(_Fixed(name, knob, setting, f"{setting} {unit}"))
+
+    def apply(self) -> None:
+        """Set the GPUs."""
+        for fixed in self._fixed[:]:
+            try:
+                within(_SECONDS, lambda fixed=fixed: fixed.knob.apply(fixed.setting))  # type: ignore[misc]
+                self.notes.append(f"The {fixed.name} was {fixed.text} for the whole run.")
+            except (ZeusError, TimeoutError) as error:
+                self.notes.append(f"The {fixed.name} was not changed to {fixed.text}: {error}")
+
+    def restore(self) -> None:
+        """Restore the originals, and note those that cannot be restored, with their commands."""
+        fixed, self._fixed = self._fixed, []
+        for one in reversed(fixed):
+            try:
+                within(_SECONDS, one.knob.restore)
+            except TimeoutError as error:
+                self.notes.append(f"The original {one.name} may not be restored: {error}")
+            for command, reason in one.knob.unrestored.items():
+                self.notes.append(f"The original {one.name} is not restored ({reason}): {command}")
+
+    def _made(self, name: str, gpus: Sequence[Gpu], make: Callable[[Sequence[Gpu]], CommonKnob]) -> CommonKnob | None:
+        if not gpus:
+            self.notes.append(f"The {name} was not changed: there is no GPU.")
+            return None
+        try:
+            return within(_SECONDS, lambda: make(gpus))
+        except UsageError:
+            raise
+        except (ZeusError, TimeoutError) as error:
+            self.notes.append(f"The {name} was not changed: {error}")
+            return None
+
+
+def _limit_knob(gpus: Sequence[Gpu]) -> CommonKnob:
+    from zeus_core.settings.limit_knob import PowerLimitKnob
+
+    return PowerLimitKnob(gpus, 1)
+
+
+def _clock_knob(gpus: Sequence[Gpu]) -> CommonKnob:
+    from zeus_core.settings.clock_knob import CommonClockKnob
+
+    return CommonClockKnob(gpus)
+
+
+def _range(settings: Sequence[int], unit: str) -> str:
+    highest, *lower = settings
+    if len(lower) < 2:
+        return " or ".join(map(str, settings)) + f" {unit}"
+    steps = {before - after for before, after in pairwise(lower)}
+    every = f", in steps of {steps.pop()} {unit}" if len(steps) == 1 and steps != {1} else ""
+    return f"{lower[-1]} to {highest} {unit}{every}; {highest} is the original"

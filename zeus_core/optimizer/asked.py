@@ -1,0 +1,70 @@
+"""The search that a person asks for without code: by an option of `zeus-core run`, or by environment variables."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+
+from zeus_core._launch import VARIABLE
+from zeus_core.errors import UsageError
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.global_setting.optimizers import GlobalPowerLimitOptimizer
+from zeus_core.optimizer.global_setting.search_options import Mode
+from zeus_core.search.objectives import EnergyWithin
+from zeus_core.validate import shown
+
+SAVE = "ZEUS_SAVE"
+"""Environment variable: the slowdown within which energy is saved, such as "10%"."""
+
+OBSERVE = "ZEUS_OBSERVE"
+"""Environment variable: "1" changes nothing, and predicts what that would save."""
+
+_USUAL = "10%"
+
+_logger = logging.getLogger(__name__)
+
+
+def checked_slowdown(name: str, text: str) -> float:
+    """Return the factor of time of a slowdown in percent.
+
+    Args:
+        name: The option or the variable, for the error.
+        text: Its value.
+
+    Raises:
+        UsageError: It is no percentage from 0 to 100.
+    """
+    match = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?) ?%", text, re.ASCII)
+    if match is None or float(match[1]) > 100:
+        raise UsageError(f"{name} is {shown(text)}; it must be a slowdown from 0% to 100%, such as {_USUAL}")
+    return 1 + float(match[1]) / 100
+
+
+def asked_slowdown(environment: Mapping[str, str] = os.environ) -> float | None:
+    """Return the factor of time within which variables ask to save energy; None if they do not.
+
+    Raises:
+        UsageError: It is no percentage.
+    """
+    text = environment.get(SAVE) or (_USUAL if environment.get(OBSERVE) == "1" else "")
+    return None if not text or environment.get(VARIABLE) == "off" else checked_slowdown(SAVE, text)
+
+
+def asked_optimizer(
+    monitor: ZeusMonitor, environment: Mapping[str, str] = os.environ
+) -> GlobalPowerLimitOptimizer | None:
+    """Return the search for the least energy within a slowdown that variables ask for; None without one.
+
+    A wrong value is logged, and asks for nothing: the program has not set it.
+    """
+    try:
+        slowdown = asked_slowdown(environment)
+    except UsageError as error:
+        _logger.error("nothing is saved: %s", error)
+        return None
+    if slowdown is None:
+        return None
+    mode: Mode = "observe" if environment.get(OBSERVE) == "1" else "search"
+    return GlobalPowerLimitOptimizer(monitor, EnergyWithin(slowdown), mode=mode, quiet=True)
