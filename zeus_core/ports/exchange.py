@@ -1,4 +1,8 @@
-"""Exchanges between the ranks of a job: gather a value or a fault from every rank, then all ranks act alike.
+"""Exchanges between the ranks of a job: a value or a fault from every rank, then all ranks act alike.
+
+What ranks do often goes through `reduce`, `decide` and `make`, whose cost on a rank does not depend on the number of
+ranks, or `gather_first`, which costs the first rank alone what all ranks send: where the world offers that. `gather`
+costs it on every rank.
 
 Rules:
 
@@ -11,14 +15,17 @@ Rules:
 
 from __future__ import annotations
 
+import json
+import zlib
+from array import array
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from enum import Enum
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from zeus_core.codec import decode, encode
 from zeus_core.errors import WorldError, ZeusError
-from zeus_core.ports.world import World
+from zeus_core.ports.world import ReducingWorld, WholeNumbers, World
 from zeus_core.process.deadline import waiting_for
 
 _Value = TypeVar("_Value")
@@ -68,25 +75,46 @@ class Exchange:
             WorldError: Something failed on another rank, or on this one before; or a rank did not answer in time or is
                 in another phase.
         """
-        value = None
-        if self._failure is None:
-            try:
-                value = tell()
-            except Exception as error:
-                self._on_fault(error)
-                with suppress(Exception):  # the error of this rank says more than that of another
-                    self._send([phase and phase.value, None, _reason(error)])
-                raise
-        reports = self._send([phase and phase.value, value, self._failure])
-        phases, values, reasons = zip(*reports, strict=True)
-        if any(reasons):
-            raise WorldError(self.complaint(reasons))
-        _check_in_step(phases)
-        return list(values)
+        return self._check(self._gather(tell, phase, lambda value: self._send(self.world.gather, value)))
+
+    def gather_first(self, tell: Callable[[], _Value], phase: Enum | None = None) -> list[_Value] | None:
+        """Return the value of each rank, by rank, on rank 0 alone; None on the others.
+
+        Every rank must call this; it raises as `gather` does. A rank that dies meanwhile fails the next exchange.
+        """
+        reducing = self._reducing
+        if reducing is None:
+            values = self.gather(tell, phase)
+            return values if self.rank == 0 else None
+        return self._send(reducing.gather_to_first, self.make(tell, phase=phase))
+
+    def reduce(self, tell: Callable[[], WholeNumbers], phase: Enum | None = None) -> WholeNumbers:
+        """Return the whole numbers of all ranks together. Every rank must call this; it raises as `gather` does."""
+        reducing = self._reducing
+        if reducing is None:
+            return WholeNumbers.of_all(WholeNumbers(*each) for each in self.gather(tell, phase))
+        total: WholeNumbers = self._gather(tell, phase, lambda report: self._reduced(reducing, *report))
+        return total
+
+    def _reduced(
+        self, world: ReducingWorld, phase: str | None, own: WholeNumbers | None, reason: str | None
+    ) -> WholeNumbers:
+        """Combine whole numbers in one exchange. If a rank failed, or is in another phase, a second one says which."""
+        place = zlib.crc32((phase or "").encode())
+        sums, largest = own or WholeNumbers()
+        total = self._send(world.reduce, WholeNumbers(sums, [reason is not None, place, -place, *largest]))
+        has_failed, last, first = total.largest[:3]
+        if has_failed or last != -first:
+            self._check(self._send(world.gather, [phase, None, reason]))
+        return WholeNumbers(total.sums, total.largest[3:])
 
     def decide(self, decide: Callable[[], _Value], phase: Enum | None = None) -> _Value:
         """Return the decision of rank 0, in JSON types. Every rank must call this; it raises as `gather` does."""
-        return cast(_Value, self.gather(lambda: decide() if self.rank == 0 else None, phase)[0])
+        if self._reducing is None:
+            return cast(_Value, self.gather(lambda: decide() if self.rank == 0 else None, phase)[0])
+        text = self.reduce(lambda: _text_as_numbers(json.dumps(decide())) if self.rank == 0 else WholeNumbers(), phase)
+        decision: _Value = json.loads(array("q", text.sums).tobytes())
+        return decision
 
     def gather_of(self, kind: type[_Value], tell: Callable[[], _Value], phase: Enum | None = None) -> list[_Value]:
         """Gather values of a class that `encode` knows, as `gather` does; those of one process stay as they are."""
@@ -120,8 +148,13 @@ class Exchange:
             phase: See `gather`.
         """
         made: list[_Value] = []
+
+        def tell() -> WholeNumbers:
+            made.append(make())
+            return WholeNumbers()
+
         try:
-            self.gather(lambda: made.append(make()), phase)
+            self.reduce(tell, phase)
         except Exception:
             for thing in made:
                 unmake(thing)
@@ -161,12 +194,38 @@ class Exchange:
         others = "; ".join(f"rank {', '.join(ranks)}: {reason}" for reason, ranks in by_reason.items())
         return reasons[self.rank] or others
 
-    def _send(self, report: list[object]) -> list[list[object]]:
+    @property
+    def _reducing(self) -> ReducingWorld | None:
+        """The world, if the ranks need not gather all; None if they do, or there is one."""
+        return cast(ReducingWorld, self.world) if self.size > 1 and hasattr(self.world, "reduce") else None
+
+    def _gather(self, tell: Callable[[], _Value], phase: Enum | None, send: Callable[[list[Any]], Any]) -> Any:
+        """Send the phase, the value of this rank, and why it has none; return the answer."""
+        value = None
+        if self._failure is None:
+            try:
+                value = tell()
+            except Exception as error:
+                self._on_fault(error)
+                with suppress(Exception):  # the error of this rank says more than that of another
+                    send([phase and phase.value, None, _reason(error)])
+                raise
+        return send([phase and phase.value, value, self._failure])
+
+    def _check(self, reports: Sequence[list[Any]]) -> list[Any]:
+        """Return the values of the reports of all ranks; raise if one has failed, or they are in different phases."""
+        phases, values, reasons = zip(*reports, strict=True)
+        if any(reasons):
+            raise WorldError(self.complaint(reasons))
+        _check_in_step(phases)
+        return list(values)
+
+    def _send(self, send: Callable[[Any], _Value], report: Any) -> _Value:
         if self.is_cut_off:
             raise WorldError("a rank of this job did not answer before; see its own log")
         try:
             with waiting_for("ranks") if self.size > 1 else nullcontext():
-                return self.world.gather(report)
+                return send(report)
         except Exception:
             self.is_cut_off = True
             raise
@@ -174,6 +233,12 @@ class Exchange:
 
 def _reason(error: Exception) -> str:
     return (isinstance(error, ZeusError) and str(error)) or repr(error)
+
+
+def _text_as_numbers(text: str) -> WholeNumbers:
+    """Return the bytes of a text in JSON, eight a number; the spaces at its end mean nothing."""
+    content = text.encode()
+    return WholeNumbers(array("q", content + b" " * (-len(content) % 8)).tolist())
 
 
 def _check_in_step(phases: Sequence[str]) -> None:

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from zeus_core.codec import decode, encode
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports.exchange import Exchange
+from zeus_core.ports.world import WholeNumbers
 from zeus_core.training.account import Account
 
 _logger = logging.getLogger(__name__)
@@ -22,8 +22,8 @@ class Ranks(Exchange):
     cpu_indices: Sequence[int] = ()
     """The CPU packages that this rank counts: those that no rank before it measures too; known after `share`."""
 
-    latest: Sequence[Account] = ()
-    """The accounts of the ranks that `combine` has added up last."""
+    units: Sequence[str] = ()
+    """The units that some rank charges its energy in; known after `share`."""
 
     are_traced: bool = False
     """Whether every rank makes a trace, so that they can compare their clocks; known after `share`."""
@@ -41,6 +41,7 @@ class Ranks(Exchange):
         )
         gpus, cpus, charged, traced = ([rank[number] for rank in told] for number in range(4))
         self.are_traced = all(traced)
+        self.units = list(dict.fromkeys(unit for of_rank in charged for unit in of_rank))
         self.gpu_count = len({uuid for uuids in gpus for uuid in uuids})
         without = [str(rank) for rank, uuids in enumerate(gpus) if not uuids]
         if self.rank == 0 and 0 < len(without) < self.size:
@@ -61,11 +62,26 @@ class Ranks(Exchange):
 
     def combine(self, account: Callable[[], Account]) -> Account:
         """Add up the accounts of all ranks."""
-        if self.size == 1:
-            self.latest = [account()]
-            return self.latest[0]
-        self.latest = [decode(Account, fields) for fields in self.gather(lambda: encode(account()))]
-        return Account.from_ranks(self.latest)
+        return account() if self.size == 1 else self.combine_all(account)[0]
+
+    def combine_all(self, account: Callable[[], Account]) -> tuple[Account, WholeNumbers]:
+        """Add up the accounts of all ranks; return it, and that of the others for `with_others`."""
+        own = WholeNumbers()
+
+        def tell() -> WholeNumbers:
+            nonlocal own
+            own = account().to_numbers(self.units)
+            return own
+
+        total = self.reduce(tell)
+        others = [of_all - of_own for of_all, of_own in zip(total.sums, own.sums, strict=True)]
+        return Account.from_numbers(total, self.units), WholeNumbers(others, total.largest)
+
+    def with_others(self, own: Account, others: WholeNumbers | None) -> Account:
+        """Add up a later account of this rank and those of the others by `combine_all`, if there was one."""
+        if others is None:
+            return own
+        return Account.from_numbers(WholeNumbers.of_all([own.to_numbers(self.units), others]), self.units)
 
 
 def _cpu_uuids(monitor: ZeusMonitor) -> list[str]:
