@@ -108,6 +108,16 @@ class Exchange:
             self._check(self._send(world.gather, [phase, None, reason]))
         return WholeNumbers(total.sums, total.largest[3:])
 
+    def longest(self, tell: Callable[[], float], phase: Enum | None = None) -> float:
+        """Return the longest time of a rank, in seconds. Every rank must call this; it raises as `gather` does."""
+
+        def numbers() -> WholeNumbers:
+            return WholeNumbers(
+                (), array("q", array("d", [tell() + 0.0]).tobytes())
+            )  # floats above 0 are in this order
+
+        return array("d", array("q", self.reduce(numbers, phase).largest).tobytes())[0]
+
     def decide(self, decide: Callable[[], _Value], phase: Enum | None = None) -> _Value:
         """Return the decision of rank 0, in JSON types. Every rank must call this; it raises as `gather` does."""
         if self._reducing is None:

@@ -288,7 +288,7 @@ class CommonBlock:
     def seconds(self, phase: Enum) -> float:
         """Return how long it has lasted, on the slowest rank. All ranks call this at the end of the same steps."""
         own_seconds = self._recorder.run_seconds - self._began_seconds
-        return max(self._exchange.gather(lambda: own_seconds, phase))
+        return self._exchange.longest(lambda: own_seconds, phase)
 
     def finish(self) -> Trial | None:
         """End the block, and return what all ranks have measured; None if it cannot be used. All ranks call this.
