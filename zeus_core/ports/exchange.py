@@ -28,7 +28,10 @@ from zeus_core.errors import WorldError, ZeusError
 from zeus_core.ports.world import ReducingWorld, WholeNumbers, World
 from zeus_core.process.deadline import waiting_for
 
+_SHORT_BYTES = 768  # of the decision of a rank, which one message holds
+
 _Value = TypeVar("_Value")
+_Result = TypeVar("_Result")
 
 
 class Exchange:
@@ -112,9 +115,8 @@ class Exchange:
         """Return the longest time of a rank, in seconds. Every rank must call this; it raises as `gather` does."""
 
         def numbers() -> WholeNumbers:
-            return WholeNumbers(
-                (), array("q", array("d", [tell() + 0.0]).tobytes())
-            )  # floats above 0 are in this order
+            seconds = array("d", [tell() + 0.0])  # floats of at least 0 are in the order of their bits
+            return WholeNumbers((), array("q", seconds.tobytes()).tolist())
 
         return array("d", array("q", self.reduce(numbers, phase).largest).tobytes())[0]
 
@@ -122,8 +124,8 @@ class Exchange:
         """Return the decision of rank 0, in JSON types. Every rank must call this; it raises as `gather` does."""
         if self._reducing is None:
             return cast(_Value, self.gather(lambda: decide() if self.rank == 0 else None, phase)[0])
-        text = self.reduce(lambda: _text_as_numbers(json.dumps(decide())) if self.rank == 0 else WholeNumbers(), phase)
-        decision: _Value = json.loads(array("q", text.sums).tobytes())
+        sent = self.reduce(lambda: _packed(decide()) if self.rank == 0 else WholeNumbers(), phase)
+        decision: _Value = _unpacked(sent)
         return decision
 
     def gather_of(self, kind: type[_Value], tell: Callable[[], _Value], phase: Enum | None = None) -> list[_Value]:
@@ -137,6 +139,28 @@ class Exchange:
         except Exception as error:
             self._on_fault(error)
             raise
+
+    def conclude_of(
+        self,
+        kind: type[_Value],
+        tell: Callable[[], _Value],
+        result: type[_Result],
+        conclude: Callable[[list[_Value]], _Result],
+        phase: Enum | None = None,
+    ) -> _Result:
+        """Return what rank 0 concludes from the values of all ranks, which it alone gets; see `gather_of`.
+
+        Args:
+            kind: The class of the values.
+            tell: Returns the value of this rank.
+            result: The class of the conclusion.
+            conclude: Returns it, from the values by rank.
+            phase: See `gather`.
+        """
+        if self.size == 1:
+            return conclude(self.gather_of(kind, tell, phase))
+        values = self.gather_first(lambda: encode(tell()), phase)
+        return self.decide_of(result, lambda: conclude([decode(kind, value) for value in values or ()]), phase)
 
     def decide_of(self, kind: type[_Value], decide: Callable[[], _Value], phase: Enum | None = None) -> _Value:
         """Return the decision of rank 0, a value of a class that `encode` knows; see `gather_of`."""
@@ -245,10 +269,18 @@ def _reason(error: Exception) -> str:
     return (isinstance(error, ZeusError) and str(error)) or repr(error)
 
 
-def _text_as_numbers(text: str) -> WholeNumbers:
-    """Return the bytes of a text in JSON, eight a number; the spaces at its end mean nothing."""
-    content = text.encode()
+def _packed(value: Any) -> WholeNumbers:
+    """Return a value in JSON types as numbers of eight bytes; compressed where it is long, such as that of all GPUs."""
+    content = json.dumps(value).encode()
+    if len(content) > _SHORT_BYTES:
+        content = zlib.compress(content, 1)
     return WholeNumbers(array("q", content + b" " * (-len(content) % 8)).tolist())
+
+
+def _unpacked(numbers: WholeNumbers) -> Any:
+    content = array("q", numbers.sums).tobytes()
+    is_compressed = content[:1] == b"x"  # as which no JSON begins
+    return json.loads(zlib.decompressobj().decompress(content) if is_compressed else content)
 
 
 def _check_in_step(phases: Sequence[str]) -> None:
