@@ -53,6 +53,7 @@ def trained(rank, world, folder):
 
 def process_main(folder):
     torch.distributed.init_process_group("gloo")
+    torch.set_default_device("meta")  # a script's own default, on which nothing of ours is made
     return trained(torch.distributed.get_rank(), torch_world(), folder)
 
 

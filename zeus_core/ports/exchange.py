@@ -78,6 +78,8 @@ class Exchange:
             WorldError: Something failed on another rank, or on this one before; or a rank did not answer in time or is
                 in another phase.
         """
+        if self._reducing is not None:  # all exchanges begin alike, so that ranks in different phases learn it
+            return self._send(self.world.gather, self.make(tell, phase=phase))
         return self._check(self._gather(tell, phase, lambda value: self._send(self.world.gather, value)))
 
     def gather_first(self, tell: Callable[[], _Value], phase: Enum | None = None) -> list[_Value] | None:
@@ -132,13 +134,7 @@ class Exchange:
         """Gather values of a class that `encode` knows, as `gather` does; those of one process stay as they are."""
         if self.size > 1:
             return [decode(kind, fields) for fields in self.gather(lambda: encode(tell()), phase)]
-        if self._failure is not None:
-            raise WorldError(self._failure)
-        try:
-            return [tell()]
-        except Exception as error:
-            self._on_fault(error)
-            raise
+        return [self.make(tell)]
 
     def conclude_of(
         self,
@@ -181,6 +177,14 @@ class Exchange:
             unmake: Called with the thing if another rank has failed.
             phase: See `gather`.
         """
+        if self.size == 1:
+            if self._failure is not None:
+                raise WorldError(self._failure)
+            try:
+                return make()
+            except Exception as error:
+                self._on_fault(error)
+                raise
         made: list[_Value] = []
 
         def tell() -> WholeNumbers:

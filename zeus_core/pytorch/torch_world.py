@@ -99,8 +99,8 @@ class TorchWorld:
         at_once = _NUMBERS - _MAXIMA
         largest, sums = self._begin(_REDUCE, len(own.sums), own)
         if (count := largest[1]) > at_once:  # a decision: its rest in a message of its own
-            rest = torch.zeros(count - at_once, dtype=torch.int64)
-            own_rest = torch.tensor(own.sums[at_once:], dtype=torch.int64)
+            rest = torch.zeros(count - at_once, dtype=torch.int64, device="cpu")
+            own_rest = torch.tensor(own.sums[at_once:], dtype=torch.int64, device="cpu")
             rest[: len(own_rest)] = own_rest
             self._combine(rest, 0)
             sums += rest.tolist()
@@ -122,7 +122,7 @@ class TorchWorld:
             raise ValueError(f"{len(own.largest)} numbers of which the largest counts are more than a message holds")
         numbers = [call, -call, len(own.largest), count, *own.largest]
         numbers += [LEAST_NUMBER] * (_MAXIMA - len(numbers)) + list(own.sums[: _NUMBERS - _MAXIMA])
-        message = torch.tensor(numbers + [0] * (_NUMBERS - len(numbers)), dtype=torch.int64)
+        message = torch.tensor(numbers + [0] * (_NUMBERS - len(numbers)), dtype=torch.int64, device="cpu")
         self._combine(message, _MAXIMA)
         last, first, *rest = message.tolist()
         if last != -first:

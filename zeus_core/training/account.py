@@ -18,6 +18,7 @@ TRAINING = (Activity.STEPS, Activity.GENERATION, Activity.REFERENCE)
 
 _BITS = 32  # of the fraction of an amount
 _MOST = 2.0**40  # of an amount of a rank, so that the sum over 4 million of them has 62 bits: 35,000 years, 300 GWh
+_MOST_COUNT = 2**48  # samples or tokens of a rank, in 16,000 ranks; 10^13 is a whole training of today
 _METHODS = get_args(Method)  # best first
 _NOTHING = DeviceEnergy()
 _ABSENT = -1.0  # seconds of an activity that a rank has not had
@@ -81,7 +82,7 @@ class Account:
         for unit in units:
             charge = self.charges.get(unit) or Charge(missed_seconds=self.total.seconds)
             amounts += (charge.amount, charge.uncertainty, charge.joules, charge.stale_joules, charge.missed_seconds)
-        counts = (self.samples, self.tokens, int(self.unrecorded_joules is None))
+        counts = (min(self.samples, _MOST_COUNT), min(self.tokens, _MOST_COUNT), int(self.unrecorded_joules is None))
         largest = (*array("q", array("d", seconds).tobytes()), *methods, self.interruptions)
         return WholeNumbers((*counts, *(number for amount in amounts for number in _whole(amount))), largest)
 

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from zeus_core.errors import DeviceError
 from zeus_core.optimizer.global_setting._measuring import CommonBlock, RunSteps, TrialRecorder
@@ -175,15 +176,10 @@ class SettingSearch:
         It is applied also if it is in force: signals are caught, and the ranks meet.
         """
         asked = self.order.setting
-        own = Answer()
-
-        def set_own() -> WholeNumbers:
-            nonlocal own
-            own = self.limiter.set(asked)
-            taken = -1 if own.taken is None else own.taken
-            return WholeNumbers((), (own.denial is not None, taken, -taken))
-
-        is_denied, highest, lowest = self._exchange.reduce(set_own, phase).largest
+        own = self._exchange.make(partial(self.limiter.set, asked), phase=phase)
+        taken = -1 if own.taken is None else own.taken
+        known = WholeNumbers((), (own.denial is not None, taken, -taken))
+        is_denied, highest, lowest = self._exchange.reduce(lambda: known, phase).largest
         if is_denied:
             self._observe(self._exchange.gather_of(Answer, lambda: own, phase))
         elif asked != self.original and highest == -lowest and highest >= 0:
