@@ -17,8 +17,8 @@ receives. CPU is that of the thread that trains; the median of logs, and the mos
 Per rank and decision, in bytes, which are checked as limits:
 
     log                2,048, whatever n is
-    block of a search  18,000 + 42 n: a trial has the energy of each GPU
-    levelling          2,048 + 90 n, every few steps: each rank computes the settings of all, from the times of all
+    block of a search  21,000 + 42 n: a trial has the energy of each GPU
+    levelling          6,200 + 7 n in the mean of 99 exchanges, the first of which sends the settings of all ranks
     plan of batches    2,500 + 52 n, once: a plan has the share of each rank
 
 Exits with 1 where these are exceeded, or where a log takes more than 2 ms of CPU, the end more than 0.3 s, or the run
@@ -61,7 +61,7 @@ from zeus_core.training import TrainingEnergy  # noqa: E402
 
 MAX_LOG_SECONDS, MAX_END_SECONDS, MAX_FILE_BYTES = 0.002, 0.3, 300e3
 LOG_BYTES = (2048, 0)  # of any job, and for each rank of it
-SEARCH_BYTES, LEVELLING_BYTES, PLAN_BYTES = (18_000, 42), (2048, 90), (2500, 52)
+SEARCH_BYTES, LEVELLING_BYTES, PLAN_BYTES = (21_000, 42), (6200, 7), (2500, 52)
 
 _FRACTION = re.compile(r"(\.\d{6})\d{6,}")
 
