@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.ranks import run_ranks, torchrun_environments
-from zeus_core.codec import decode
+from zeus_core.codec import decode, encode
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.electricity import ConstantSignal, Electricity
 from zeus_core.errors import WorldError
@@ -25,7 +25,8 @@ from zeus_core.training import TrainingEnergy
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charging import Charge
-from zeus_core.training.record.run_file import read_run
+from zeus_core.training.record.run_file import DeviceRecord, RankRecord, read_run
+from zeus_core.training.record.run_keeper import RankReport, part_ranks
 
 RANKS = 4
 WORK = Work(0.11, 290.0, 0.9, 0.8)
@@ -181,3 +182,28 @@ def test_the_run_file_of_many_ranks_lists_machines_and_all_power(tmp_path):
     assert gpus.energy.measured_joules == run.account.total.measured_joules
     assert run.latest.power[-1].joules == pytest.approx(run.account.total.measured_joules, rel=0.02)
     assert (tmp_path / "zeus-energy" / "run.json").stat().st_size < 30_000
+
+
+def test_thousand_machines_take_less_than_300_kilobytes():
+    models = ["A100", "H100"]
+    ranks = [
+        RankRecord(
+            f"node-{number}.cluster.example.org",
+            tuple(DeviceRecord(f"GPU-{number}-{model}", 0, model, False, "570.1", 400.0) for model in models),
+            ("CPU 0",),
+        )
+        for number in range(1024)
+    ]
+    energy = Tally(1234.567891234, DeviceEnergy(2.0**-10, 0.123456789123456))
+    reports = {
+        number: RankReport({device.uuid: (energy, ()) for device in rank.devices}, (), None)
+        for number, rank in enumerate(ranks[:-1])  # the last one has not reported
+    }
+    machines = part_ranks(ranks, reports)
+    assert len(machines) == 256
+    assert sum(machine.count for machine in machines) == 1024
+    assert {device.count for machine in machines for device in machine.devices} == {4}
+    assert machines[0].host == "node-0.cluster.example.org and 3 more"
+    assert [device.energy.measured_joules for device in machines[0].devices] == [2.0**-8] * 2
+    assert machines[-1].devices[0].energy is None, "not all of it is known"
+    assert len(json.dumps(encode(machines))) < 300_000

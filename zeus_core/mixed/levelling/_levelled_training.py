@@ -146,7 +146,7 @@ class LevelledTraining:
         """Decide, on rank 0, by what all ranks report: the steps between two exchanges, and settings if they change.
 
         Returns:
-            These; and of each step that counts, its number, the longest time of a rank, and the share that ranks waited.
+            These; of each step that counts, its number, the longest time of a rank, and the share that ranks waited.
         """
         clocks = [rank["clock_mhz"] for rank in ranks]
         steps: list[tuple[int, float, float]] = []
