@@ -1,7 +1,7 @@
 """Exchanges between the ranks of a job: a value or a fault from every rank, then all ranks act alike.
 
-What ranks do often goes through `reduce`, `decide` and `make`, whose cost on a rank does not depend on the number of
-ranks, or `gather_first`, which costs the first rank alone what all ranks send: where the world offers that. `gather`
+Frequent exchanges are those of `reduce`, `decide` and `make`, whose cost on a rank does not depend on the number of
+ranks, and `gather_first`, which costs the first rank alone what all ranks send: where the world offers that. `gather`
 costs it on every rank.
 
 Rules:

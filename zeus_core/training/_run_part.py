@@ -46,7 +46,7 @@ class RunPart:
         told: The account of all ranks, as they have reported it last.
         told_seconds: The time of this rank's own account then.
         others: The account of the others then.
-        reports: What the ranks have reported at the end, by rank; of the others on the first one alone.
+        reports: The reports of the ranks at the end, by rank; those of the others on the first one alone.
         power: The energy of all devices over time, where ranks are not listed.
         remarks: Remarks on the numbers for people, of the ranks that have sent them.
         leaves_out: Whether the evaluations so far are part of no log.
@@ -124,7 +124,7 @@ class RunPart:
 
         Args:
             outcome: All that is known beside the account.
-            reports: What ranks have reported, by rank.
+            reports: The reports of some ranks, by rank.
             has_ended: Whether it ended by itself.
             now: This moment, by the machine's clock.
         """

@@ -252,7 +252,7 @@ class _Ended(NamedTuple):
     """A block on all ranks.
 
     Attributes:
-        trial: What they have measured; None if it cannot be used.
+        trial: Their measurement; None if it cannot be used.
         is_spoiled: Whether the part of a rank holds work that is not training.
         run_seconds: The longest time of all steps of the run on a rank.
         held: The words for settings that somebody else has set, by rank; empty if nobody has.

@@ -58,7 +58,7 @@ Energies: TypeAlias = dict[str, tuple[Tally, tuple[EnergyPoint, ...]]]
 
 
 class RankReport(NamedTuple):
-    """What a rank reports at the end of a part.
+    """The report of a rank at the end of a part.
 
     Attributes:
         devices: The energies of its devices, without those over time where ranks are not listed.
@@ -218,7 +218,7 @@ def part_ranks(ranks: Sequence[RankRecord], reports: Mapping[int, RankReport]) -
 
     Args:
         ranks: The ranks.
-        reports: What some of them have reported, by rank.
+        reports: The reports of some of them, by rank.
     """
     known = [_with_energy(rank, reports.get(number)) for number, rank in enumerate(ranks)]
     if len(ranks) <= LISTED_RANKS:
