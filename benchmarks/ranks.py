@@ -6,7 +6,7 @@ The first rank of a job trains in virtual time, with a simulated GPU; the others
 that answer as it does. The first rank is the one that everything costs most. Messages and bytes are those that
 `TorchWorld` sends in a job of n ranks:
 
-    reduce             2 (n - 1) messages of 1,024 bytes in all; log2(n) each way at the first rank
+    reduce             2 (n - 1) messages of 1,024 bytes in all, of which each rank sends three at most
     gather             the same, and n - 1 messages by each rank, each as long as the longest value
     gather to first    the same, and a message by each other rank, as long as the longest value
 
@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import platform
 import random
 import re
@@ -126,8 +125,8 @@ class AlikeWorld:
 
     def _count_reduction(self, numbers: int) -> None:
         sizes = [MESSAGE_BYTES, *([8 * (numbers - NUMBERS_AT_ONCE)] if numbers > NUMBERS_AT_ONCE else [])]
-        mean, depth = 2 * (self.size - 1) / self.size, math.ceil(math.log2(self.size))
-        self.traffic = self.traffic.plus(1, mean * len(sizes), mean * sum(sizes), depth * sum(sizes))
+        mean, below = 2 * (self.size - 1) / self.size, min(self.size - 1, 2)
+        self.traffic = self.traffic.plus(1, mean * len(sizes), mean * sum(sizes), below * sum(sizes))
 
     def _of_all(self, text: str) -> list[Any]:
         begin = time.thread_time()
