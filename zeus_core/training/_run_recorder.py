@@ -340,7 +340,7 @@ class RunRecorder:
         """Report the devices of all ranks to the first one, at the end of a part; a collective call."""
         ranks, is_listed = self._ranks, self._ranks.size <= LISTED_RANKS
         sent = ranks.gather_first(lambda: encode(part.report(has_power=is_listed)))
-        if not is_listed:
+        if not is_listed and seconds > 0:
             power = ranks.reduce(lambda: part.power_numbers(seconds)).sums
             points = (
                 EnergyPoint(seconds * (number + 1) / POWER_BINS, 1e-3 * sum_) for number, sum_ in enumerate(power)
