@@ -3,14 +3,12 @@
 from zeus_core.ports.background import Background
 from zeus_core.ports.device_events import DeviceEvent, DeviceEvents
 from zeus_core.ports.time_source import TimeSource
-from zeus_core.ports.world import ReducingWorld, WholeNumbers, World
+from zeus_core.ports.world import World
 
 __all__ = [
     "Background",
     "DeviceEvent",
     "DeviceEvents",
-    "ReducingWorld",
     "TimeSource",
-    "WholeNumbers",
     "World",
 ]
