@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 TOO_OLD := 'Python 3.10 or newer is needed, and this is ' + sys.version.split()[0] + ': make PYTHON=python3.11'
 DEMO := OMP_NUM_THREADS=1 $(RUN)
 WORKERS ?= 2
-PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest
+PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest $(RECORD)
 PARALLEL := $(PYTEST) --dist worksteal --numprocesses
 # More processes than cores where tests wait for the clock or for other processes; the long ones wait most of the time.
 WAITING := $$(($(WORKERS) + 1))
@@ -20,7 +20,7 @@ LONG := $(shell grep -rlE --include='test_*.py' 'mark\.long|long_but_first' test
 REAL_TIME := $(shell grep -rl --include='test_*.py' mark.real_time tests)
 REAL_TIME_LONG_ONLY := $(addprefix tests/,huggingface/% lightning/% deepspeed/% training/% tracing/%)
 
-.PHONY: demo demo-perseus test test-busy test-long test-frameworks test-floors test-deepspeed coverage lint public-api wheel benchmarks docs selfcheck clean
+.PHONY: demo demo-perseus test test-busy test-long test-frameworks test-floors test-deepspeed coverage lint releases public-api wheel benchmarks docs selfcheck clean
 
 demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
 	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --output zeus-demo
@@ -51,6 +51,9 @@ test-deepspeed: $(VENV)/.ready-dev  ## the tests of Perseus in DeepSpeed, with r
 		PYTHONPATH=.deepspeed/$$release $(PARALLEL) $(WORKERS) tests/deepspeed || exit 1; \
 	done
 	$(PARALLEL) $(WORKERS) tests/deepspeed
+
+releases:  ## write which releases tests ran with, docs/releases.md, as recorded by `make test-floors RECORD="-p tools.releases"` and others
+	$(PYTHON) tools/releases.py
 
 coverage: $(VENV)/.ready-dev  ## which lines of the pure packages their own tests reach; fails below a floor
 	$(PARALLEL) $(WORKERS) --cov -m "not long and not real_time" $(PURE) --ignore tests/tracing/test_adapters.py

@@ -26,12 +26,14 @@ MEASURING = """
         result = monitor.end_window("epoch")
         print(f"Epoch {epoch} consumed {result.time:.1f} s and {result.total_energy:.1f} J")
     monitor.begin_window("cancelled")
-    monitor.end_window("cancelled", cancel=True)
+    cancelled = monitor.end_window("cancelled", cancel=True)
+    assert (cancelled.time, cancelled.gpu_energy, cancelled.total_energy) == (0.0, {0: 0.0, 1: 0.0}, 0.0)
     result = monitor.end_window("training")
     for index, energy in result.gpu_energy.items():
         print(f"GPU {index}: {energy:.1f} J")
     assert sorted(result.gpu_energy) == monitor.gpu_indices == [0, 1]
     assert result.total_energy == sum(result.gpu_energy.values()) > 0
+    assert result.soc_energy is None
     assert result.cpu_energy is None or sum(result.cpu_energy.values()) >= 0
     assert all(step.total_energy > 0 for step in steps)
     assert result.time >= 0.3

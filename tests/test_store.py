@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer.trial_store import Conditions, JsonTrialStore, NoTrialStore
+from zeus_core.optimizer.trial_store import Conditions, JsonTrialStore, NoTrialStore, latest_trials
 from zeus_core.search import Trial
 from zeus_core.testing.contracts import TrialStoreContract
 
@@ -183,9 +183,21 @@ class TestJobsThatShareAFile:
 
 
 class TestFilesThatAreNotUsed:
-    @pytest.mark.parametrize("text", ["{", '{"power_limit": 250}'], ids=["cut off", "of another program"])
-    def test_damaged_and_foreign_files_are_kept_aside(self, path, caplog, text):
+    @pytest.mark.parametrize("text", ["{", '{"power_limit": 250}', "lr: 0.1"], ids=["cut off", "of another", "YAML"])
+    def test_a_file_of_another_program_stays_and_trials_lie_beside(self, path, caplog, text):
         path.write_text(text)
+        assert JsonTrialStore(path).load(A40S) == []
+        store = JsonTrialStore(path)
+        store.save(A40S, TRIALS)
+        assert store.load(A40S) == JsonTrialStore(path).load(A40S) == TRIALS
+        assert path.read_text() == text
+        assert names_in(path.parent) == ["profile-zeus-core.json", "profile.json"]
+        assert "is that of another program and stays as it is; trials are kept in" in caplog.text
+
+    def test_a_damaged_file_of_ours_is_kept_aside(self, path, caplog):
+        JsonTrialStore(path).save(A40S, TRIALS)
+        path.write_text(path.read_text()[:-20])
+        text = path.read_text()
         assert JsonTrialStore(path).load(A40S) == []
         assert_kept_aside_with_one_warning(path, caplog, text)
 
@@ -235,11 +247,12 @@ class TestFilesThatAreNotUsed:
         assert "its version is 1" in caplog.text
 
     def test_what_was_kept_aside_before_stays(self, path):
-        for text in ("first", "second", "third"):
+        texts = [f'{{"format": "zeus-core trials", "version": {number}' for number in range(3)]
+        for text in texts:
             path.write_text(text)
             JsonTrialStore(path).load(A40S)
         kept = {name: (path.parent / name).read_text() for name in names_in(path.parent)}
-        assert kept == {f"profile.json.aside-{n}": text for n, text in enumerate(("first", "second", "third"), 1)}
+        assert kept == {f"profile.json.aside-{number}": text for number, text in enumerate(texts, 1)}
 
     def test_the_name_is_free_for_new_trials_afterwards(self, path):
         path.write_text("damaged")
@@ -247,6 +260,35 @@ class TestFilesThatAreNotUsed:
         store.load(A40S)
         store.save(A40S, TRIALS)
         assert store.load(A40S) == TRIALS
+
+
+OF_ZEUS = {"measurements": [{"power_limit": limit, "energy": 8.0 * limit, "time": 9.5} for limit in (300, 275)]}
+
+
+class TestProfilesOfZeus:
+    def test_its_measurements_are_trials_of_limits(self, path):
+        path.write_text(json.dumps(OF_ZEUS))
+        trials = JsonTrialStore(path, zeus_steps=20).load(A40S)
+        assert [(trial.setting, trial.steps, trial.seconds_per_step) for trial in trials] == [
+            (300, 20, 0.475),
+            (275, 20, 0.475),
+        ]
+        assert trials[0].joules_per_step == 120
+        assert JsonTrialStore(path).load(A40S)[0].steps == 40
+        assert JsonTrialStore(path).load(replace(A40S, knob="SM clock")) == []
+        assert [trial.setting for trial in latest_trials(OF_ZEUS)] == [300, 275]
+
+    def test_what_is_measured_later_goes_before_it(self, path):
+        path.write_text(json.dumps(OF_ZEUS))
+        JsonTrialStore(path).save(A40S, TRIALS)
+        assert JsonTrialStore(path).load(A40S) == TRIALS
+        assert json.loads(path.read_text()) == OF_ZEUS
+
+    @pytest.mark.parametrize("changes", [{"time": 0}, {"energy": None}, {"power_limit": "high"}, {"watts": 5}], ids=str)
+    def test_one_that_is_damaged_is_named_and_not_used(self, path, caplog, changes):
+        path.write_text(json.dumps({"measurements": [{**OF_ZEUS["measurements"][0], **changes}]}))
+        assert JsonTrialStore(path).load(A40S) == []
+        assert "is not used" in caplog.text
 
 
 class TestPathsThatCannotBeUsed:

@@ -185,6 +185,11 @@ class Measurement:
         return {device.index: energy.energy_joules for device, energy in self._of("dram")} or None
 
     @property
+    def soc_energy(self) -> None:
+        """None, for programs written for the `zeus` package: parts of a system on a chip are GPUs and CPUs here."""
+        return None
+
+    @property
     def gpu_uncertainty_joules(self) -> dict[int, float | None]:
         """How far the energy of each GPU can be off."""
         return {device.index: energy.uncertainty_joules for device, energy in self._of("gpu")}

@@ -9,6 +9,7 @@ _MICRO_PER_UNIT = 1_000_000
 _KILO = 1_000
 _JOULES_PER_WATT_HOUR = 3_600
 _JOULES_PER_KILOWATT_HOUR = 3_600_000
+_GRAMS = {"mg": "0.001", "g": "1", "kg": "1000", "t": "1000000", "lb": "453.59237"}
 
 
 def watts_from_milliwatts(power_milliwatts: int) -> float:
@@ -21,9 +22,14 @@ def milliwatts_from_watts(power_watts: float) -> int:
     return round(power_watts * _MILLI_PER_UNIT)
 
 
-def joules_from_millijoules(energy_millijoules: int) -> float:
+def joules_from_millijoules(energy_millijoules: float) -> float:
     """Convert an energy from millijoules to joules."""
     return energy_millijoules / _MILLI_PER_UNIT
+
+
+def seconds_from_milliseconds(time_milliseconds: float) -> float:
+    """Convert a time from milliseconds to seconds."""
+    return time_milliseconds / _MILLI_PER_UNIT
 
 
 def joules_from_microjoules(energy_microjoules: int) -> float:
@@ -41,6 +47,11 @@ def watt_hours_from_joules(energy_joules: float) -> float:
     return energy_joules / _JOULES_PER_WATT_HOUR
 
 
-def per_kilowatt_hour_from_per_megawatt_hour(price: float) -> float:
-    """Convert a price from per MWh, the unit of wholesale markets, to per kWh."""
-    return price / _KILO
+def per_kilowatt_hour(value: float, amount: str, energy: str) -> float:
+    """Convert a value per energy ("kWh" or "MWh") to per kWh: grams of a mass, and the same of any other amount.
+
+    The result is the float nearest to the exact conversion of the decimal number, so that 80.1 per MWh are 0.0801.
+    """
+    from decimal import Decimal
+
+    return float(Decimal(repr(value)) * Decimal(_GRAMS.get(amount, 1)) / (_KILO if energy == "MWh" else 1))

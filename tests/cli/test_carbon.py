@@ -65,6 +65,19 @@ def test_a_profile_of_a_search_holds_points_too(tmp_path, capsys):
     assert amounts(capsys) == from_csv
 
 
+def test_a_file_that_states_unit_and_zone_needs_neither(tmp_path, capsys):
+    rows = (tmp_path / "carbon.csv").read_text().splitlines()[1:]
+    (tmp_path / "prices.csv").write_text(
+        "Time (UTC);Day;Price (€/MWh)\n"
+        + "".join(f"{time};x;{value.replace('.', ',')}\n" for time, value in (row.split(",") for row in rows))
+    )
+    arguments = ["carbon", "plan", "points.csv", "--signal", "prices.csv", "--hours", "10", "--column", "price"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0].split()[0] == "EUR"
+    assert shown.err == "zeus-core: --signal is prices.csv (€/MWh, UTC)\n"
+
+
 def test_a_plan_is_the_mean_over_many_begins(capsys):
     assert run("plan") == 0
     grams, last = amounts(capsys)

@@ -372,6 +372,28 @@ def test_a_recorded_intensity_that_is_over_is_said_to_be(on_simulated, tmp_path)
     assert "a signal, of 2020.csv (g/kWh, Europe/Berlin) has no recent value at " in ended.stderr
 
 
+def test_files_of_sources_state_their_unit_zone_and_layout(on_simulated, tmp_path):
+    carbon, price = tmp_path / "maps.csv", tmp_path / "prices.csv"
+    labels = "Carbon intensity gCO2eq/kWh (direct),Carbon intensity gCO2eq/kWh (Life cycle)"
+    rows = "2020-03-01 00:00:00,CL,300,345,true\n2020-03-01 01:00:00,CL,300,345,false\n"
+    carbon.write_text(f"Datetime (UTC),Zone id,{labels},Data estimated\n{rows}")
+    days = [f"01/03/2020 0{hour}:00:00 - 01/03/2020 0{hour + 1}:00:00" for hour in range(2)]
+    areas = "".join(f'"{day}","{area}","{price}"\n' for area, price in (("FR", 50), ("PL", 90)) for day in days)
+    price.write_text(f'"MTU (UTC)","Area","Day-ahead Price (EUR/MWh)"\n{areas}')
+    options = ["--intensity", carbon, "--price", price, "--output", tmp_path / "run.json"]
+    refused = on_simulated("run", *options, "--", "true")
+    assert refused.returncode == 2
+    assert "several columns value: 'Carbon intensity gCO2eq/kWh (direct)'" in refused.stderr
+    refused = on_simulated("run", *options, "--column", "life", "--", "true")
+    assert "rows of several Area: 'FR', 'PL'" in refused.stderr
+    ended = on_simulated("run", *options, "--column", "life", "--where", "Area=PL", "--", "true")
+    amounts, kilowatt_hours = charged(read_json(tmp_path / "run.json"))
+    assert amounts["g"]["amount"] == pytest.approx(kilowatt_hours * 345)
+    assert amounts["EUR"]["amount"] == pytest.approx(kilowatt_hours * 0.09)
+    assert "Electricity Maps: Carbon intensity gCO2eq/kWh (Life cycle), Zone id CL" in ended.stderr
+    assert "1 of 2 values estimated" in ended.stderr
+
+
 def test_without_a_statement_nothing_is_charged(on_simulated, tmp_path):
     ended = on_simulated("run", "--output", tmp_path / "run.json", "--", "true")
     assert read_json(tmp_path / "run.json")["electricity"] is None

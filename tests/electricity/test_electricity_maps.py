@@ -260,3 +260,47 @@ def test_without_its_forecast_the_past_is_known(server: Server, caplog: pytest.L
     assert signal.forecast(MARCH, MARCH, MARCH + HOUR) == []
     assert caplog.text.count("no forecast from Electricity Maps for DE") == 1
     assert pickle.loads(pickle.dumps(signal)).facts == signal.facts
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "named"),
+    [
+        (401, '{"error": "bad"}', ["HTTP 401", "token", "ELECTRICITYMAPS_TOKEN", "zone DE"]),
+        (403, "", ["HTTP 403", "ELECTRICITYMAPS_TOKEN", "zone DE"]),
+        (429, "", ["HTTP 429"]),
+        (200, "<html>log in</html>", ["no JSON", "proxy"]),
+        (200, '{"data": []}', ["not as its version 3", "'history'"]),
+    ],
+)
+def test_one_message_says_what_is_wrong(
+    server: Server, status: int, answer: str, named: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    server.status, server.answer, time_source = status, answer, VirtualTime()
+    ElectricityMaps(
+        *("DE", 380, "secret"),
+        url=server.url,
+        background=VirtualBackground(time_source),
+        time_source=time_source,
+        forecast_hours=24,
+    )
+    time_source.wait(threading.Event(), 4 * HOUR)
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert all(word in message for word in named), message
+    assert "secret" not in message
+
+
+def test_estimates_and_random_values_are_marked(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    first, second, _ = GOOD["history"]
+    estimate = {**second, "isEstimated": True, "estimationMethod": "TIME_SLICER_AVERAGE"}  # type: ignore[dict-item]
+    server.answer, time_source = json.dumps({"history": [first, estimate]}), VirtualTime()
+    signal = live(server, time_source)
+    assert [part.is_estimated for part in signal.parts(MARCH, MARCH + 2 * HOUR)] == [False, True]
+    assert signal.facts.source.endswith("1 of 2 values estimated")
+    random = {**second, "isEstimated": True, "estimationMethod": "SANDBOX_MODE_DATA"}  # type: ignore[dict-item]
+    server.answer = json.dumps({"history": [first, random]})
+    time_source.wait(threading.Event(), 4 * HOUR)
+    assert signal.facts.source.endswith("random values of a token for tests")
+    assert caplog.text.count("its token is for tests") == 1
+    server.answer = json.dumps({"history": [first, second]})
+    time_source.wait(threading.Event(), HOUR)
+    assert signal.facts.source == "Electricity Maps, DE, life cycle"

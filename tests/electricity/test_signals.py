@@ -174,10 +174,11 @@ class TestCsv:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("time,value\n1,2\n", "no column timestamp"),
+            ("when,value\n1,2\n", "no column timestamp"),
+            ("time,value\n1,2\n", "line 2: '1' is no time"),
             ("", "no column"),
             ("timestamp,value\n", "no row"),
-            ("timestamp,value\n2026-03-02 01:00,1\n2026-03-02 00:00,1\n", "line 3: it is earlier .* sort"),
+            ("timestamp,value\n2026-03-02 01,1\n2026-03-02 00,1\n2026-03-02 02,1\n", "line 3: it is earlier .* sort"),
             ("timestamp,value\n2026-03-02 01:00,-3\n", "line 2: value is -3"),
             ("timestamp,value\n2026-03-02 01:00,much\n", "line 2: value is 'much'"),
             ("timestamp,value\nyesterday,3\n", "line 2: 'yesterday' is no time"),

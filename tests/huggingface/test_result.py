@@ -270,6 +270,31 @@ def test_a_card_written_by_a_derived_class_has_the_energy_too(tmp_path, monitor)
     assert "## Energy of the training" in (tmp_path / "README.md").read_text(encoding="utf-8")
 
 
+def test_a_card_that_the_model_writes_as_it_is_saved_has_it(tmp_path, monitor):
+    """As the models of sentence-transformers do, in any folder."""
+    trainer = make_trainer(tmp_path, [ZeusTrainerCallback(monitor)], max_steps=2)
+
+    class WithOwnCard(type(trainer.model)):
+        def save_pretrained(self, path):
+            self._create_model_card(path)
+
+        def _create_model_card(self, path, model_name=None):
+            path.mkdir(exist_ok=True)
+            (path / "README.md").write_text("---\ntags: [mine]\n---\n\n# Mine\n", encoding="utf-8")
+            return "theirs"
+
+    trainer.model.__class__ = WithOwnCard
+    trainer.model.save_pretrained(tmp_path / "before")
+    trainer.train()
+    assert trainer.model._create_model_card(tmp_path / "after") == "theirs"
+    trainer.model.save_pretrained(tmp_path / "after")
+    other = make_trainer(tmp_path, []).model
+    other.__class__ = WithOwnCard
+    other.save_pretrained(tmp_path / "other")
+    texts = [(tmp_path / name / "README.md").read_text() for name in ("before", "after", "other")]
+    assert [text.count("## Energy of the training") for text in texts] == [0, 1, 0]
+
+
 def test_the_metrics_print_as_more_than_zero(tmp_path, monitor, gpu, capsys):
     """`log_metrics` prints four decimals: kilowatt-hours of a small run were 0.0."""
     trainer = make_trainer(

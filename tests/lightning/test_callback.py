@@ -130,6 +130,9 @@ def test_tokens_and_samples_are_counted_as_one_says(tmp_path, monitor, gpu):
     make_trainer(tmp_path, callback, logger=log).fit(Module(gpu), loader(20))
     assert callback.summary.account.samples == 20 * 7
     assert callback.summary.account.tokens == 20 * BATCH_SIZE * 4
+    assert callback.summary.values()["train_energy_per_token_j"] == pytest.approx(
+        step_joules(gpu) / (BATCH_SIZE * 4), rel=0.05
+    )
     per_token = step_joules(gpu) / (BATCH_SIZE * 4)
     assert log.values("train/energy_per_token_j") == pytest.approx([per_token] * 4, rel=0.05)
     assert log.values("train/energy_per_sample_j") == []
@@ -452,6 +455,17 @@ class Pair:
 )
 def test_the_first_tensor_of_a_batch_has_its_samples(batch, samples):
     assert _samples_in(batch) == samples
+
+
+@pytest.mark.parametrize(("windows", "samples"), [(64, 20 * 64), (None, 0)])
+def test_windows_that_a_module_draws_from_a_batch_are_its_samples(tmp_path, monitor, gpu, windows, samples):
+    """As modules of neuralforecast do, whose batches hold whole series."""
+    module = Module(gpu)
+    module.windows_batch_size = windows
+    callback = ZeusCallback(monitor)
+    make_trainer(tmp_path, callback).fit(module, loader(20))
+    assert callback.summary.account.samples == samples
+    assert ("per sample" in callback.summary.rows()) is (samples > 0)
 
 
 def test_a_clock_is_searched_instead_of_a_limit_with_that_optimizer(tmp_path, monitor, gpu):

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.device import SimulatedGpu, Work, discover_cpus, find_preset
 from zeus_core.errors import DeviceLostError, DriverFaultError, NoDeviceError, NotSupportedError, UsageError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.testing import FaultyGpu, VirtualTime
+from zeus_core.monitor.no_monitor import NoMonitor, training_monitor
+from zeus_core.testing import FakeRapl, FaultyGpu, VirtualTime
 
 A100_PEAK_WATTS = 400 * find_preset("A100").physics.regulated_fraction
 
@@ -197,7 +198,8 @@ def test_cancelled_windows_are_forgotten(monitor, time_source, tmp_path, gpu):
     monitor = ZeusMonitor(gpus=[gpu], time_source=time_source, log_file=log)
     monitor.begin_window("a")
     cancelled = monitor.end_window("a", cancel=True)
-    assert cancelled.time == 0
+    assert (cancelled.time, cancelled.gpu_energy, cancelled.total_energy) == (0, {0: 0.0}, 0.0)
+    assert cancelled.soc_energy is None
     monitor.begin_window("b")
     monitor.cancel("b")
     monitor.cancel("never begun")
@@ -318,6 +320,28 @@ def test_without_a_gpu_construction_says_how_to_simulate(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(NoDeviceError, match="ZEUS_SIMULATED_GPUS"):
         ZeusMonitor()
+
+
+def test_without_a_gpu_cpus_are_measured_after_one_warning(tmp_path, time_source, monkeypatch, caplog):
+    monkeypatch.delenv("ZEUS_SIMULATED_GPUS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    rapl = FakeRapl(tmp_path)
+    package = rapl.add_package(0)
+    cpus = discover_cpus(rapl.root, read_text=rapl.read_text)
+    monitor = ZeusMonitor(cpus=cpus, time_source=time_source)
+    (warning,) = caplog.records
+    assert "no GPU is measured, and CPUs are: " in warning.getMessage()
+    with monitor.window("w") as window:
+        time_source.advance(1)
+        rapl.add_energy(package, 40_000_000)
+    assert (window.measurement.gpu_energy, window.measurement.cpu_energy) == ({}, {0: pytest.approx(40, abs=1)})
+    assert window.measurement.total_energy == 0
+    for arguments in ({"gpu_indices": [0]}, {"cpu_indices": []}, {"gpus": []}):
+        with pytest.raises(NoDeviceError):
+            ZeusMonitor(cpus=cpus, **arguments)
+    assert isinstance(training_monitor(monitor), NoMonitor)
+    with pytest.raises(NoDeviceError):
+        training_monitor(monitor, strict=True)
 
 
 def test_no_gpus_on_purpose_measures_time_alone(time_source):

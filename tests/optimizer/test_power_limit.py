@@ -532,14 +532,30 @@ def test_work_that_is_told_by_something_else_is_refused(monitor, work_facts):
         sweep(monitor).use_work(work_facts)
 
 
-def test_a_damaged_profile_is_kept_aside_and_measured_again(tmp_path, monitor, gpu, work, caplog):
+def test_a_profile_of_the_zeus_package_is_used_and_stays(tmp_path, work):
+    gpu, monitor = simulated("A100")
+    measured = true_sweep(gpu, work, range(400, 99, -25))
+    profile = tmp_path / "power_limit.json"
+    found = [{"power_limit": it.power_limit, "energy": 4 * it.energy, "time": 4 * it.time} for it in measured]
+    profile.write_text(json.dumps({"measurements": found}))
+    text = profile.read_text()
+    optimizer = sweep(monitor, Energy(), profile_steps=4, profile_path=profile)
+    optimizer.on_epoch_begin()
+    best = min(measured, key=lambda it: it.energy).power_limit
+    assert gpu.read_power_limit_watts() == optimizer.chosen_limit_watts == best
+    optimizer.on_train_end()
+    assert profile.read_text() == text
+
+
+def test_a_profile_that_cannot_be_read_stays_and_limits_are_measured(tmp_path, monitor, gpu, work, caplog):
     profile = tmp_path / "profile.json"
     profile.write_text('{"measurements": [')
     optimizer = sweep(monitor, warmup_steps=0, profile_steps=4, profile_path=profile)
     train(optimizer, gpu, work, steps=100)
     assert optimizer.phase is Phase.DONE
     assert "is not used" in caplog.text
-    assert (tmp_path / "profile.json.aside-1").read_text() == '{"measurements": ['
+    assert profile.read_text() == '{"measurements": ['
+    assert json.loads((tmp_path / "profile-zeus-core.json").read_text())["profiles"]
 
 
 def test_several_gpus_are_set_alike_and_their_energy_is_summed(time_source, work):

@@ -8,7 +8,8 @@ import pytest
 from tests.pipeline.planner.instances import SPLIT, smooth_profile, with_blocking
 from tests.support.variants import long_but_first
 from zeus_core.cli import main
-from zeus_core.pipeline import read_plan
+from zeus_core.errors import UsageError
+from zeus_core.pipeline import PipelineProfile, read_plan
 from zeus_core.pipeline.testing import simulate_pipeline
 
 pytestmark = pytest.mark.usefixtures("loggers_of_others")
@@ -64,6 +65,33 @@ def test_rows_of_blocking_make_ranks_wait_at_lower_clocks(profile, tmp_path, cap
     assert 850 in {clock for rank in clocks for clock in rank}
     assert main([*arguments, "--blocking-power", "80"]) == 2
     assert "leave one of them out" in capsys.readouterr().err
+
+
+def test_the_power_of_waiting_comes_from_a_file_of_lowtime(profile, tmp_path, capsys):
+    waiting = tmp_path / "p2p.csv"
+    waiting.write_text("freq,time_ms,energy_mj\n850,100,6000\n1410.0,50,4200.5\n")
+    path = tmp_path / "profile.csv"
+    found = PipelineProfile.from_csv(path, blocking_power_watts=waiting)
+    for stage in range(4):
+        options = found.get(stage, "blocking").options
+        watts = {option.clock_mhz: option.energy_joules / option.time_seconds for option in options}
+        assert watts == {1410: pytest.approx(84.01), 850: pytest.approx(60.0)}
+    assert found.blocking_power_watts == (pytest.approx(60.0),) * 4
+    options = ["--microbatches", "6", "--blocking-power", str(waiting), "--pictures", "none"]
+    arguments = ["plan", str(path), *options, "--switch-seconds", "0.005", "--output", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    assert 850 in {clock for rank in read_plan(tmp_path / "out" / "plan.json").waiting_clocks_mhz for clock in rank}
+    with_blocking(profile, {1410: 84.0, 850: 60.0}).to_csv(path)
+    with pytest.raises(UsageError, match="leave one out"):
+        PipelineProfile.from_csv(path, blocking_power_watts=str(waiting))
+    profile.to_csv(path)
+    waiting.write_text("freq,time_ms,energy_mj\n850,100,much\n")
+    capsys.readouterr()
+    assert main(arguments) == 2
+    assert "p2p.csv, line 2: energy_mj is 'much'" in capsys.readouterr().err
+    waiting.write_text("clock,time,energy\n850,1,1\n")
+    assert main(arguments) == 2
+    assert "the first line must be freq,time_ms,energy_mj" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zbv"])

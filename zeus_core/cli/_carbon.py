@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core._documents import parse_json
+from zeus_core.cli._electricity_arguments import add_columns, read_signal
 from zeus_core.cli.arguments import factor, number, path
-from zeus_core.cli.text import table, write
+from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
 from zeus_core.validate import shown
 
@@ -38,11 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "points", type=path, help=f"CSV ({','.join(_COLUMNS)}) or a profile that a search has kept (JSON)"
     )
-    parser.add_argument("--signal", type=path, required=True, metavar="FILE", help="CSV with timestamp and value")
-    parser.add_argument(
-        "--unit", default="g/kWh", help="of the values: g/kWh (the default), or a price such as EUR/kWh"
-    )
-    parser.add_argument("--zone", required=True, help="of timestamps that name none, such as UTC or Europe/Berlin")
+    parser.add_argument("--signal", type=path, required=True, metavar="FILE", help="CSV of carbon intensity or prices")
+    parser.add_argument("--unit", help="of the values where the file states none: g/kWh (the default) or EUR/MWh")
+    parser.add_argument("--zone", help="of timestamps where the file states none, such as UTC or Europe/Berlin")
+    add_columns(parser)
     parser.add_argument("--hours", type=_hours, required=True, help="duration of the training at full power")
     parser.add_argument("--slowdown", type=factor, default=1.3, metavar="FACTOR", help="that it may take as long (1.3)")
     parser.add_argument(
@@ -55,19 +55,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Replay, and print the comparison."""
-    from zeus_core.electricity import RecordedSignal
     from zeus_core.optimizer.carbon_aware.outlook import outlook_of
 
     points = _read_points(arguments.points)
     if arguments.slowdown < 1.0:
         raise UsageError(f"--slowdown is {arguments.slowdown:g}; it must be at least 1, such as 1.3")
-    signal = RecordedSignal.from_csv(arguments.signal, arguments.unit, arguments.zone)
+    signal = read_signal(arguments.signal, arguments.unit, arguments.zone, arguments, usual_unit="g/kWh")
     seconds = 3600.0 * arguments.hours
     steps = seconds * max(point.steps_per_second for point in points)
     outlooks = [
         outlook_of(points, arguments.idle_watts, signal, begin, steps, arguments.slowdown)
         for begin in _begins(arguments, signal, seconds * arguments.slowdown)
     ]
+    complain(f"zeus-core: --signal is {signal.facts.source}")
     _show(outlooks, signal)
     return 0
 

@@ -1,30 +1,49 @@
-"""The electricity that a user states: `--intensity`, `--price` and `--pue`."""
+"""The electricity that a user states: `--intensity`, `--price` and `--pue`, and the files of signals."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core.errors import UsageError
 from zeus_core.validate import shown
 
 if TYPE_CHECKING:
-    from zeus_core.electricity import Electricity, Signal
+    from zeus_core.electricity import Electricity, RecordedSignal, Signal
 
-_CONSTANT = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*([A-Za-z]+/[A-Za-z]+)\s*")
+_CONSTANT = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*([^\W\d][^/,]*/[A-Za-z]+|[€£]/[A-Za-z]+)\s*")
 _INTENSITY, _PRICE = "380g/kWh", "0.31EUR/kWh"
+FILE = "FILE[,UNIT[,ZONE]]"
+"""A CSV file with the unit and the time zone that it does not state itself."""
 
 
 def add_electricity(parser: argparse.ArgumentParser) -> None:
     """Declare `--intensity`, `--price` and `--pue`."""
-    csv = "or a CSV file of timestamp,value with its unit and time zone, as FILE,UNIT,ZONE"
+    csv = f"or a CSV file as {FILE}: unit and time zone where the file does not state them"
     parser.add_argument(
         "--intensity", metavar=_INTENSITY, help=f"carbon intensity of the electricity, {csv}: carbon.csv,g/kWh,UTC"
     )
-    parser.add_argument("--price", metavar=_PRICE, help=f"price of the electricity, {csv}: price.csv,EUR/MWh,UTC")
+    parser.add_argument("--price", metavar=_PRICE, help="price of the electricity, or a file: price.csv,EUR/MWh,UTC")
     parser.add_argument(
         "--pue", type=float, metavar="RATIO", help="energy of the data centre divided by that of its computers (1)"
+    )
+    add_columns(parser)
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Declare `--column` and `--where`."""
+    parser.add_argument(
+        "--column", action="append", default=[], metavar="NAME", help="the column of values in a CSV file of a signal"
+    )
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        type=_condition,
+        metavar="COLUMN=VALUE",
+        help="only rows with this value in a column of such a file, as one area of several",
     )
 
 
@@ -41,31 +60,88 @@ def electricity_from(arguments: argparse.Namespace) -> Electricity | None:
     from zeus_core.electricity import Electricity
 
     return Electricity(
-        _signal("--intensity", arguments.intensity, _INTENSITY, "carbon.csv,g/kWh,UTC", is_price=False),
-        _signal("--price", arguments.price, _PRICE, "price.csv,EUR/MWh,UTC", is_price=True),
+        _signal("--intensity", arguments.intensity, arguments, is_price=False),
+        _signal("--price", arguments.price, arguments, is_price=True),
         1.0 if arguments.pue is None else arguments.pue,
     )
 
 
-def _signal(option: str, text: str | None, constant: str, csv: str, is_price: bool) -> Signal | None:
+def signal_from_file(text: str, arguments: argparse.Namespace) -> RecordedSignal:
+    """Return the signal in a file, with a unit and a zone that may follow its name; see `FILE`.
+
+    Raises:
+        UsageError: The file cannot be read, or lacks what must be known.
+    """
+    for count in range(3):  # a comma may also be part of the name
+        name, *stated = text.rsplit(",", count)
+        if Path(name).is_file():
+            break
+    else:
+        if not stated[1:]:
+            raise UsageError(f"there is no file {shown(text)}")
+    unit, zone, *_ = [*(word.strip() or None for word in stated), None, None]
+    return read_signal(Path(name), unit, zone, arguments)
+
+
+def read_signal(
+    file: Path, unit: str | None, zone: str | None, arguments: argparse.Namespace, usual_unit: str | None = None
+) -> RecordedSignal:
+    """Return the signal in a file, of the columns and rows that the arguments name.
+
+    Args:
+        file: The file.
+        unit: The unit; None for what the file says.
+        zone: The time zone; None for what the file says.
+        arguments: Those of `add_columns`.
+        usual_unit: The unit if the file does not state one.
+
+    Raises:
+        UsageError: The file cannot be read, or lacks what must be known.
+    """
+    from zeus_core.electricity import RecordedSignal
+    from zeus_core.electricity.signal_table import SignalTable
+
+    if not file.is_file():
+        return RecordedSignal.from_csv(file, unit, zone)  # which says what is wrong
+    table = SignalTable(file)
+    # Where a command has two files, a name may be that of the other.
+    is_only = len([text for text in map(vars(arguments).get, _FILES) if text and not _CONSTANT.fullmatch(text)]) < 2
+    column = next((name for name in arguments.column if is_only or table.find(name)), None)
+    where = {name: value for name, value in arguments.where if is_only or table.find(name)}
+    unit = unit or table.unit(table.value_column(column)) or usual_unit
+    return RecordedSignal.from_csv(file, unit, zone, value_column=column, where=where)
+
+
+_FILES = ("intensity", "price", "start_by")
+
+
+def _signal(option: str, text: str | None, arguments: argparse.Namespace, is_price: bool) -> Signal | None:
     if text is None:
         return None
-    from zeus_core.electricity import ConstantSignal, RecordedSignal
+    from zeus_core.electricity import ConstantSignal
 
-    match, file = _CONSTANT.fullmatch(text), text.rsplit(",", 2)
+    match = _CONSTANT.fullmatch(text)
     try:
         signal: Signal
+        if match is None and "/" not in text and "," not in text and not Path(text).is_file():
+            raise UsageError("there is no unit")
         if match is not None:
             signal = ConstantSignal(float(match[1]), match[2], source=f"by {option}")
-        elif len(file) == 3:
-            signal = RecordedSignal.from_csv(file[0], file[1].strip(), file[2].strip())
         else:
-            raise UsageError("there is no unit")
+            signal = signal_from_file(text, arguments)
         if signal.facts.is_price != is_price:
             raise UsageError(f"it is in {signal.facts.unit}")
     except (UsageError, ValueError) as error:
+        value, file = (_PRICE, "price.csv,EUR/MWh,UTC") if is_price else (_INTENSITY, "carbon.csv,g/kWh,UTC")
         raise UsageError(
-            f"{option} is {shown(text)}: {error}; give a value with its unit, such as {constant}, or a CSV file with "
-            f"its unit and time zone, such as {csv}"
+            f"{option} is {shown(text)}: {error}; give a value with its unit, such as {value}, or a CSV file with "
+            f"its unit and time zone, such as {file}"
         ) from error
     return signal
+
+
+def _condition(text: str) -> tuple[str, str]:
+    name, is_one, value = text.partition("=")
+    if not is_one or not name:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no column and its value, such as 'Area=BZN|DE-LU'")
+    return name, value

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import urllib.error
 import urllib.parse
 import urllib.request
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -36,8 +38,9 @@ class ElectricityMaps:
     waits for the network: until it answers, and where its values are more than three hours old, the average you state
     holds. A failure is logged once; the time between tries doubles after each, up to six hours.
 
-    The values are those of the average of all plants of a zone, by their emissions over the whole life cycle. The API
-    is described at https://portal.electricitymaps.com/docs.
+    The values are those of the average of all plants of a zone, by their emissions over the whole life cycle. Those
+    that the service has estimated are marked as such, and `facts.source` says how many they are, or that they are the
+    random ones of a token for tests. The API is described at https://portal.electricitymaps.com/docs.
 
     Args:
         zone: The zone of the grid, such as "DE" or "US-CAL-CISO".
@@ -74,15 +77,15 @@ class ElectricityMaps:
         self._url = checked_text("url", url)
         if not self._url.startswith(("https://", "http://")):
             raise UsageError(f"url is {shown(url)}; it must begin with https://")
-        self.facts: SignalFacts = SignalFacts.checked(
-            "g/kWh", f"Electricity Maps, {zone}, life cycle", "average", average
-        )
+        self._source = f"Electricity Maps, {zone}, life cycle"
+        self.facts: SignalFacts = SignalFacts.checked("g/kWh", self._source, "average", average)
         """Its unit, source and basis."""
         self._forecast_hours = (
             None if forecast_hours is None else checked_one_of("forecast_hours", forecast_hours, (6, 24, 48, 72))
         )
         self._has_forecast_failed = False
         self._values: dict[float, float] = {}
+        self._estimates: dict[float, str] = {}  # how each value was estimated that was
         # The first one for each hour shows how good forecasts are so long before; the latest ones are used.
         self._first_forecasts: dict[float, float] = {}
         self._forecasts: dict[float, float] = {}
@@ -122,7 +125,7 @@ class ElectricityMaps:
         if now < self._next_try_seconds:
             return
         try:
-            self._refresh_forecast()
+            no_forecast = self._refresh_forecast()
             self._learn(self._answer("history"))
         except Exception as error:  # a server may answer anything
             self._failures += 1
@@ -131,34 +134,48 @@ class ElectricityMaps:
             self._next_try_seconds = now + 0.9 * wait_seconds
             if self._failures == 1:
                 _logger.warning(
-                    "no carbon intensity from Electricity Maps for %s (%s: %s): the values known until now hold for "
+                    "no carbon intensity from Electricity Maps for %s (%s): the values known until now hold for "
                     "three hours, and then %g g/kWh; it is tried again",
-                    *(self._zone, type(error).__name__, error, self.facts.average),
+                    *(self._zone, self._problem(error), self.facts.average),
                 )
         else:
+            if no_forecast is not None and not self._has_forecast_failed:
+                _logger.warning(
+                    "no forecast from Electricity Maps for %s (%s): decisions are made by the past alone; it is tried "
+                    "again",
+                    *(self._zone, no_forecast),
+                )
+            self._has_forecast_failed = no_forecast is not None
             if self._failures:
                 _logger.info("Electricity Maps answers again")
             self._failures, self._next_try_seconds = 0, -1.0
 
-    def _refresh_forecast(self) -> None:
+    def _problem(self, error: Exception) -> str:
+        """Return what is wrong with an answer, and the way out."""
+        if isinstance(error, urllib.error.HTTPError):
+            if error.code in (401, 403):
+                source = "ELECTRICITYMAPS_TOKEN" if self._arguments[2] is None else "token= (not ELECTRICITYMAPS_TOKEN)"
+                return f"HTTP {error.code}: the token of {source} may not ask for the zone {self._zone}"
+            return f"HTTP {error.code} {error.reason} from {self._url}"
+        if isinstance(error, json.JSONDecodeError):
+            return f"the answer of {self._url} is no JSON, as the page of a proxy: {error}"
+        if isinstance(error, KeyError | TypeError | AttributeError):
+            return f"the answer of {self._url} is not as its version 3 describes it: {type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}"
+
+    def _refresh_forecast(self) -> str | None:
+        """Return why there is no forecast, though one was asked for."""
         if self._forecast_hours is None:
-            return
+            return None
         try:
             latest = self._values_of(self._answer("forecast", horizonHours=str(self._forecast_hours))["forecast"])
         except Exception as error:  # as of a token that may not ask for it; what happened is known without it
-            if not self._has_forecast_failed:
-                self._has_forecast_failed = True
-                _logger.warning(
-                    "no forecast from Electricity Maps for %s (%s: %s): decisions are made by the past alone; it is "
-                    "tried again",
-                    *(self._zone, type(error).__name__, error),
-                )
-            return
-        self._has_forecast_failed = False
+            return self._problem(error)
         oldest = max(latest, default=0.0) - _KEPT_SECONDS
         first = {**latest, **self._first_forecasts}
         self._first_forecasts = {seconds: first[seconds] for seconds in sorted(first) if seconds >= oldest}
         self._forecasts = dict(sorted({**self._first_forecasts, **latest}.items()))
+        return None
 
     def _answer(self, what: str, **more: str) -> Any:
         query = urllib.parse.urlencode({"zone": self._zone, **more})
@@ -170,11 +187,18 @@ class ElectricityMaps:
 
     def _learn(self, answer: Any) -> None:
         """Add the values of an answer. Raises anything if it is no such answer."""
-        values = {**self._values, **self._values_of(answer["history"])}
+        values = {**self._values, **self._values_of(answer["history"], self._estimates)}
         oldest = max(values, default=0.0) - _KEPT_SECONDS
         self._values = {seconds: values[seconds] for seconds in sorted(values) if seconds >= oldest}
+        self._estimates = {seconds: how for seconds, how in self._estimates.items() if seconds in self._values}
         if self._values:
             self._known = self._recorded(self._values, self._recorded(self._forecasts) if self._forecasts else None)
+        note = f", {len(self._estimates)} of {len(self._values)} values estimated" if self._estimates else ""
+        if any("SANDBOX" in how for how in self._estimates.values()):
+            note = ", random values of a token for tests"
+            if not self.facts.source.endswith(note):
+                _logger.warning("the values of Electricity Maps for %s are random: its token is for tests", self._zone)
+        self.facts = replace(self.facts, source=self._source + note)
 
     def _recorded(self, values: dict[float, float], forecast: RecordedSignal | None = None) -> RecordedSignal:
         return RecordedSignal(
@@ -185,16 +209,24 @@ class ElectricityMaps:
             max_age_seconds=_MAX_AGE_SECONDS,
             forecast=forecast,
             forecast_hours=self._forecast_hours or 0,
+            estimated_seconds=list(self._estimates),
         )
 
-    def _values_of(self, entries: Any) -> dict[float, float]:
-        """Return the values of an answer by their times. Raises anything if they are no such values."""
+    def _values_of(self, entries: Any, estimates: dict[float, str] | None = None) -> dict[float, float]:
+        """Return the values of an answer by their times, and add how they were estimated, if they were.
+
+        Raises anything if they are no such values.
+        """
         values = {}
         for entry in entries:
             value = entry["carbonIntensity"]
             if value is not None:  # as for an hour that is not published yet
                 moment = datetime.fromisoformat(entry["datetime"].replace("Z", "+00:00"))
                 values[moment.timestamp()] = checked_value("carbonIntensity", value, self.facts)
+                if estimates is not None:
+                    estimates.pop(moment.timestamp(), None)
+                    if entry.get("isEstimated"):
+                        estimates[moment.timestamp()] = str(entry.get("estimationMethod"))
         return values
 
 

@@ -6,12 +6,11 @@ import bisect
 import math
 import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from zeus_core.electricity._signal_csv import read_values
 from zeus_core.electricity._zone import checked_zone
 from zeus_core.electricity.signal import (
     Basis,
@@ -20,12 +19,22 @@ from zeus_core.electricity.signal import (
     checked_period,
     checked_time,
     checked_value,
+    converted_value,
+    is_same_unit,
     joined,
     mean_value,
-    scale_of,
 )
+from zeus_core.electricity.signal_table import SignalTable
 from zeus_core.errors import UsageError
-from zeus_core.validate import checked_instance, checked_list, checked_number, checked_path, checked_text
+from zeus_core.validate import (
+    checked_instance,
+    checked_list,
+    checked_mapping,
+    checked_number,
+    checked_path,
+    checked_text,
+    shown,
+)
 
 # One row may be missing: most published series have such gaps, and a grid changes little in an hour. After two, nothing
 # is known.
@@ -48,6 +57,7 @@ class RecordedSignal:
         is_known_ahead: Whether later values are known earlier, as on a day-ahead market: decisions then look ahead.
         forecast: The value forecast for each time, where the source publishes a forecast.
         forecast_hours: How long ahead it is published.
+        estimated_seconds: The times whose values the source marks as its own estimates.
 
     Raises:
         UsageError: An argument is wrong.
@@ -65,6 +75,7 @@ class RecordedSignal:
         is_known_ahead: bool = False,
         forecast: RecordedSignal | None = None,
         forecast_hours: float = 24.0,
+        estimated_seconds: Collection[float] = (),
     ) -> None:
         times = checked_list("times_seconds", times_seconds, checked_time, "a list of seconds since 1970", 1)
         numbers = checked_list("values", values, lambda argument, value: value, "a list of numbers")
@@ -73,10 +84,12 @@ class RecordedSignal:
         for earlier, later in pairwise(times):
             if later <= earlier:
                 raise UsageError(f"times_seconds must increase, but {later:.0f} follows {earlier:.0f}")
-        scale = scale_of(unit)
         facts = SignalFacts.checked(unit, source, basis, 0.0 if average is None else average, is_known_ahead)
         self._times = times
-        self._values = [checked_value("value", value, facts) * scale for value in numbers]
+        self._values = [converted_value("value", value, unit, facts) for value in numbers]
+        self._estimated = frozenset(
+            checked_list("estimated_seconds", estimated_seconds, checked_time, "a list of seconds since 1970")
+        )
         self._max_age_seconds = _max_age_seconds(times, max_age_seconds)
         self._forecast = (
             None if forecast is None else checked_instance("forecast", forecast, RecordedSignal, "a signal")
@@ -93,16 +106,17 @@ class RecordedSignal:
     def from_csv(
         cls,
         path: str | os.PathLike[str],
-        unit: str,
-        zone: str,
-        basis: Basis = "average",
+        unit: str | None = None,
+        zone: str | None = None,
+        basis: Basis | None = None,
         average: float | None = None,
         max_age_seconds: float | None = None,
-        timestamp_column: str = "timestamp",
-        value_column: str = "value",
+        timestamp_column: str | None = None,
+        value_column: str | None = None,
         is_known_ahead: bool = False,
         forecast_column: str | None = None,
         forecast_hours: float = 24.0,
+        where: Mapping[str, str] | None = None,
     ) -> RecordedSignal:
         """Read a CSV file whose first line names its columns.
 
@@ -110,37 +124,62 @@ class RecordedSignal:
             2026-03-01 00:00,312
             2026-03-01 01:00,298
 
-        A row without a value is a gap. The last of several rows of one time and different values counts, with a
-        warning. In the hour that is repeated at the end of daylight saving time, rows are taken in their order.
+        The files of Electricity Maps, ENTSO-E, the UK carbon intensity service and WattTime are recognised by their
+        columns. A row without a value is a gap. The last of several rows of one time and different values counts, with
+        a warning. In the hour that is repeated at the end of daylight saving time, rows are taken in their order.
 
         Args:
             path: The file.
-            unit: The unit of the values; see the class.
-            zone: The time zone of timestamps that do not name one, such as "UTC" or "Europe/Berlin".
-            basis: See the class.
+            unit: The unit of the values, see the class; None for what the file says.
+            zone: The time zone of timestamps that do not name one, such as "UTC" or "Europe/Berlin"; None for what the
+                file says.
+            basis: See the class; None for what is known of the source, or else "average".
             average: See the class.
             max_age_seconds: See the class.
-            timestamp_column: The column of times: ISO 8601, or seconds since 1970.
-            value_column: The column of values.
+            timestamp_column: The column of times: ISO 8601, its intervals, or seconds or milliseconds since 1970.
+            value_column: The column of values, or a part of its name; None for that of the layout.
             is_known_ahead: See the class.
             forecast_column: The column of the values that were forecast for the times of the rows; None for none.
             forecast_hours: How long before the time of its row such a value was published.
+            where: The rows to use, by columns and their values: needed where a file has several areas.
 
         Raises:
-            UsageError: The file cannot be read, or a row is wrong; the message names the line.
+            UsageError: The file cannot be read, or a row is wrong; the message names the line, or the columns.
         """
         file = Path(checked_path("path", path, "carbon.csv"))
-        columns = checked_text("timestamp_column", timestamp_column), checked_text("value_column", value_column)
-        time_zone = checked_zone("zone", zone)
-        facts = SignalFacts.checked(unit, file.name, basis)
-        facts = replace(facts, source=f"{file.name} ({unit}, {time_zone.key})")
-        times, values = read_values(file, time_zone, columns, facts)
+        for name, column in (
+            ("timestamp_column", timestamp_column),
+            ("value_column", value_column),
+            ("forecast_column", forecast_column),
+        ):
+            if column is not None:
+                checked_text(name, column)
+        if where is not None:
+            for name, value in checked_mapping("where", where, '{"Area": "BZN|DE-LU"}').items():
+                checked_text("a column in where", name)
+                checked_text(f"where[{name!r}]", value)
+        time_zone = None if zone is None else checked_zone("zone", zone)
+        table = SignalTable(file, timestamp_column, where)
+        column = table.value_column(value_column)
+        unit = _unit(file, column, unit, table.unit(column))
+        series, rows = table.series(), table.rows(column, time_zone)
+        estimated = [row.seconds for row in rows if row.is_estimated]
+        known = [f"{table.layout.name}: {column}", *series] if table.layout.name else []
+        zone = table.zone or zone
+        known += [unit] if zone is None else [unit, zone]
+        if estimated:
+            known.append(f"{len(estimated)} of {len(rows)} values estimated")
+        facts = SignalFacts.checked(unit, f"{file.name} ({', '.join(known)})", basis or table.layout.basis)
+        for row in rows:
+            checked_value(f"{file}, line {row.line}: value", row.value, facts)
+        made = (unit, facts.source, basis or table.layout.basis)
         forecast = None
         if forecast_column is not None:
-            columns = columns[0], checked_text("forecast_column", forecast_column)
-            forecast = cls(*read_values(file, time_zone, columns, facts), unit, facts.source, basis)
-        made = (average, max_age_seconds, is_known_ahead, forecast, forecast_hours)
-        return cls(times, values, unit, facts.source, basis, *made)
+            expected = table.rows(table.value_column(forecast_column), time_zone)
+            forecast = cls([row.seconds for row in expected], [row.value for row in expected], *made)
+        times, values = [row.seconds for row in rows], [row.value for row in rows]
+        limits = average, max_age_seconds, is_known_ahead
+        return cls(times, values, *made, *limits, forecast, forecast_hours, estimated)
 
     @property
     def begin_seconds(self) -> float:
@@ -173,7 +212,8 @@ class RecordedSignal:
             held_until = self._times[number] + self._max_age_seconds if number >= 0 else -math.inf
             if begin < held_until:
                 part_end = min(end, next_seconds, held_until)
-                yield SignalPart(begin, part_end, self._values[number], begin - self._times[number])
+                is_estimated = self._times[number] in self._estimated
+                yield SignalPart(begin, part_end, self._values[number], begin - self._times[number], is_estimated)
             else:
                 part_end = min(end, next_seconds)
                 yield SignalPart(begin, part_end, self.facts.average, None)
@@ -181,6 +221,17 @@ class RecordedSignal:
             if part_end >= end:
                 return
             begin = part_end
+
+
+def _unit(file: Path, column: str, given: str | None, label: str | None) -> str:
+    """Return the unit that was given, or else that of the file. Raises `UsageError` if both differ or are missing."""
+    if given is None and label is None:
+        raise UsageError(f"{file}: the unit of {column!r} is not known; give it, such as g/kWh or EUR/MWh")
+    if given is None:
+        return str(label)
+    if label is not None and not is_same_unit(given, label):
+        raise UsageError(f"unit is {shown(given)}, but {file} has {column!r} in {label}")
+    return given
 
 
 def _max_age_seconds(times: Sequence[float], given: float | None) -> float:

@@ -14,9 +14,8 @@ from zeus_core.electricity.signal import (
     SignalFacts,
     SignalPart,
     checked_period,
-    checked_value,
+    converted_value,
     joined,
-    scale_of,
 )
 from zeus_core.errors import UsageError
 from zeus_core.validate import checked_list, checked_mapping, checked_text, shown
@@ -66,7 +65,7 @@ class WeeklyTariff:
     ) -> None:
         self._zone = checked_zone("zone", zone)
         facts = SignalFacts.checked(unit, source, basis, is_known_ahead=True)
-        self._week = _week(checked_mapping("rates", rates, '{"Mon-Sun 00:00-24:00": 0.3}'), facts, scale_of(unit))
+        self._week = _week(checked_mapping("rates", rates, '{"Mon-Sun 00:00-24:00": 0.3}'), facts, unit)
         self._change_minutes = [
             [minute for minute in range(1, _DAY_MINUTES) if prices[minute] != prices[minute - 1]]
             for prices in self._week
@@ -108,11 +107,11 @@ class WeeklyTariff:
         return self._holiday_weekday if local.date() in self._holidays else local.weekday()
 
 
-def _week(rates: Mapping[str, float], facts: SignalFacts, scale: float) -> list[list[float]]:
+def _week(rates: Mapping[str, float], facts: SignalFacts, unit: str) -> list[list[float]]:
     """Return the price in each minute of each weekday."""
     week: list[list[float | None]] = [[None] * _DAY_MINUTES for _ in _WEEKDAYS]
     for period, value in rates.items():
-        price = checked_value(f"rates[{shown(period)}]", value, facts) * scale
+        price = converted_value(f"rates[{shown(period)}]", value, unit, facts)
         for weekday, minute in _minutes(period):
             if week[weekday][minute] is not None:
                 raise UsageError(f"rates has two prices for {_time_of_week(weekday, minute)}, one by {shown(period)}")

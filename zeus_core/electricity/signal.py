@@ -8,16 +8,26 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from zeus_core.errors import UsageError
-from zeus_core.units import per_kilowatt_hour_from_per_megawatt_hour
+from zeus_core.units import per_kilowatt_hour
 from zeus_core.validate import checked_flag, checked_number, checked_object, checked_one_of, checked_text, shown
 
 Basis = Literal["average", "marginal"]
 """The power plants that an intensity counts: all those of a grid, by their share of the electricity (reports use this:
 GHG Protocol, scope 2, location-based); or the plants that would supply one kilowatt-hour more."""
 
-_INTENSITY_UNITS = ("g/kWh", "kg/MWh")  # the same number
-_PRICE_UNIT = re.compile(r"[A-Z]{3}/(kWh|MWh)")
-_UNITS = "g/kWh (or kg/MWh) for a carbon intensity, or a currency per kWh or MWh for a price, such as EUR/kWh"
+_INTENSITY_UNIT = "g/kWh"
+UNIT = re.compile(
+    # A mass, with or without a label of the gas, or a currency; per kWh or MWh, in any case.
+    r"(?<![a-z])(?:(?P<mass>mg|g|kg|t|lb)s?\s*(?:CO[2₂]\s*-?\s*(?:eq?)?)?|(?P<currency>(?-i:[A-Z]{3})|Euro?|€|£))"
+    r"\s*/\s*(?P<energy>[kM]Wh)",
+    re.IGNORECASE,
+)
+"""The unit of a signal, as sources write it: g/kWh, gCO2eq/kWh, lb/MWh, EUR/MWh, €/kWh."""
+_SYMBOLS = {"€": "EUR", "euro": "EUR", "£": "GBP"}
+_UNITS = (
+    "a mass per energy for a carbon intensity (g/kWh, gCO2eq/kWh, kg/MWh, lb/MWh), or a currency per kWh or MWh for a "
+    "price, such as EUR/kWh"
+)
 
 
 @dataclass(frozen=True)
@@ -52,19 +62,17 @@ class SignalFacts:
     def checked(
         cls, unit: str, source: str, basis: Basis, average: float = 0.0, is_known_ahead: bool = False
     ) -> SignalFacts:
-        """Make the facts from arguments of a user, whose `unit` may also be per MWh.
+        """Make the facts from arguments of a user, whose `unit` may be any that sources use.
 
         Raises:
             UsageError: An argument is wrong.
         """
-        scale = scale_of(unit)
+        own_unit = checked_unit(unit)
         checked_flag("is_known_ahead", is_known_ahead)
         checked_one_of("basis", basis, ("average", "marginal"))
-        is_price = unit not in _INTENSITY_UNITS
-        facts = cls(
-            _kilowatt_hours(unit), checked_text("source", source), None if is_price else basis, 0.0, is_known_ahead
-        )
-        return replace(facts, average=checked_value("average", average, facts) * scale)
+        is_price = own_unit != _INTENSITY_UNIT
+        facts = cls(own_unit, checked_text("source", source), None if is_price else basis, 0.0, is_known_ahead)
+        return replace(facts, average=converted_value("average", average, unit, facts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +85,14 @@ class SignalPart:
         value: The value, in the unit of the signal.
         age_seconds: How old the value is at the begin of the part: the time since that for which it was reported. None
             where nothing recent enough is known, and the value is the average.
+        is_estimated: Whether the source marks the value as its own estimate, or as made up for tests.
     """
 
     begin_seconds: float
     end_seconds: float
     value: float
     age_seconds: float | None = 0.0
+    is_estimated: bool = False
 
     @property
     def seconds(self) -> float:
@@ -156,17 +166,43 @@ def checked_signal(argument: str, signal: Signal) -> Signal:
     return signal
 
 
-def scale_of(unit: str) -> float:
-    """Return the factor from the unit of a source to that of a signal, which is always per kWh.
+def checked_unit(unit: str) -> str:
+    """Return the unit of a signal that has values in the unit of a source: always per kWh, and grams of a mass.
 
     Raises:
         UsageError: The unit is not known.
     """
-    if checked_text("unit", unit, _UNITS) in _INTENSITY_UNITS:
-        return 1.0
-    if not _PRICE_UNIT.fullmatch(unit):
+    match = _unit_match(unit)
+    return _INTENSITY_UNIT if match["mass"] else f"{_amount(match)}/kWh"
+
+
+def converted_value(argument: str, value: float, unit: str, facts: SignalFacts) -> float:
+    """Return a value in the unit of a signal, from that of its source, `unit`. Raises as `checked_value`."""
+    return _converted(checked_value(argument, value, facts), unit)
+
+
+def is_same_unit(unit: str, other: str) -> bool:
+    """Return whether a number means the same in both units, as in kg/MWh and g/kWh. Raises as `checked_unit`."""
+    return checked_unit(unit) == checked_unit(other) and _converted(1.0, unit) == _converted(1.0, other)
+
+
+def _converted(value: float, unit: str) -> float:
+    match = _unit_match(unit)
+    energy = "MWh" if match["energy"].lower() == "mwh" else "kWh"
+    return per_kilowatt_hour(value, _amount(match), energy)
+
+
+def _unit_match(unit: str) -> re.Match[str]:
+    match = UNIT.fullmatch(checked_text("unit", unit, _UNITS).strip())
+    if match is None:
         raise UsageError(f"unit is {shown(unit)}; it must be {_UNITS}")
-    return per_kilowatt_hour_from_per_megawatt_hour(1.0) if unit.endswith("MWh") else 1.0
+    return match
+
+
+def _amount(match: re.Match[str]) -> str:
+    if match["mass"]:
+        return match["mass"].lower()
+    return _SYMBOLS.get(match["currency"].lower(), match["currency"].upper())
 
 
 def checked_time(argument: str, seconds: float) -> float:
@@ -192,14 +228,18 @@ def checked_period(begin_seconds: float, end_seconds: float) -> tuple[float, flo
 
 
 def joined(parts: Iterable[SignalPart]) -> list[SignalPart]:
-    """Join neighbours of the same value, of which both or none are stale."""
+    """Join neighbours of the same value, of which both or none are stale, or estimates."""
     result: list[SignalPart] = []
     for part in parts:
-        if result and (result[-1].value, result[-1].is_stale) == (part.value, part.is_stale):
+        if result and _nature(result[-1]) == _nature(part):
             result[-1] = replace(result[-1], end_seconds=part.end_seconds)
         else:
             result.append(part)
     return result
+
+
+def _nature(part: SignalPart) -> tuple[float, bool, bool]:
+    return part.value, part.is_stale, part.is_estimated
 
 
 def mean_value(parts: Sequence[SignalPart]) -> float:
@@ -208,7 +248,3 @@ def mean_value(parts: Sequence[SignalPart]) -> float:
     if seconds <= 0:
         return parts[0].value
     return sum(part.value * part.seconds for part in parts) / seconds
-
-
-def _kilowatt_hours(unit: str) -> str:
-    return "g/kWh" if unit in _INTENSITY_UNITS else f"{unit[:3]}/kWh"

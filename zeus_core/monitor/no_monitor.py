@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from zeus_core.device import CpuDiscovery
+from zeus_core.device import CpuDiscovery, discover_gpus
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.monitor.selection import local_rank_of
 from zeus_core.monitor.windows import ZeusMonitor
@@ -27,8 +27,13 @@ class NoMonitor(ZeusMonitor):
         self.reason = reason
 
 
+def monitor_of_gpus() -> ZeusMonitor:
+    """Return a monitor as `ZeusMonitor` makes it, but raise `NoDeviceError` where it would measure CPUs alone."""
+    return ZeusMonitor(gpus=discover_gpus())
+
+
 def training_monitor(
-    monitor: ZeusMonitor | None, strict: bool = False, make: Callable[[], ZeusMonitor] = ZeusMonitor
+    monitor: ZeusMonitor | None, strict: bool = False, make: Callable[[], ZeusMonitor] = monitor_of_gpus
 ) -> ZeusMonitor:
     """Return the monitor of a training; where no GPU can be measured, a `NoMonitor`, after one warning.
 
@@ -55,18 +60,22 @@ def training_monitor(
             reason = str(error)  # a handler may keep what is logged: with the error, all that its callers hold
             _logger.log(level, "no energy is measured, and training goes on without it: %s", reason)
             return NoMonitor(reason)
+    monitor = checked_monitor(monitor)
     if strict and isinstance(monitor, NoMonitor):
         raise NoDeviceError(monitor.reason)
-    return checked_monitor(monitor)
+    return monitor
 
 
 def checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
-    """Return a monitor that measures at least one GPU, or a `NoMonitor`.
+    """Return a monitor that measures at least one GPU, or a `NoMonitor`, also for one that has found CPUs alone.
 
     Raises:
         UsageError: It is something else, or measures no GPU on purpose.
     """
     checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor(gpu_indices=[0])")
+    if monitor.no_gpu_because is not None:
+        _logger.warning("no energy of training is measured, as there is no GPU, and training goes on without it")
+        return NoMonitor(monitor.no_gpu_because)
     if not monitor.gpus and not isinstance(monitor, NoMonitor):
         raise UsageError("monitor measures no GPU; name the GPUs to measure, such as ZeusMonitor(gpu_indices=[0])")
     return monitor

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, ParamSpec, TypeVar
 from zeus_core.device import Cpu, CpuDiscovery, Gpu, discover_cpus, discover_gpus
 from zeus_core.device.gpu import checked_gpus
 from zeus_core.device.rapl.rapl_keeper import RaplKeeper
-from zeus_core.errors import UsageError
-from zeus_core.measurement import Device, Measurement
+from zeus_core.errors import NoDeviceError, UsageError
+from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor._instruments import Instruments
 from zeus_core.monitor.reading import Reading
 from zeus_core.monitor.selection import checked_indices, select_cpus, select_gpus
@@ -67,7 +67,8 @@ class ZeusMonitor:
     GPUs are measured by their energy counters, with two driver calls each at both edges of a window, and in the
     background ten times a second. GPUs without a counter have their power sampled there. CPU packages and their DRAM
     are measured where this process may read their counters. Every energy says how it was obtained and how far it can be
-    off; see `DeviceEnergy`. If a device cannot be read, its energy is reported as lost; nothing is raised.
+    off; see `DeviceEnergy`. If a device cannot be read, its energy is reported as lost; nothing is raised. Where there
+    is no GPU, and none was asked for by its index, CPUs are measured alone, after one warning.
 
     Args:
         gpu_indices: The GPUs to measure, by the framework's index (after `CUDA_VISIBLE_DEVICES`). If None, all visible
@@ -85,7 +86,8 @@ class ZeusMonitor:
         synchronize: Waits for the accelerator, in place of `sync_execution_with`.
 
     Raises:
-        NoDeviceError: There is no GPU, and `gpu_indices` does not say that none is wanted.
+        NoDeviceError: There is no GPU that was asked for, or no device at all, and `gpu_indices` does not say that no
+            GPU is wanted.
         UsageError: An argument is wrong; the message names it.
     """
 
@@ -108,10 +110,18 @@ class ZeusMonitor:
         self.gpus: dict[int, Gpu] = {}
         """The measured GPUs by index."""
         given_gpus = None if gpus is None else checked_gpus("gpus", gpus)
-        if gpu_indices is None or len(gpu_indices) > 0:
-            self.gpus = select_gpus(discover_gpus() if given_gpus is None else given_gpus, gpu_indices, os.environ)
+        self.no_gpu_because: str | None = None
+        """Why no GPU is measured, though all were to be; None if some are, or none was wanted."""
         found_cpus = discover_cpus() if cpus is None else cpus
         checked_instance("cpus", found_cpus, CpuDiscovery, "discover_cpus()")
+        if gpu_indices is None or len(gpu_indices) > 0:
+            try:
+                self.gpus = select_gpus(discover_gpus() if given_gpus is None else given_gpus, gpu_indices, os.environ)
+            except NoDeviceError as error:
+                if gpu_indices is not None or given_gpus is not None or not found_cpus.cpus or cpu_indices == []:
+                    raise
+                self.no_gpu_because = str(error)
+                _logger.warning("no GPU is measured, and CPUs are: %s", error)
         self.gpu_indices: list[int] = list(self.gpus)
         """Indices of the measured GPUs."""
         self.cpus: dict[int, Cpu] = select_cpus(found_cpus, cpu_indices, os.environ)
@@ -170,7 +180,7 @@ class ZeusMonitor:
         Args:
             key: The name it was opened with.
             sync_execution: Wait for the accelerator first.
-            cancel: Discard the window: the result holds no time and no energy, and nothing is logged.
+            cancel: Discard the window: the result has no time and 0 J of each device, and nothing is logged.
 
         Raises:
             UsageError: No window of that name is open.
@@ -183,7 +193,7 @@ class ZeusMonitor:
             synchronize(self)
         if cancel:
             self._end_sampling()
-            return Measurement(0.0, {})
+            return Measurement(0.0, dict.fromkeys(self.devices, DeviceEnergy()))
         measurement = self._instruments.between(window.begin(), self._instruments.read_last())
         self._end_sampling()
         for energy in measurement.devices.values():  # cheaper than `measurement.lost_because` for each window

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from zeus_core._documents import JsonFormat, JsonStore
+from zeus_core._documents import JsonFormat, JsonStore, parse_json
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.files import folder_lock, is_special
+from zeus_core.measurement import Measurement
 from zeus_core.search import Trial
 from zeus_core.validate import shown
 
@@ -19,6 +20,10 @@ _FORMAT = JsonFormat("zeus-core trials", 2)
 _CONTENTS = "profile"
 _OUT_OF_MEMORY = "out_of_memory"
 _STATE_FORMAT = JsonFormat("zeus-core search", 1)
+
+# A file of the `zeus` package does not say how many steps it measured at each limit: these, unless told otherwise.
+_ZEUS_STEPS = 40
+_ZEUS_KNOB = "power limit"
 
 # Profiles in one file; those that were saved longest ago go first. One takes some kilobytes, and the file is replaced
 # as a whole after every trial.
@@ -143,22 +148,30 @@ class JsonTrialStore:
     """Keeps trials in a JSON file, which holds those of many jobs.
 
     The file is replaced as a whole, so a kill leaves the old one or the new one. Several processes may save at the same
-    time: each replaces the trials of its own conditions alone. A file that is damaged, of an older version, or written
-    by something else, is set aside under another name, with a warning. Trials of other conditions are not used, which
-    is logged once; they stay in the file.
+    time: each replaces the trials of its own conditions alone. A file of this program that is damaged, or of an older
+    version, is set aside under another name, with a warning. Trials of other conditions are not used, which is logged
+    once; they stay in the file.
+
+    A file of another program stays as it is, and trials are kept in one beside it. That of a power-limit optimizer of
+    the `zeus` package is read: it holds limits (W), energies (J) and times (s) of some steps each.
+
+    Args:
+        path: The file.
+        zeus_steps: The steps at each limit in such a file; None for those that `zeus` usually measures.
 
     Raises:
         UsageError: `path` is a folder or a device.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, zeus_steps: int | None = None) -> None:
         if is_special(path):
             raise UsageError(
                 f"profile_path is {str(path)!r}, which is a folder or a device; name a file, such as profile.json"
             )
         self._path = path
-        self._store = JsonStore(path, _FORMAT, _CONTENTS)
+        self._zeus_steps = zeus_steps or _ZEUS_STEPS
         self._has_told = False
+        self._has_named_place = False
 
     def load(self, conditions: Conditions) -> list[Trial]:
         """Return the trials in the file."""
@@ -175,6 +188,8 @@ class JsonTrialStore:
                         error,
                     )
                     return []
+        if conditions.knob == _ZEUS_KNOB and (trials := self._trials_of_zeus()):
+            return trials
         nearest = _nearest(conditions, profiles)
         if nearest is not None and not self._has_told:
             self._has_told = True
@@ -203,10 +218,60 @@ class JsonTrialStore:
             if trials or out_of_memory:
                 kept = {_OUT_OF_MEMORY: sorted(out_of_memory)} if out_of_memory else {}
                 profiles.append({"conditions": own, "trials": encode(list(trials)), **kept})
-            self._store.save({"profiles": profiles[-_MAX_PROFILES:]})
+            self._store().save({"profiles": profiles[-_MAX_PROFILES:]})
 
     def _profiles(self) -> list[dict[str, Any]]:
-        return self._store.load(_profiles_in) or []
+        return self._store().load(_profiles_in) or []
+
+    def _store(self) -> JsonStore:
+        """Return the file, or one beside it if it is that of another program."""
+        place = self._path
+        if _is_foreign(place):
+            place = place.with_name(f"{place.stem}-zeus-core{place.suffix}")
+            if not self._has_named_place:
+                self._has_named_place = True
+                _logger.warning(
+                    "the profile %s is that of another program and stays as it is; trials are kept in %s",
+                    *(self._path, place),
+                )
+        return JsonStore(place, _FORMAT, _CONTENTS)
+
+    def _trials_of_zeus(self) -> list[Trial]:
+        if not _is_foreign(self._path):
+            return []
+        try:
+            return _trials_in_zeus(parse_json(self._path.read_text(encoding="utf-8")), self._zeus_steps)
+        except (OSError, ValueError) as error:  # a UsageError is a ValueError, too
+            _logger.warning("the profile %s is not used: %s", self._path, error)
+            return []
+
+
+def _is_foreign(path: Path) -> bool:
+    """Return whether there is a file with something in it that this program has not written."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(200)
+    except (OSError, ValueError):
+        return False
+    return bool(head.strip()) and b'"format": "zeus-core' not in head
+
+
+def _trials_in_zeus(document: Any, steps: int) -> list[Trial]:
+    """Return the trials in a profile of the `zeus` package: `{"measurements": [{"power_limit", "energy", "time"}]}`."""
+    found = document.get("measurements") if isinstance(document, Mapping) else None
+    if not isinstance(found, list):
+        raise UsageError("it is no profile")
+    measured = [decode(_ZeusMeasurement, one, f"measurements[{number}]") for number, one in enumerate(found)]
+    return [
+        Trial(round(one.power_limit), steps, Measurement.from_energies(one.time, {0: one.energy})) for one in measured
+    ]
+
+
+@dataclass(frozen=True)
+class _ZeusMeasurement:
+    power_limit: float
+    energy: float
+    time: float
 
 
 def latest_trials(document: Any) -> list[Trial]:
@@ -215,6 +280,8 @@ def latest_trials(document: Any) -> list[Trial]:
     Raises:
         UsageError: It is no profile, or its trials are damaged.
     """
+    if isinstance(document, Mapping) and "measurements" in document:
+        return _trials_in_zeus(document, _ZEUS_STEPS)
     profiles = _profiles_in(_FORMAT.fields(document))
     return decode(list[Trial], profiles[-1].get("trials"), "trials") if profiles else []
 

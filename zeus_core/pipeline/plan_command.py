@@ -49,9 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stages-per-rank", type=count, default=2, metavar="N", help="for `interleaved` (2)")
     parser.add_argument(
         "--blocking-power",
-        type=_numbers,
+        type=_powers,
         metavar="WATTS",
-        help="power of a GPU that waits, for all stages or for each: 80 or 80,75; for CSV without `blocking` rows",
+        help="power of a GPU that waits, for all stages or for each: 80 or 80,75; or a CSV file of lowtime "
+        "(freq,time_ms,energy_mj); for CSV without `blocking` rows",
     )
     parser.add_argument(
         "--gpus", type=_counts, metavar="N", help="GPUs that share a stage, for all or for each: 4 or 4,8; for CSV (1)"
@@ -190,7 +191,7 @@ def _given_profile(arguments: argparse.Namespace) -> PipelineProfile:
             "a CSV profile without 'blocking' rows lacks the power of a GPU that waits; give --blocking-power, "
             "such as 80"
         )
-    watts = None if powers is None else _one_or_each(powers)
+    watts = _one_or_each(powers) if isinstance(powers, list) else powers
     return PipelineProfile.from_csv(file, watts, _one_or_each(gpus), node_watts)
 
 
@@ -270,12 +271,14 @@ def _draw(arguments: argparse.Namespace, frontier: Frontier, plans: list[Plan]) 
     draw_timelines(frontier.problem.profile, [plans[0], plans[-1]], arguments.output / f"timeline.{arguments.pictures}")
 
 
-def _numbers(text: str) -> list[float]:
+def _powers(text: str) -> list[float] | Path:
     try:
         return [float(entry) for entry in text.split(",")]
     except ValueError:
+        if Path(text).is_file():
+            return Path(text)
         raise argparse.ArgumentTypeError(
-            f"{shown(text)} is not a power in watts, or one for each stage: 80 or 80,75"
+            f"{shown(text)} is not a power in watts, or one for each stage, or a file: 80 or 80,75 or p2p.csv"
         ) from None
 
 

@@ -52,6 +52,7 @@ SUMMARY_METRICS = (
     Metric("train_energy_wh", "Wh", "the same"),
     Metric("train_energy_uncertainty_j", "J", "uncertainty of the energy of the whole run"),
     *(Metric(f"train_energy_{activity.value}_j", "J", _ACTIVITIES[activity]) for activity in Activity),
+    Metric("train_energy_per_token_j", "J", "energy of the training steps by token, if tokens are counted"),
     Metric("train_energy_redone_j", "J", "steps that were repeated after an interruption"),
     Metric("train_energy_saving_fraction", "", "energy per step saved by the chosen power limit or SM clock"),
     Metric("train_energy_saving_uncertainty", "", "how far that saving can be off"),

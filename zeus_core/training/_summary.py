@@ -87,6 +87,7 @@ class TrainingSummary:
             "train_energy_wh": None if total_joules is None else watt_hours_from_joules(total_joules),
             "train_energy_uncertainty_j": None if total_joules is None else total.measured.uncertainty_joules,
             **{f"train_energy_{activity.value}_j": tally.energy_joules for activity, tally in self._in_order()},
+            "train_energy_per_token_j": self._joules_per(self.account.tokens),
             "train_energy_redone_j": None if redone is None else redone.energy_joules,
             "train_energy_saving_fraction": self.saving_fraction,
             "train_energy_saving_uncertainty": self.saving_uncertainty,
@@ -101,11 +102,11 @@ class TrainingSummary:
 
     def rows(self) -> dict[str, str]:
         """Return the most important values for people, as labelled lines."""
-        total, joules = self.account.total, self.account.training.energy_joules
+        total = self.account.total
         unit, count = ("token", self.account.tokens) if self.account.tokens > 0 else ("sample", self.account.samples)
         rows = {"energy": _total_text(total)}
-        if joules is not None and count > 0:
-            rows[f"per {unit}"] = energy_text(joules / count)
+        if (joules := self._joules_per(count)) is not None:
+            rows[f"per {unit}"] = energy_text(joules)
         rows |= electricity_rows(self.account, self.electricity)
         measured = [(activity, tally) for activity, tally in self._in_order() if tally.measured_joules > 0]
         if measured:
@@ -139,6 +140,10 @@ class TrainingSummary:
         if self._has_much_overhead:
             lines.append(f"in hooks of zeus-core: {self.overhead}")
         return "\n".join(lines)
+
+    def _joules_per(self, count: int) -> float | None:
+        joules = self.account.training.energy_joules
+        return joules / count if joules is not None and count > 0 else None
 
     def _in_order(self) -> list[tuple[Activity, Tally]]:
         activities = self.account.activities

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -133,8 +134,8 @@ class Reporter:
         """Return the metrics to add to those of the training that has just ended."""
         return {}
 
-    def add_to_model_card(self, trainer: Trainer) -> None:
-        """Add to a model card that has just been written."""
+    def add_to_model_card(self, trainer: Trainer, folder: Path) -> None:
+        """Add to a model card that has just been written to a folder."""
 
     def leave(self) -> None:
         """Leave the Trainer as it was."""

@@ -32,15 +32,15 @@ def evaluations_without_energy(trainer: Trainer) -> Iterator[None]:
         trainer.state.log_history = history
 
 
-def add_energy(trainer: Trainer, energy: TrainingEnergy) -> None:
-    """Add the energy of the training that has ended to the model card in its output folder, if there are both.
+def add_energy(folder: Path, energy: TrainingEnergy) -> None:
+    """Add the energy of the training that has ended to the model card in a folder, if there are both.
 
     With a carbon intensity, the emissions of the whole run are added to the metadata, in the fields that the Hub reads.
 
     Raises:
         OSError: The card cannot be read or written.
     """
-    path, summary = Path(str(trainer.args.output_dir)) / "README.md", energy.summary
+    path, summary = folder / "README.md", energy.summary
     joules = None if summary is None else summary.account.total.energy_joules
     if summary is None or joules is None or not path.exists():
         return

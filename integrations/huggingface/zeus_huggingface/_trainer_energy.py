@@ -235,10 +235,10 @@ class EnergyReporter(Reporter):
         return self.summary.values() if self.summary is not None else {}
 
     @contained
-    def add_to_model_card(self, trainer: Trainer) -> None:
+    def add_to_model_card(self, trainer: Trainer, folder: Path) -> None:
         """Add the energy of the training that has ended."""
         if trainer.is_world_process_zero():
-            add_energy(trainer, self._energy)
+            add_energy(folder, self._energy)
 
     def leave(self) -> None:
         """Remove the hooks of the passes."""

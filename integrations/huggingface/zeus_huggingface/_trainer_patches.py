@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
@@ -23,6 +24,8 @@ from zeus_huggingface._model_card import evaluations_without_energy
 from zeus_huggingface._trainer_micro_batch import MicroBatchTraining
 
 _patched_cards: set[type] = set()
+# Of models that write cards themselves, those that trained them last.
+_trainers: weakref.WeakKeyDictionary[Any, weakref.ref[Trainer]] = weakref.WeakKeyDictionary()
 _callbacks: set[int] = set()  # identities of those that exist
 _patches: list[Patches] = []  # of `Trainer`, and of classes derived from it that write model cards of their own
 
@@ -48,10 +51,23 @@ def _release(callback_id: int) -> None:
 def _patch_model_card(trainer_class: type) -> None:
     """Patch the class that defines `create_model_card` for a trainer: TRL's trainers have one of their own."""
     owner = next((base for base in trainer_class.__mro__ if "create_model_card" in vars(base)), None)
+    _patch_card(owner, "create_model_card", _create_model_card)
+
+
+def _patch_card_of_model(trainer: Trainer) -> None:
+    """Patch the class of a model that writes cards itself when it is saved: those of sentence-transformers do."""
+    model: Any = trainer.model
+    owner = next((base for base in type(model).__mro__ if "_create_model_card" in vars(base)), None)
+    if owner is not None:
+        _trainers[model] = weakref.ref(trainer)
+        _patch_card(owner, "_create_model_card", _create_card_of_model)
+
+
+def _patch_card(owner: type | None, method: str, around: Callable[..., Any]) -> None:
     if owner is not None and owner not in _patched_cards:
         _patched_cards.add(owner)
         _patches.append(Patches(owner))
-        _patches[-1].wrap("create_model_card", _create_model_card)
+        _patches[-1].wrap(method, around)
 
 
 def _train(
@@ -59,6 +75,7 @@ def _train(
 ) -> Any:
     listeners = listeners_of(trainer)
     _patch_model_card(type(trainer))
+    _patch_card_of_model(trainer)
     is_trial = (args[0] if args else kwargs.get("trial")) is not None
     for listener in listeners:
         listener.enter_training(Training(trainer, resume_from_checkpoint, is_trial))
@@ -139,7 +156,17 @@ def _create_model_card(create: Callable[..., Any], trainer: Trainer, *args: Any,
     with evaluations_without_energy(trainer):
         result = create(trainer, *args, **kwargs)
     for listener in listeners:
-        listener.reporter.add_to_model_card(trainer)
+        listener.reporter.add_to_model_card(trainer, Path(str(trainer.args.output_dir)))
+    return result
+
+
+def _create_card_of_model(create: Callable[..., Any], model: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    result = create(model, path, *args, **kwargs)
+    known = _trainers.get(model)
+    trainer = None if known is None else known()
+    if trainer is not None:
+        for listener in listeners_of(trainer):
+            listener.reporter.add_to_model_card(trainer, Path(path))
     return result
 
 

@@ -66,7 +66,8 @@ class ZeusCallback(Callback):
         monitor: Measures the GPUs; the optimizer's if None, or a new one for the GPU the trainer uses.
         optimizer: Chooses a power limit or an SM clock: a `GlobalPowerLimitOptimizer` or `GlobalClockOptimizer`; or one
             for each rank, a `LevellingOptimizer`. Or a function that makes one for a monitor, such as the class itself.
-        batch_size: Samples in each batch, or a function that counts them; the length of its first tensor if None.
+        batch_size: Samples in each batch, or a function that counts them. If None the length of its first tensor, or
+            for modules that draw windows from it (neuralforecast) the number of these, if it is fixed.
         tokens: Tokens in each batch, or a function that counts them; not counted if None.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
         quiet: Show no result at the end of `fit`.
@@ -197,7 +198,7 @@ class ZeusCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """End a batch, and maybe an optimizer step with it."""
-        self._count(batch)
+        self._count(pl_module, batch)
         self._current.end_batch()
         values = self._current.values_to_log()
         if values:
@@ -308,9 +309,13 @@ class ZeusCallback(Callback):
         return self is first
 
     @contained
-    def _count(self, batch: Any) -> None:
+    def _count(self, module: LightningModule, batch: Any) -> None:
         tokens = 0 if self._tokens_in is None else int(self._tokens_in(batch))
-        self._current.energy.count(int(self._samples_in(batch)), tokens)
+        if self._samples_in is not _samples_in or not hasattr(module, "windows_batch_size"):
+            samples = int(self._samples_in(batch))
+        else:  # neuralforecast: of each batch of series it trains on so many windows; on all of them if None
+            samples = module.windows_batch_size if isinstance(module.windows_batch_size, int) else 0
+        self._current.energy.count(samples, tokens)
 
 
 def _counter(argument: str, count: int | Callable[[Any], int] | None) -> Callable[[Any], int] | None:

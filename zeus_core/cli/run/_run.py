@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from zeus_core.cli._electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.arguments import add_gpus
 from zeus_core.cli.run._run_record import RunRecord, check_writable, write_record
+from zeus_core.cli.run._start_by import add_start_by, wait_for_start
 from zeus_core.cli.text import write
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.measurement import Measurement
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = (
         "%(prog)s [-h] [--trainer] [--gpus 0,1] [--intensity 380g/kWh] [--price 0.31EUR/kWh] [--pue RATIO]\n"
-        "       [--output FILE] [--quiet] -- command ..."
+        "       [--start-by FILE --deadline TIME --duration 3h] [--output FILE] [--quiet] -- command ..."
     )
     parser.epilog = f"Example: {_EXAMPLE}. The command's exit code is returned; signals are passed on to it."
     parser.add_argument(
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_gpus(parser)
     add_electricity(parser)
+    add_start_by(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurement to this file, as JSON")
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
 
@@ -55,6 +57,8 @@ def execute(arguments: argparse.Namespace) -> int:
     electricity = electricity_from(arguments)
     if arguments.output is not None:
         check_writable(arguments.output)
+    if (exit_code := wait_for_start(arguments)) is not None:
+        return exit_code
     started = _with_trainer(arguments.command) if arguments.trainer else None
     meter = GuardedMeter(arguments.gpus, electricity=electricity)
     return run_measured(arguments.command, meter, arguments.output, arguments.quiet, started)

@@ -99,13 +99,14 @@ class SearchOptimizer(SearchFacts):
         if any(map(options.is_adaptive, options.kinds)):
             import zeus_core.optimizer.global_setting.search_result
             import zeus_core.search.run.adaptive_run_search  # noqa: F401
-        self.monitor: ZeusMonitor = checked_monitor(monitor)
+        monitor = checked_monitor(monitor)
+        self.monitor: ZeusMonitor = monitor
         """The monitor that measures."""
         self._gpus = list(monitor.gpus.values())
         store: TrialStore = (
             NoTrialStore()
             if profile_path is None
-            else JsonTrialStore(Path(checked_path("profile_path", profile_path, "profile.json")))
+            else JsonTrialStore(Path(checked_path("profile_path", profile_path, "profile.json")), profile_steps)
         )
         self.trial_store: TrialStore = store
         """Keeps the trials."""

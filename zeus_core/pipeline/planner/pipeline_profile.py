@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,7 +16,7 @@ from zeus_core._documents import JsonFormat
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import MAX_QUANTITY, MeasuredOption
-from zeus_core.pipeline.planner.pipeline_profile_csv import read_options, write_options
+from zeus_core.pipeline.planner.pipeline_profile_csv import read_blocking, read_options, write_options
 from zeus_core.pipeline.planner.pipeline_schedule import BLOCKING_KIND, FIXED_KINDS, PROFILED_KINDS, check_kind
 from zeus_core.validate import (
     checked_instance,
@@ -218,7 +219,7 @@ class PipelineProfile:
     def from_csv(
         cls,
         path: str | Path,
-        blocking_power_watts: float | Sequence[float] | None,
+        blocking_power_watts: float | Sequence[float] | str | os.PathLike[str] | None,
         gpus: int | Sequence[int] = 1,
         node_power_watts: float = 0.0,
     ) -> PipelineProfile:
@@ -226,7 +227,8 @@ class PipelineProfile:
 
         Args:
             path: The file.
-            blocking_power_watts: See `PipelineProfile`.
+            blocking_power_watts: See `PipelineProfile`. Or a CSV file of lowtime, `freq,time_ms,energy_mj`: what
+                waiting draws at each clock, on all stages.
             gpus: See `PipelineProfile`.
             node_power_watts: See `PipelineProfile`.
 
@@ -234,6 +236,12 @@ class PipelineProfile:
             UsageError: The file cannot be read, or a row is wrong; the message names the file and the line.
         """
         options = read_options(Path(checked_path("path", path, "profile.csv")))
+        if isinstance(blocking_power_watts, (str, os.PathLike)):
+            blocking = read_blocking(Path(checked_path("blocking_power_watts", blocking_power_watts, "p2p.csv")))
+            rows_of = {(stage, BLOCKING_KIND): blocking for stage, _ in options}
+            if rows_of.keys() & options.keys():
+                raise UsageError(f"{path} has 'blocking' rows, and blocking_power_watts is a file; leave one out")
+            options, blocking_power_watts = {**options, **rows_of}, None
         try:
             profiles = [InstructionProfile(stage, kind, tuple(rows)) for (stage, kind), rows in options.items()]
             return cls(profiles, blocking_power_watts, gpus, node_power_watts)

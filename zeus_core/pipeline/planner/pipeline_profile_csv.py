@@ -4,25 +4,33 @@
     0,forward,1410,0.0501,23.8
 
 `frequency` is in MHz (empty for a fixed kind that runs at any clock), `time` in seconds, `energy` in joules of one GPU.
-Rows of the instruction `blocking` are ours: time and energy of a GPU that waits at a clock.
+Rows of the instruction `blocking` are ours: time and energy of a GPU that waits at a clock. A measurement of waiting by
+lowtime is a file of its own, the same for all stages:
+
+    freq,time_ms,energy_mj
+    1410,100,7276.6
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 from zeus_core.pipeline.planner.clock_options import MeasuredOption
 from zeus_core.pipeline.planner.pipeline_schedule import PROFILED_KINDS, check_kind
+from zeus_core.units import joules_from_millijoules, seconds_from_milliseconds
 
 _COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
 _STDERRS = ("time_stderr", "energy_stderr")
+_BLOCKING_COLUMNS = ("freq", "time_ms", "energy_mj")
 
 _Row = tuple[int, str, MeasuredOption]  # stage, kind, option
+_Read = TypeVar("_Read")
 
 
 def read_options(path: Path) -> dict[tuple[int, str], list[MeasuredOption]]:
@@ -34,7 +42,8 @@ def read_options(path: Path) -> dict[tuple[int, str], list[MeasuredOption]]:
     options: dict[tuple[int, str], list[MeasuredOption]] = {}
     first_line: dict[tuple[int, str, int | None], int] = {}
     try:
-        for line, (stage, kind, option) in _rows(path):
+        for line, fields in _rows(path, _COLUMNS):
+            stage, kind, option = _named(path, line, _row, fields)
             earlier = first_line.setdefault((stage, kind, option.clock_mhz), line)
             if earlier != line:
                 raise UsageError(
@@ -47,6 +56,18 @@ def read_options(path: Path) -> dict[tuple[int, str], list[MeasuredOption]]:
             raise
         raise UsageError(f"the profile {path} cannot be read: {error}") from error
     return options
+
+
+def read_blocking(path: Path) -> list[MeasuredOption]:
+    """Return the time and the energy of a GPU that waits, at each clock, from a measurement by lowtime.
+
+    Raises:
+        UsageError: The file cannot be read, or a row is wrong; the message names the file and the line.
+    """
+    try:
+        return [_named(path, line, _blocking_row, fields) for line, fields in _rows(path, _BLOCKING_COLUMNS)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"the blocking power {path} cannot be read: {error}") from error
 
 
 def write_options(path: Path, rows: Iterable[_Row]) -> None:
@@ -67,21 +88,34 @@ def write_options(path: Path, rows: Iterable[_Row]) -> None:
     write_atomically(path, text.getvalue())
 
 
-def _rows(path: Path) -> Iterator[tuple[int, _Row]]:
+def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, restkey="(more)")
-        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or [])]
+        missing = [name for name in columns if name not in (reader.fieldnames or [])]
         if missing:
-            raise UsageError(f"{path}: no column {', '.join(missing)}; the first line must be {','.join(_COLUMNS)}")
+            raise UsageError(f"{path}: no column {', '.join(missing)}; the first line must be {','.join(columns)}")
         for fields in reader:
-            where = f"{path}, line {reader.line_num}"
             if None in fields.values() or "(more)" in fields:
-                raise UsageError(f"{where}: the row must have as many values as there are columns")
-            try:
-                row = _row(fields)
-            except UsageError as error:
-                raise UsageError(f"{where}: {error}") from error
-            yield reader.line_num, row
+                raise UsageError(
+                    f"{path}, line {reader.line_num}: the row must have as many values as there are columns"
+                )
+            yield reader.line_num, fields
+
+
+def _named(path: Path, line: int, read: Callable[[Mapping[str, str]], _Read], fields: Mapping[str, str]) -> _Read:
+    """Read a row; an error names the file and the line."""
+    try:
+        return read(fields)
+    except UsageError as error:
+        raise UsageError(f"{path}, line {line}: {error}") from error
+
+
+def _blocking_row(fields: Mapping[str, str]) -> MeasuredOption:
+    return MeasuredOption(
+        clock_mhz=_whole("freq", fields["freq"]),
+        time_seconds=seconds_from_milliseconds(_number("time_ms", fields["time_ms"])),
+        energy_joules=joules_from_millijoules(_number("energy_mj", fields["energy_mj"])),
+    )
 
 
 def _row(fields: Mapping[str, str]) -> _Row:

@@ -9,7 +9,7 @@ from accelerate import Accelerator
 
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor.no_monitor import training_monitor
+from zeus_core.monitor.no_monitor import monitor_of_gpus, training_monitor
 from zeus_core.validate import checked_flag, checked_instance
 
 
@@ -81,7 +81,7 @@ def monitor_for(accelerator: Accelerator, monitor: ZeusMonitor | None, strict: b
 
     def make() -> ZeusMonitor:
         if device.type != "cuda":
-            return ZeusMonitor()
+            return monitor_of_gpus()
         return ZeusMonitor(gpu_indices=[torch.cuda.current_device() if device.index is None else device.index])
 
     return training_monitor(monitor, checked_flag("strict", strict), make)

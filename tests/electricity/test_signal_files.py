@@ -1,0 +1,217 @@
+"""The files of signals as their sources publish them: layouts of theirs, with values of our own."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zeus_core.electricity import ConstantSignal, RecordedSignal
+from zeus_core.errors import UsageError
+
+ELECTRICITY_MAPS = """\
+Datetime (UTC),Country,Zone name,Zone id,Carbon intensity gCO₂eq/kWh (direct),Carbon intensity gCO₂eq/kWh (Life cycle),\
+Renewable energy percentage (RE%),Data source,Data estimated,Data estimation method
+2026-03-01 00:00:00,Chile,North,CL-N,211.50,260.25,55.1,here,false,
+2026-03-01 01:00:00,Chile,North,CL-N,220.00,270.00,55.1,here,true,TIME_SLICER_AVERAGE
+2026-03-01 02:00:00,Chile,North,CL-N,230.00,280.00,55.1,here,false,
+"""
+UK = """\
+datetime,from,to,forecast,actual,index
+2026-03-01T00:00Z,2026-03-01T00:00Z,2026-03-01T00:30Z,91,97,low
+2026-03-01T00:30Z,2026-03-01T00:30Z,2026-03-01T01:00Z,93,99,low
+2026-03-01T01:00Z,2026-03-01T01:00Z,2026-03-01T01:30Z,95,,low
+"""
+ENTSOE = """\
+"MTU (UTC)","Area","Sequence","Day-ahead Price (EUR/MWh)","Intraday Period (UTC)","Intraday Price (EUR/MWh)"
+"01/03/2026 00:00:00 - 01/03/2026 00:15:00","BZN|FR","Sequence 1","-12.34","",""
+"01/03/2026 00:15:00 - 01/03/2026 00:30:00","BZN|FR","Sequence 1","41.10","",""
+"""
+ENTSOE_OLD = """\
+"MTU (CET/CEST)","Day-ahead Price [EUR/MWh]","Currency","BZN|FR"
+"25.10.2026 01:00 - 25.10.2026 02:00","31.00","EUR",""
+"25.10.2026 02:00 - 25.10.2026 03:00","32.00","EUR",""
+"25.10.2026 02:00 - 25.10.2026 03:00","33.00","EUR",""
+"25.10.2026 03:00 - 25.10.2026 04:00","n/e","EUR",""
+"""
+WATTTIME = """\
+timestamp,MOER,MOER version
+2026-03-01T00:00:00+00:00,1000.0,3.2
+2026-03-01T00:05:00+00:00,800.5,3.2
+"""
+
+
+def read(folder: Path, text: str, **options: Any) -> RecordedSignal:
+    path = folder / "signal.csv"
+    path.write_text(text, encoding="utf-8")
+    return RecordedSignal.from_csv(path, **options)
+
+
+def first(signal: RecordedSignal) -> tuple[str, float]:
+    """The time of the first value, and the value."""
+    (part,) = signal.parts(signal.begin_seconds, signal.begin_seconds)
+    return f"{datetime.fromtimestamp(signal.begin_seconds, timezone.utc):%Y-%m-%d %H:%M:%S}", part.value
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "time", "value", "unit", "said"),
+    [
+        (ELECTRICITY_MAPS, {"value_column": "direct"}, "2026-03-01 00:00:00", 211.5, "g/kWh", "Electricity Maps: "),
+        (ELECTRICITY_MAPS, {"value_column": "life"}, "2026-03-01 00:00:00", 260.25, "g/kWh", "Zone id CL-N"),
+        (UK, {}, "2026-03-01 00:00:00", 97.0, "g/kWh", "UK carbon intensity: actual"),
+        (UK, {"value_column": "Forecast"}, "2026-03-01 00:00:00", 91.0, "g/kWh", "UK carbon intensity: forecast"),
+        (ENTSOE, {}, "2026-03-01 00:00:00", -0.01234, "EUR/kWh", "ENTSO-E: Day-ahead Price (EUR/MWh), Area BZN|FR"),
+        (ENTSOE_OLD, {}, "2026-10-24 23:00:00", 0.031, "EUR/kWh", "Europe/Brussels"),
+        (WATTTIME, {}, "2026-03-01 00:00:00", 453.59237, "g/kWh", "WattTime: MOER"),
+    ],
+)
+def test_layouts(
+    tmp_path: Path, text: str, options: dict[str, str], time: str, value: float, unit: str, said: str
+) -> None:
+    signal = read(tmp_path, text, **options)
+    assert first(signal) == (time, value)
+    assert signal.facts.unit == unit
+    assert signal.facts.basis == (None if "EUR" in unit else "marginal" if "MOER" in text else "average")
+    assert said in signal.facts.source
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_separators_and_decimal_commas(tmp_path: Path, separator: str) -> None:
+    rows = [("Time", "Price (€/kWh)"), ("01.03.2026 00:00", "1.234,5"), ("01.03.2026 01:00", "0,385")]
+    signal = read(tmp_path, "".join(separator.join(row) + "\n" for row in rows), zone="Europe/Berlin")
+    assert first(signal) == ("2026-02-28 23:00:00", 1234.5)
+    assert [part.value for part in signal.parts(signal.begin_seconds, signal.end_seconds + 1)] == [1234.5, 0.385]
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "per_kilowatt_hour", "own"),
+    [
+        ("gCO2eq/kWh", 312.5, 312.5, "g/kWh"),
+        ("g CO₂e/kWh", 312.5, 312.5, "g/kWh"),
+        ("kg/kWh", 0.3127, 312.7, "g/kWh"),
+        ("kgCO2/MWh", 312.7, 312.7, "g/kWh"),
+        ("tCO2eq/MWh", 0.3127, 312.7, "g/kWh"),
+        ("lb/MWh", 900.0, 408.233133, "g/kWh"),
+        ("lbs CO2/MWh", 900.0, 408.233133, "g/kWh"),
+        ("€/kWh", 0.31, 0.31, "EUR/kWh"),
+        ("Eur/MWh", 80.1, 0.0801, "EUR/kWh"),
+        ("euro/MWh", 80.1, 0.0801, "EUR/kWh"),
+        ("£/MWh", 80.1, 0.0801, "GBP/kWh"),
+        ("USD/MWh", -80.1, -0.0801, "USD/kWh"),
+    ],
+)
+def test_units_are_converted_exactly(unit: str, value: float, per_kilowatt_hour: float, own: str) -> None:
+    facts = ConstantSignal(value, unit).facts
+    assert (facts.average, facts.unit) == (per_kilowatt_hour, own)
+
+
+@pytest.mark.parametrize("unit", ["ct/kWh", "$/kWh", "CO2/kWh", "cEUR/kWh", "øre/kWh", "g/J"])
+def test_an_unknown_unit_is_refused_also_in_a_label(tmp_path: Path, unit: str) -> None:
+    with pytest.raises(UsageError, match="EUR/kWh"):
+        ConstantSignal(1.0, unit)
+    if unit != "g/J":
+        with pytest.raises(UsageError, match="unit is"):
+            read(tmp_path, f"timestamp,price ({unit})\n2026-03-01T00Z,3\n", value_column="price", unit="EUR/kWh")
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("1772323200000", "2026-03-01 00:00:00"),
+        ("1772323200000000000", "2026-03-01 00:00:00"),
+        ("1772323200.5", "2026-03-01 00:00:00"),
+        ("20260301", "2026-03-01 00:00:00"),
+        ("20260301.0", "2026-03-01 00:00:00"),
+        ("202603010130", "2026-03-01 01:30:00"),
+        ("20260301013015", "2026-03-01 01:30:15"),
+        ("20260301T01Z", "2026-03-01 01:00:00"),
+        ("2026/03/01 01:30", "2026-03-01 01:30:00"),
+        ("2026-03-01T01:30Z/2026-03-01T02:00Z", "2026-03-01 01:30:00"),
+        ("2026-03-01 01:30 – 2026-03-01 02:00", "2026-03-01 01:30:00"),  # noqa: RUF001
+        ("25/10/2026 02:00:00 (CEST) - 25/10/2026 02:00:00 (CET)", None),
+        ("25.10.2026 02:00 (CET)", "2026-10-25 01:00:00"),
+        ("2026-03-01T01:30+0545", "2026-02-28 19:45:00"),
+        ("2026030101", None),
+        ("3600", None),
+        ("46082", None),  # a day of a spreadsheet
+        ("01/03/2026 00:00", None),
+        ("2026-02-30", None),
+        ("20269999", None),
+        ("0001-01-01", None),
+    ],
+)
+def test_times_are_dates_or_refused_and_never_1970(tmp_path: Path, text: str, time: str | None) -> None:
+    table = f"timestamp,value\n{text},5\n"
+    if time is None:
+        with pytest.raises(UsageError, match=r"line 2: .* (is no time|may be an hour)"):
+            read(tmp_path, table, unit="g/kWh", zone="UTC", max_age_seconds=60)
+    else:
+        assert first(read(tmp_path, table, unit="g/kWh", zone="UTC", max_age_seconds=60)) == (time, 5.0)
+
+
+def test_estimates_are_marked_and_counted(tmp_path: Path) -> None:
+    signal = read(tmp_path, ELECTRICITY_MAPS, value_column="direct")
+    parts = signal.parts(signal.begin_seconds, signal.end_seconds + 1)
+    assert [part.is_estimated for part in parts] == [False, True, False]
+    assert "1 of 3 values estimated" in signal.facts.source
+
+
+def test_the_hour_that_an_old_file_repeats(tmp_path: Path) -> None:
+    signal = read(tmp_path, ENTSOE_OLD)
+    parts = signal.parts(signal.begin_seconds, signal.begin_seconds + 4 * 3600)
+    assert [(part.value, part.seconds / 3600) for part in parts] == [(0.031, 1), (0.032, 1), (0.033, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "named"),
+    [
+        (ELECTRICITY_MAPS, {}, ["(direct)", "(Life cycle)", "--column"]),
+        (ELECTRICITY_MAPS, {"value_column": "price"}, ["no column price", "'Zone id'", "--column"]),
+        (ENTSOE, {"value_column": "intraday"}, ["several columns intraday"]),
+        (ENTSOE + ENTSOE.splitlines()[1].replace("FR", "DE-LU") + "\n", {}, ["BZN|DE-LU", "BZN|FR", "--where"]),
+        (ENTSOE, {"where": {"Area": "BZN|PL"}}, ["no row of Area 'BZN|PL'"]),
+        (ENTSOE, {"where": {"Region": "PL"}}, ["no column Region"]),
+        (ENTSOE, {"where": {"Area": 5}}, ["where['Area'] is 5"]),
+        (ENTSOE, {"unit": "EUR/kWh"}, ["unit is 'EUR/kWh'", "in EUR/MWh"]),
+        ("timestamp,value\n2026-03-01T00Z,5\n", {}, ["the unit of 'value' is not known"]),
+        ("timestamp,value\n2026-03-01,5\n", {"unit": "g/kWh"}, ["line 2", "names no time zone", "Europe/Berlin"]),
+        ('timestamp,value\n2026-03-01T00Z,"1,234"\n', {"unit": "g/kWh"}, ["value is '1,234'"]),
+        ("timestamp;value\n2026-03-01T00Z;1,5\n2026-03-01T01Z;1.5\n", {"unit": "g/kWh"}, ["line 3: value is '1.5'"]),
+    ],
+)
+def test_refusals_name_what_is_in_the_file(
+    tmp_path: Path, text: str, options: dict[str, Any], named: list[str]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, text, **options)
+    assert all(word in str(caught.value) for word in named), str(caught.value)
+
+
+def test_a_column_of_times_is_known_by_its_values_too(tmp_path: Path) -> None:
+    text = "Nr;Datum von;Datum bis;Preis [€/MWh]\n7;01.03.2026 00:00;01.03.2026 01:00;81,5\n"
+    signal = read(tmp_path, text, zone="Europe/Berlin", max_age_seconds=3600)
+    assert first(signal) == ("2026-02-28 23:00:00", 0.0815)
+
+
+def test_one_area_of_several_is_chosen(tmp_path: Path) -> None:
+    text = ENTSOE + ENTSOE.partition("\n")[2].replace("BZN|FR", "BZN|PL").replace("41.10", "47.00")
+    signal = read(tmp_path, text, where={"area": "BZN|PL"})
+    assert signal.parts(signal.end_seconds, signal.end_seconds)[0].value == 0.047
+
+
+def test_rows_that_descend_are_turned_round(tmp_path: Path) -> None:
+    rows = [f"2026-10-25 0{hour}:00,{number}\n" for number, hour in enumerate((3, 2, 2, 1))]
+    signal = read(tmp_path, "timestamp,value\n" + "".join(rows), unit="g/kWh", zone="Europe/Berlin")
+    parts = signal.parts(signal.begin_seconds, signal.begin_seconds + 4 * 3600)
+    assert [part.value for part in parts] == [3, 2, 1, 0]
+
+
+def test_a_zone_that_the_file_contradicts_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        signal = read(tmp_path, ENTSOE_OLD, zone="Europe/Berlin")
+        assert not caplog.text
+        assert read(tmp_path, ENTSOE_OLD, zone="UTC").begin_seconds == signal.begin_seconds
+    assert "its times are in Europe/Brussels, by the name of their column, not in UTC" in caplog.text
