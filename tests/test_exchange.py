@@ -9,7 +9,7 @@ import pytest
 
 from zeus_core.errors import DriverFaultError, WorldError
 from zeus_core.ports.exchange import Exchange
-from zeus_core.ports.world import SoloWorld
+from zeus_core.ports.world import SoloWorld, WholeNumbers
 from zeus_core.testing import ThreadWorld
 
 
@@ -77,6 +77,57 @@ def test_in_a_job_of_one_process_a_failure_is_raised_at_once():
     with pytest.raises(DriverFaultError):
         Exchange(SoloWorld(), faults.append).attempt(failing)
     assert len(faults) == 1
+
+
+class GatheringWorld:
+    """The world of a user's own, which can only gather."""
+
+    def __init__(self, world):
+        self.rank, self.size, self.gather = world.rank, world.size, world.gather
+
+
+def in_any_world(world):
+    """Return what all that is not `gather` returns."""
+    exchange, long = Exchange(world), "a plan " * 1000
+    return (
+        exchange.reduce(lambda: WholeNumbers([2**40, world.rank], [-world.rank]), Phase.FIRST),
+        exchange.longest(lambda: 0.1 * world.rank),
+        exchange.gather_first(lambda: [world.rank, "é"], Phase.FIRST),
+        exchange.decide(lambda: [world.rank, long, 0.1, None, {"1": True}], Phase.SECOND),
+        exchange.conclude_of(Answer, lambda: Answer(world.rank), Answer, lambda answers: answers[-1]),
+        exchange.make(lambda: world.rank),
+    )
+
+
+@pytest.mark.parametrize("kind", [lambda world: world, GatheringWorld])
+def test_a_world_that_only_gathers_gives_the_same_answers(kind):
+    answers = ThreadWorld.run(3, lambda world: in_any_world(kind(world)))
+    decision = [0, "a plan " * 1000, 0.1, None, {"1": True}]
+    gathered = [[0, "é"], [1, "é"], [2, "é"]]
+    total = WholeNumbers([3 * 2**40, 3], [0])
+    assert answers == [(total, 0.2, gathered if rank == 0 else None, decision, Answer(2), rank) for rank in range(3)]
+
+
+def test_one_process_reduces_and_concludes_alone():
+    total, longest, gathered, decision, conclusion, _ = in_any_world(SoloWorld())
+    assert (total, longest, gathered) == (WholeNumbers([2**40, 0], [0]), 0.0, [[0, "é"]])
+    assert (decision[0], conclusion) == (0, Answer(0))
+
+
+@pytest.mark.parametrize("kind", [lambda world: world, GatheringWorld])
+def test_a_fault_in_a_conclusion_fails_all_ranks_alike(kind):
+    def rank_main(world):
+        exchange = Exchange(kind(world))
+        told = outcome(lambda: exchange.conclude_of(int, lambda: failing() if world.rank == 1 else 1, int, sum))
+        concluded = outcome(lambda: exchange.conclude_of(int, lambda: 1, int, lambda values: failing("no plan")))
+        phases = outcome(lambda: exchange.reduce(lambda: WholeNumbers([1]), list(Phase)[world.rank]))
+        return told, concluded, phases.split(";")[0], exchange.conclude_of(int, lambda: 1, int, sum)
+
+    out_of_step = "WorldError: the ranks disagree on the current phase: rank 0 is at 'first' and rank 1 at 'second'"
+    assert ThreadWorld.run(2, rank_main) == [
+        ("WorldError: rank 1: no GPU", "DriverFaultError: no plan", out_of_step, 2),
+        ("DriverFaultError: no GPU", "WorldError: rank 0: no plan", out_of_step, 2),
+    ]
 
 
 class Batch:

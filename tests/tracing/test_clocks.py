@@ -67,7 +67,7 @@ def test_real_ranks_meet():
 
     def rank_main(world):
         exchange = Exchange(world)
-        meetings = meet(exchange.gather, lambda: clocks[world.rank].shows(time.monotonic()))
+        meetings = meet(lambda own: exchange.decide(lambda: own), lambda: clocks[world.rank].shows(time.monotonic()))
         return compare_clocks(meetings, 0.0), time.monotonic()
 
     for rank, (point, at) in enumerate(ThreadWorld.run(3, rank_main, timeout_seconds=60.0)):

@@ -90,9 +90,9 @@ def test_a_loss_before_leaves_what_comes_after_known():
 
 def test_an_energy_that_one_rank_has_lost_is_lost_to_all():
     """A shorter loss on another rank, after a longer one on the first, must show in the difference."""
-    before = Tally.from_ranks([taken(10.0, 5.0, 4.0), taken(10.0, 9.0)])
-    after = Tally.from_ranks([taken(20.0, 10.0, 4.0), taken(20.0, 17.0, 1.0)])
-    assert (after - before).energy_joules is None
+    before = Account.from_ranks([Account(taken(10.0, 5.0, 4.0)), Account(taken(10.0, 9.0))])
+    after = Account.from_ranks([Account(taken(20.0, 10.0, 4.0)), Account(taken(20.0, 17.0, 1.0))])
+    assert (after.total - before.total).energy_joules is None
 
 
 def test_what_is_done_again_is_what_came_after_the_checkpoint():

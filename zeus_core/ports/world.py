@@ -4,15 +4,54 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple, Protocol
 
-from zeus_core.validate import checked_object
+from zeus_core.validate import checked_instance, checked_list, checked_object
 
 _logger = logging.getLogger(__name__)
 
 
+LEAST_NUMBER: int = -(2**63)
+"""The least number that ranks send each other; the number of a rank that has fewer than others."""
+
+
+class WholeNumbers(NamedTuple):
+    """Numbers of 64 bits of one rank, or of all ranks: sums of them are exact in every order and grouping of ranks.
+
+    Attributes:
+        sums: Those that are added up over the ranks. The sums must be numbers of 64 bits, too.
+        largest: Those of which the largest counts, 24 at most.
+    """
+
+    sums: Sequence[int] = ()
+    largest: Sequence[int] = ()
+
+    @classmethod
+    def of_all(cls, ranks: Iterable[WholeNumbers]) -> WholeNumbers:
+        """Combine those of some ranks. Where a rank has fewer than another, it adds nothing to the rest.
+
+        Raises:
+            UsageError: They are something else.
+        """
+        parts = checked_list("ranks", ranks, _checked_numbers, "a list of WholeNumbers")
+        return cls(
+            [sum(values) for values in zip_longest(*(part.sums for part in parts), fillvalue=0)],
+            [max(values) for values in zip_longest(*(part.largest for part in parts), fillvalue=LEAST_NUMBER)],
+        )
+
+
+def _checked_numbers(argument: str, numbers: WholeNumbers) -> WholeNumbers:
+    return checked_instance(argument, numbers, WholeNumbers, "WholeNumbers([3])")
+
+
 class World(Protocol):
-    """The ranks of a job. Every rank must make the same calls in the same order."""
+    """The ranks of a job. Every rank must make the same calls in the same order.
+
+    A world may offer two methods more, whose cost on a rank does not depend on the number of ranks; those of
+    `ReducingWorld`. Without them, every rank gathers.
+    """
 
     @property
     def rank(self) -> int:
@@ -33,6 +72,26 @@ class World(Protocol):
         Raises:
             WorldError: A rank did not answer in time. The ranks may disagree from then on, so every later call raises
                 this too, at once.
+        """
+        ...
+
+
+class ReducingWorld(World, Protocol):
+    """A world in which ranks do not need to gather all that they decide together."""
+
+    def reduce(self, own: WholeNumbers) -> WholeNumbers:
+        """Combine the whole numbers of all ranks, as `WholeNumbers.of_all` does, on every rank.
+
+        Raises:
+            WorldError: As in `gather`; or a rank makes another call than `reduce`.
+        """
+        ...
+
+    def gather_to_first(self, value: Any) -> list[Any] | None:
+        """Return the values of all ranks, by rank, on rank 0; None on the others.
+
+        Raises:
+            WorldError: As in `gather`; on another rank than 0, the next call raises it at the latest.
         """
         ...
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Callable, Sequence
 from html import escape
@@ -14,7 +13,7 @@ from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchResul
 from zeus_core.optimizer.global_setting.setting_history import SettingChange
 from zeus_core.report.run_sections import activities_in_order
 from zeus_core.search.comparison import energy_error_fraction
-from zeus_core.training.record.power_series import EnergyPoint
+from zeus_core.training.record.power_series import EnergyPoint, joules_at
 from zeus_core.training.record.run_file import PartRecord, RunRecord
 
 _WIDTH = 860
@@ -86,7 +85,9 @@ def power_picture(run: RunRecord, changes: Sequence[SettingChange]) -> str:
 
 def _total_points(part: PartRecord) -> list[EnergyPoint]:
     """Return the energy of all devices that have told it, at the same moments."""
-    series = [device.power for rank in part.ranks for device in rank.devices if len(device.power) > 1]
+    if part.power:
+        return list(part.power)
+    series = [device.power for device in part.devices if len(device.power) > 1]
     if not series:
         return []
     end = min(points[-1].seconds for points in series)
@@ -94,18 +95,7 @@ def _total_points(part: PartRecord) -> list[EnergyPoint]:
     if len(series) > 1:
         count = min(_POWER_BINS, max(map(len, series)))
         moments = [end * number / count for number in range(count + 1)]
-    return [EnergyPoint(at, math.fsum(_joules_at(points, at) for points in series)) for at in dict.fromkeys(moments)]
-
-
-def _joules_at(points: Sequence[EnergyPoint], seconds: float) -> float:
-    """Return the energy until a moment, at the mean power between the points around it."""
-    after = bisect.bisect_left(points, (seconds, -math.inf))
-    if after == 0:
-        return points[0].joules
-    if after == len(points):
-        return points[-1].joules
-    a, b = points[after - 1], points[after]
-    return a.joules + (b.joules - a.joules) * (seconds - a.seconds) / (b.seconds - a.seconds)
+    return [EnergyPoint(at, math.fsum(joules_at(points, at) for points in series)) for at in dict.fromkeys(moments)]
 
 
 def search_picture(search: SearchResult) -> str:

@@ -143,8 +143,7 @@ class Statement:
 
     @property
     def _is_simulated(self) -> bool:
-        devices = (device for _, run in self.runs for rank in run.latest.ranks for device in rank.devices)
-        return any(device.is_simulated for device in devices)
+        return any(device.is_simulated for _, run in self.runs for device in run.latest.devices)
 
     def _energy_text(self) -> str:
         if self.energy is None:
@@ -236,7 +235,7 @@ def _unrecorded(runs: Sequence[tuple[str, RunRecord]]) -> float | None:
 
 
 def _gpu_hours(run: RunRecord) -> float:
-    return run.account.total.seconds * sum(len(rank.devices) for rank in run.latest.ranks) / 3600
+    return run.account.total.seconds * sum(device.count for device in run.latest.devices) / 3600
 
 
 def _ends(quantity: Quantity | None) -> dict[str, float | None] | None:

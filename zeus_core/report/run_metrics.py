@@ -120,7 +120,10 @@ def differences(run: RunRecord, baseline: RunRecord) -> list[str]:
 
 
 def _gpus(run: RunRecord) -> Counter[str]:
-    return Counter(device.name for rank in run.latest.ranks for device in rank.devices)
+    gpus: Counter[str] = Counter()
+    for device in run.latest.devices:
+        gpus[device.name] += device.count
+    return gpus
 
 
 def _listed(gpus: Counter[str]) -> str:

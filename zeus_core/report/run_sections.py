@@ -15,7 +15,7 @@ from zeus_core.report.run_metrics import energy_interval
 from zeus_core.search import Trial
 from zeus_core.search.comparison import energy_error_fraction
 from zeus_core.training.activities.tally import Tally
-from zeus_core.training.record.run_file import REMARKS, DeviceRecord, PartRecord, RunRecord
+from zeus_core.training.record.run_file import REMARKS, RunRecord
 
 DATA_CENTRE = "cooling and losses of the data centre"
 _MAX_ROWS = 40  # of a table: a page on 512 GPUs is to be read too
@@ -98,13 +98,9 @@ def moment(seconds: float) -> str:
 def hardware(run: RunRecord) -> str:
     """Return the GPUs of a run: "8 x NVIDIA A100-SXM4-80GB"."""
     names: dict[str, int] = {}
-    for device in _devices_of(run.latest):
-        names[device.name] = names.get(device.name, 0) + 1
+    for device in run.latest.devices:
+        names[device.name] = names.get(device.name, 0) + device.count
     return ", ".join(f"{count} x {name}" for name, count in sorted(names.items())) or "no GPU"
-
-
-def _devices_of(part: PartRecord) -> list[DeviceRecord]:
-    return [device for rank in part.ranks for device in rank.devices]
 
 
 def _energy_cells(tally: Tally) -> tuple[str, str]:
@@ -141,21 +137,25 @@ def _devices(run: RunRecord) -> Section:
         for device in rank.devices:
             cells = ("not told yet", "") if device.energy is None else _energy_cells(device.energy)
             limit = "" if device.limit_watts is None else f"{device.limit_watts:.0f} W"
-            rows.append((f"{number}", f"GPU {device.index}", device.name, *cells, limit, rank.host, device.uuid))
+            place = (f"{number}", f"GPU {device.index}")
+            if rank.count > 1:
+                place = (f"{rank.count} ranks", f"{device.count} GPUs")
+            rows.append((*place, device.name, *cells, limit, rank.host, device.uuid))
     text = ""
     if len(run.parts) > 1:
         text = f"The latest of {len(run.parts)} parts of the run, from step {run.latest.begin_step} on."
     if len(rows) > _MAX_ROWS:
-        text += f" The first {_MAX_ROWS} of {len(rows)} GPUs; the JSON format has all of them."
+        what = "GPUs" if all(rank.count == 1 for rank in run.latest.ranks) else "kinds of GPUs of a machine"
+        text += f" The first {_MAX_ROWS} of {len(rows)} {what}; the JSON format has all of them."
     columns = ("rank", "GPU", "name", "energy", "mean power", "limit at the begin", "machine", "UUID")
     return Section("devices", "Ranks and devices", text.strip(), columns, rows[:_MAX_ROWS])
 
 
 def _power_text(run: RunRecord) -> str:
-    told = [device for device in _devices_of(run.latest) if device.power]
-    if not told:
+    latest = run.latest
+    count, of = sum(bool(latest.power or device.power) for device in latest.devices), len(latest.devices)
+    if count == 0:
         return ""
-    count, of = len(told), len(_devices_of(run.latest))
     which = "all GPUs together" if count == of else f"{count} of {of} GPUs, those that had told it"
     text = f"Mean power between two points, of {which}. Dashed lines are changes of the setting."
     text += " Time whose energy was lost is left out." if run.account.total.lost_seconds > 0 else ""
@@ -260,7 +260,7 @@ def gaps(run: RunRecord) -> list[tuple[str, str]]:
     rows.append(("fans, power supplies, network, storage", "no counter of this machine separates them"))
     if run.electricity is None or run.electricity.pue == 1:
         rows.append((DATA_CENTRE, "no PUE was given"))
-    if any(device.is_simulated for device in _devices_of(latest)):
+    if any(device.is_simulated for device in latest.devices):
         rows.append(("anything real", "these GPUs are simulated: the numbers come from a model"))
     return rows
 
@@ -273,7 +273,9 @@ def _parts(run: RunRecord) -> Section:
     rows = []
     for part in run.parts[-_MAX_ROWS:]:
         span = f"{moment(part.begun_at_seconds)} to {moment(part.until_seconds)}"
-        rows.append((span, f"{part.begin_step} to {part.step}", part.state, f"{len(part.ranks)}"))
+        rows.append(
+            (span, f"{part.begin_step} to {part.step}", part.state, f"{sum(rank.count for rank in part.ranks)}")
+        )
     text = "" if len(run.parts) == 1 else "A step that lies in two parts was done twice."
     return Section("parts", "When", text, ("time", "steps", "state", "ranks"), rows)
 
@@ -281,7 +283,7 @@ def _parts(run: RunRecord) -> Section:
 def _origin(run: RunRecord) -> Section:
     latest = run.latest
     hosts = list(dict.fromkeys(rank.host for rank in latest.ranks))
-    drivers = sorted({device.driver for device in _devices_of(latest) if device.driver is not None})
+    drivers = sorted({device.driver for device in latest.devices if device.driver is not None})
     rows = [("GPUs", hardware(run)), ("machines", _some(hosts)), ("driver", ", ".join(drivers) or "not known")]
     rows += [(name, version) for name, version in latest.versions.items()]
     rows += [(name.replace("_", " "), f"{value}") for name, value in latest.work.items()]

@@ -86,7 +86,7 @@ def quantities_to_json(quantities: Mapping[str, Quantity]) -> dict[str, dict[str
 def run_line(run: RunRecord) -> str:
     """Return a sentence for a paper."""
     metrics = metrics_of(run)
-    simulated = any(device.is_simulated for rank in run.latest.ranks for device in rank.devices)
+    simulated = any(device.is_simulated for device in run.latest.devices)
     more = f" {unrecorded_line(run)}".rstrip()
     text = (
         f"Training for {run.latest.step} steps took {energy_line(run)}{more} on {hardware(run)} "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ from typing import Any, TypeVar
 
 from zeus_core.errors import WorldError
 from zeus_core.ports import World
+from zeus_core.ports.world import WholeNumbers
 from zeus_core.validate import checked_function, checked_number, checked_whole_number
 
 _Result = TypeVar("_Result")
+_Sent = TypeVar("_Sent")
 
 _MAX_THREADS = 10_000  # Python starts so many in about a second; more may be a typing error
 
@@ -23,7 +26,8 @@ class _Meeting:
     """The meeting point of the threads."""
 
     barrier: threading.Barrier
-    values: dict[int, str] = field(default_factory=dict)  # by rank, in JSON
+    sent: dict[int, tuple[str, Any]] = field(default_factory=dict)  # the call and value of each rank
+    answer: Any = None  # what all of them make together
     errors: list[BaseException] = field(default_factory=list)  # that ended ranks, in this order
 
 
@@ -86,17 +90,41 @@ class ThreadWorld:
         """Return the values of all ranks, by rank.
 
         Raises:
-            WorldError: A rank did not answer in time.
+            WorldError: A rank did not answer in time, or makes another call.
             TypeError: `value` is not made of JSON's types.
         """
-        self._meeting.values[self.rank] = json.dumps(value)
-        self._meet()
-        values = [json.loads(self._meeting.values[rank]) for rank in range(self.size)]
-        self._meet()  # no rank writes its next value before all ranks have read this one
-        return values
+        return [json.loads(text) for text in self._exchange("gather", json.dumps(value), list)]
 
-    def _meet(self) -> None:
+    def gather_to_first(self, value: Any) -> list[Any] | None:
+        """Return the values of all ranks, by rank, on rank 0; None on the others. Raises as `gather` does."""
+        texts = self._exchange("gather_to_first", json.dumps(value), list)
+        return [json.loads(text) for text in texts] if self.rank == 0 else None
+
+    def reduce(self, own: WholeNumbers) -> WholeNumbers:
+        """Combine the whole numbers of all ranks.
+
+        Raises:
+            WorldError: As in `gather`.
+            OverflowError: A number has more than 64 bits.
+        """
+        total = self._exchange("reduce", own, WholeNumbers.of_all)
+        array("q", [*total.sums, *total.largest])
+        return total
+
+    def _exchange(self, call: str, own: _Sent, combine: Callable[[list[_Sent]], _Result]) -> _Result:
+        meeting = self._meeting
+        meeting.sent[self.rank] = call, own
+        if self._meet() == 0:  # one of the threads combines the values, for all of them
+            calls, values = zip(*(meeting.sent[rank] for rank in range(self.size)), strict=True)
+            meeting.answer = combine(list(values)) if len(set(calls)) == 1 else None
+        self._meet()  # no rank reads the answer before it is there, nor sends its next value
+        answer: _Result | None = meeting.answer
+        if answer is None:
+            raise WorldError("the ranks make different exchanges: report the same steps on every rank")
+        return answer
+
+    def _meet(self) -> int:
         try:
-            self._meeting.barrier.wait()
+            return self._meeting.barrier.wait()
         except threading.BrokenBarrierError as error:
             raise WorldError("a rank did not answer in time") from error

@@ -36,23 +36,18 @@ class Meeting(NamedTuple):
     left_0: float
 
 
-def meet(gather: Callable[[Callable[[], list[float]]], list[list[float]]], now: Callable[[], float]) -> list[Meeting]:
+def meet(share: Callable[[list[float]], list[float]], now: Callable[[], float]) -> list[Meeting]:
     """Let all ranks meet some times; a collective call.
 
     Args:
-        gather: Returns the value of each rank, from a function that returns that of this rank.
+        share: Returns the value of rank 0, from that of this rank, in an exchange of all ranks.
         now: The clock of this rank.
     """
     meetings = []
     entered = entered_0 = left = 0.0
     for number in range(_ROUNDS + 2):  # they come to the first at any time, and the last shows when the others left
-        stamps = [0.0, left]
-
-        def tell(stamps: list[float] = stamps) -> list[float]:
-            stamps[0] = now()
-            return stamps
-
-        of_rank_0 = gather(tell)[0]
+        stamps = [now(), left]
+        of_rank_0 = share(stamps)
         if number > 1:
             meetings.append(Meeting(entered, left, entered_0, of_rank_0[1]))
         left, entered, entered_0 = now(), stamps[0], of_rank_0[0]

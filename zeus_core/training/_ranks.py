@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from zeus_core.codec import decode, encode
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports.exchange import Exchange
+from zeus_core.ports.world import WholeNumbers
 from zeus_core.training.account import Account
 
 _logger = logging.getLogger(__name__)
@@ -22,8 +22,8 @@ class Ranks(Exchange):
     cpu_indices: Sequence[int] = ()
     """The CPU packages that this rank counts: those that no rank before it measures too; known after `share`."""
 
-    latest: Sequence[Account] = ()
-    """The accounts of the ranks that `combine` has added up last."""
+    units: Sequence[str] = ()
+    """The units that some rank charges its energy in; known after `share`."""
 
     are_traced: bool = False
     """Whether every rank makes a trace, so that they can compare their clocks; known after `share`."""
@@ -36,36 +36,75 @@ class Ranks(Exchange):
             units: The units this rank charges its energy in: "g", and a currency.
             is_traced: Whether this rank makes a trace.
         """
-        told: list[list[Any]] = self.gather(
-            lambda: [[gpu.uuid for gpu in monitor.gpus.values()], _cpu_uuids(monitor), list(units), is_traced]
-        )
-        gpus, cpus, charged, traced = ([rank[number] for rank in told] for number in range(4))
-        self.are_traced = all(traced)
-        self.gpu_count = len({uuid for uuids in gpus for uuid in uuids})
+        own: list[list[str]] = []
+
+        def tell() -> list[Any]:
+            own[:] = [gpu.uuid for gpu in monitor.gpus.values()], _cpu_uuids(monitor)
+            return [*own, list(units), is_traced]
+
+        told = self.gather_first(tell)
+        shared = self.decide(lambda: self._shared(told or []))
+        self.gpu_count, self.units, self.are_traced = shared["gpu_count"], shared["units"], shared["are_traced"]
+        gpu_uuids, cpu_uuids = own
+        first_ranks_of_gpus, first_ranks_of_cpus = shared["first_ranks"]
+        self.cpu_indices = self._own(monitor.cpus, cpu_uuids, first_ranks_of_cpus)
+        return self._own(monitor.gpus, gpu_uuids, first_ranks_of_gpus)
+
+    def _own(self, indices: Iterable[int], uuids: Sequence[str], first_ranks: Mapping[str, int]) -> list[int]:
+        """Return the indices of this rank's devices that are none of those of the ranks before it."""
+        devices = zip(indices, uuids, strict=True)
+        return [index for index, uuid in devices if first_ranks.get(uuid, self.rank) == self.rank]
+
+    def _shared(self, ranks: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        """Return, on the first rank, what all need to know of the devices of all: which have several ranks."""
+        gpus, cpus, charged, traced = zip(*ranks, strict=True)
         without = [str(rank) for rank, uuids in enumerate(gpus) if not uuids]
-        if self.rank == 0 and 0 < len(without) < self.size:
+        if 0 < len(without) < self.size:
             _logger.warning("no GPU can be measured by rank %s: the totals exclude theirs", ", ".join(without))
-        if self.rank == 0 and any(units != charged[0] for units in charged):
+        if any(units != charged[0] for units in charged):
             _logger.warning(
                 "the ranks were given different electricity (%s): what not all of them charge is left out; give the "
                 "same electricity= on each",
                 "; ".join(f"rank {rank}: {', '.join(units) or 'none'}" for rank, units in enumerate(charged)),
             )
-        self.cpu_indices = self._own(list(monitor.cpus), cpus)
-        return self._own(list(monitor.gpus), gpus)
-
-    def _own(self, indices: Sequence[int], uuids: Sequence[Sequence[str]]) -> list[int]:
-        """Return the indices of this rank's devices that are none of those of the ranks before it."""
-        others = {uuid for others in uuids[: self.rank] for uuid in others}
-        return [index for index, uuid in zip(indices, uuids[self.rank], strict=True) if uuid not in others]
+        return {
+            "gpu_count": len({uuid for uuids in gpus for uuid in uuids}),
+            "units": list(dict.fromkeys(unit for units in charged for unit in units)),
+            "are_traced": all(traced),
+            "first_ranks": [_first_ranks(gpus), _first_ranks(cpus)],
+        }
 
     def combine(self, account: Callable[[], Account]) -> Account:
         """Add up the accounts of all ranks."""
-        if self.size == 1:
-            self.latest = [account()]
-            return self.latest[0]
-        self.latest = [decode(Account, fields) for fields in self.gather(lambda: encode(account()))]
-        return Account.from_ranks(self.latest)
+        return account() if self.size == 1 else self.combine_all(account)[0]
+
+    def combine_all(self, account: Callable[[], Account]) -> tuple[Account, WholeNumbers]:
+        """Add up the accounts of all ranks; return it, and that of the others for `with_others`."""
+        own = WholeNumbers()
+
+        def tell() -> WholeNumbers:
+            nonlocal own
+            own = account().to_numbers(self.units)
+            return own
+
+        total = self.reduce(tell)
+        others = [of_all - of_own for of_all, of_own in zip(total.sums, own.sums, strict=True)]
+        return Account.from_numbers(total, self.units), WholeNumbers(others, total.largest)
+
+    def with_others(self, own: Account, others: WholeNumbers | None) -> Account:
+        """Add up a later account of this rank and those of the others by `combine_all`, if there was one."""
+        if others is None:
+            return own
+        return Account.from_numbers(WholeNumbers.of_all([own.to_numbers(self.units), others]), self.units)
+
+
+def _first_ranks(uuids: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Return the first rank of each device that several ranks measure."""
+    ranks: dict[str, list[int]] = {}
+    for rank, own in enumerate(uuids):
+        for uuid in own:
+            ranks.setdefault(uuid, []).append(rank)
+    return {uuid: several[0] for uuid, several in ranks.items() if len(several) > 1}
 
 
 def _cpu_uuids(monitor: ZeusMonitor) -> list[str]:

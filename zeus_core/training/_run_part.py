@@ -7,15 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from zeus_core.ports.world import WholeNumbers
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training.account import Account
 from zeus_core.training.activities.activity_split import ActivitySplit
 from zeus_core.training.record.journal_lines import Entry
+from zeus_core.training.record.power_series import EnergyPoint, joules_at
 from zeus_core.training.record.run_file import PartRecord, RankRecord
-from zeus_core.training.record.run_keeper import Energies, Outcome, part_ranks, versions
+from zeus_core.training.record.run_keeper import Outcome, RankReport, part_ranks, versions
 
 if TYPE_CHECKING:
     from zeus_core.training.charges.part_charges import PartCharges
+
+POWER_BINS: int = 96
+"""The points of the power of all devices in the file of a job of many ranks: what one message of an exchange holds."""
 
 
 @dataclass
@@ -38,11 +43,15 @@ class RunPart:
         tokens: Tokens of this rank.
         own: The account of this rank, as written down last.
         summarized: The same, if it was reported as the whole part, and nothing was since.
-        told: The account of all ranks, as they have told it last.
-        devices: The energies of the devices of the ranks that have told them.
+        told: The account of all ranks, as they have reported it last.
+        told_seconds: The time of this rank's own account then.
+        others: The account of the others then.
+        reports: The reports of the ranks at the end, by rank; those of the others on the first one alone.
+        power: The energy of all devices over time, where ranks are not listed.
         remarks: Remarks on the numbers for people, of the ranks that have sent them.
         leaves_out: Whether the evaluations so far are part of no log.
-        is_whole: Whether all ranks have told their energy after the latest step.
+        is_whole: Whether all ranks have reported their energy after the latest step.
+        is_alone: Whether there is one rank.
         name: Tells this part from others of the run.
     """
 
@@ -62,17 +71,43 @@ class RunPart:
     own: Account = field(default_factory=Account)
     summarized: Account | None = None
     told: Account | None = None
-    devices: dict[int, Energies] = field(default_factory=dict)
+    told_seconds: float = 0.0
+    others: WholeNumbers | None = None
+    reports: dict[int, RankReport] = field(default_factory=dict)
+    power: tuple[EnergyPoint, ...] = ()
     remarks: list[str] = field(default_factory=list)
     leaves_out: bool = False
     is_whole: bool = False
+    is_alone: bool = True
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def account(self) -> Account:
         """Return the account of this rank, up to the latest `ActivitySplit.update` or `extend`."""
         # Counts may be floats, or scalars of a framework, which JSON does not have.
         account = Account(self.split.total, self.split.tallies, samples=int(self.samples), tokens=int(self.tokens))
-        return account if self.charges is None else self.charges.added_to(account)
+        account = account if self.charges is None else self.charges.added_to(account)
+        if self.is_alone:
+            return account
+        # As the other ranks get it: the accounts of all ranks add up to that of the job, to the last bit.
+        units = list(account.charges)
+        return Account.from_numbers(account.to_numbers(units), units)
+
+    def report(self, has_power: bool) -> RankReport:
+        """Return what this rank reports at the end of the part, or the first rank knows of itself.
+
+        Args:
+            has_power: With the energies over time, and the account.
+        """
+        devices = self.split.devices()
+        if not has_power:
+            devices = {uuid: (energy, ()) for uuid, (energy, _) in devices.items()}
+        return RankReport(devices, tuple(self.split.remarks), self.own if has_power else None)
+
+    def power_numbers(self, seconds: float) -> WholeNumbers:
+        """Return the energy of this rank's devices until each of so many equal parts of some time, in millijoules."""
+        series = [power for _, power in self.split.devices().values() if power]
+        moments = [seconds * number / POWER_BINS for number in range(1, POWER_BINS + 1)]
+        return WholeNumbers([round(1e3 * sum(joules_at(points, at) for points in series)) for at in moments])
 
     def entry(self, own: Account, at_seconds: float, is_last: bool = False) -> Entry:
         """Return the entry of the journal for an account of this rank."""
@@ -81,8 +116,7 @@ class RunPart:
     def record(
         self,
         outcome: Outcome,
-        accounts: Sequence[Account],
-        devices: Mapping[int, Energies],
+        reports: Mapping[int, RankReport],
         has_ended: bool,
         now: float,
     ) -> PartRecord:
@@ -90,8 +124,7 @@ class RunPart:
 
         Args:
             outcome: All that is known beside the account.
-            accounts: The accounts of the ranks.
-            devices: The energies of the devices, by rank.
+            reports: The reports of some ranks, by rank.
             has_ended: Whether it ended by itself.
             now: This moment, by the machine's clock.
         """
@@ -102,7 +135,7 @@ class RunPart:
             step=self.step,
             begun_at_seconds=self.begun_at_seconds,
             until_seconds=now,
-            ranks=part_ranks(self.ranks, accounts, devices),
+            ranks=part_ranks(self.ranks, reports),
             versions=versions(),
             work=self.work,
             results=outcome.results,
@@ -110,4 +143,5 @@ class RunPart:
             overhead_seconds=outcome.overhead.seconds,
             detected_evaluations=outcome.detected_evaluations,
             overhead=outcome.overhead,
+            power=self.power,
         )

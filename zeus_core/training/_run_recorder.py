@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from zeus_core.ports import World
 from zeus_core.ports.time_source import clock_seconds
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._ranks import Ranks
-from zeus_core.training._run_part import RunPart
+from zeus_core.training._run_part import POWER_BINS, RunPart
 from zeus_core.training._summary import known_values
 from zeus_core.training.account import TRAINING, Account
 from zeus_core.training.activities.activity_split import ActivitySplit
@@ -39,9 +39,10 @@ from zeus_core.training.activities.limit_reading import LimitReading
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_log_values
 from zeus_core.training.record.journal import Journal
+from zeus_core.training.record.power_series import EnergyPoint
 from zeus_core.training.record.resume import Checkpoint, take_up_run
 from zeus_core.training.record.run_file import JOURNAL_FOLDER, RankRecord
-from zeus_core.training.record.run_keeper import Energies, Outcome, RunKeeper, rank_record
+from zeus_core.training.record.run_keeper import LISTED_RANKS, Outcome, RankReport, RunKeeper, rank_record
 from zeus_core.training.record.run_so_far import run_so_far
 
 if TYPE_CHECKING:
@@ -194,8 +195,9 @@ class RunRecorder:
             run, earlier = take_up_run(step, checkpoint, self._journal, self._ranks, self._clock())
         if self._split is not None:
             self._split.stop()
-        self._ranks.latest = ()
-        told = self._ranks.gather(lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices)))
+        told = self._ranks.gather_first(
+            lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices))
+        )
         # On all ranks, or on none.
         trace = None if self._trace is None else self._trace.begin(self._ranks, self._run_folder, step, run)
         self._split = self._ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace, self.rank == 0))
@@ -203,11 +205,12 @@ class RunRecorder:
             self._trace.compare_clocks(self._ranks)
         # The boards of a job are alike.
         intervals = LogIntervals(self._split.max_watts * self._ranks.gpu_count)
-        ranks = decode(tuple[RankRecord, ...], told)
+        ranks = decode(tuple[RankRecord, ...], told or [])
         charges = self._new_charges(earlier, self._split)
         self._part = part = RunPart(
             run, step, step, step, earlier, self._split, intervals, self._clock(), ranks, self._work, charges
         )
+        part.is_alone = self._ranks.size == 1
         self._limit.start()
         if self._keeper is not None:
             self._keeper.begin(run, is_new=abandoned is None and step == 0)
@@ -277,7 +280,7 @@ class RunRecorder:
         part.summarized, part.logged_step = None, part.step
         if self._trace is not None:
             self._trace.log(self._ranks)
-        now = part.told = self._ranks.combine(lambda: self._own_account(part))
+        now = self._combine(part, self._own_account)
         totals: dict[str, float | None] = {
             "total_energy_j": (part.earlier.total + now.total).energy_joules,
             "power_limit_w": self._limit.watts(set_limit_watts),
@@ -296,8 +299,7 @@ class RunRecorder:
         """Return time and energy of the run so far; that of the latest one after it, None before. A collective call."""
         part = self._part
         if part is not None:
-            now = self._ranks.combine(lambda: self._own_account(part))
-            self._spent = (part.earlier + now).total
+            self._spent = (part.earlier + self._combine(part, self._own_account)).total
         return self._spent
 
     def logged_evaluation_joules(self, leaves_out: bool = False) -> float | None:
@@ -311,8 +313,7 @@ class RunRecorder:
             return self.evaluation_joules()
         part.summarized = None
         latest_joules = self.evaluation_joules() if part.leaves_out else None
-        part.told = self._ranks.combine(lambda: self._own_account(part))
-        joules = part.intervals.next_evaluation(part.told)
+        joules = part.intervals.next_evaluation(self._combine(part, self._own_account))
         part.leaves_out = leaves_out
         return joules if latest_joules is None else latest_joules
 
@@ -329,18 +330,48 @@ class RunRecorder:
         if self._trace is not None:
             self._trace.compare_clocks(self._ranks)
         part.split.end_steps()
-        part.told = self._ranks.combine(lambda: self._write_down(part, is_last=True))
+        told = self._combine(part, lambda part: self._write_down(part, is_last=True))
         part.is_whole = True
-        self.last_log = part.intervals.close(part.told, has_stepped=part.step > part.logged_step)
+        self.last_log = part.intervals.close(told, has_stepped=part.step > part.logged_step)
         part.logged_step = part.step
-        account = part.earlier + part.told
+        account = part.earlier + told
         self._spent = account.total
         with suppress(WorldError):  # the account is known, also if a rank ends before it has sent those of its devices
-            sent = self._ranks.gather(lambda: [encode(part.split.devices()), part.split.remarks])
-            part.devices = {rank: decode(Energies, energies, "devices") for rank, (energies, _) in enumerate(sent)}
-            labels = [f"rank {rank}, " if len(sent) > 1 else "" for rank in range(len(sent))]
-            part.remarks = [label + text for label, (_, texts) in zip(labels, sent, strict=True) for text in texts]
+            self._report(part, told.total.seconds)
         return part.step - part.begin_step, account
+
+    def _report(self, part: RunPart, seconds: float) -> None:
+        """Report the devices of all ranks to the first one, at the end of a part; a collective call."""
+        ranks, is_listed = self._ranks, self._ranks.size <= LISTED_RANKS
+        sent = ranks.gather_first(lambda: encode(part.report(has_power=is_listed)))
+        if not is_listed and seconds > 0:
+            power = ranks.reduce(lambda: part.power_numbers(seconds)).sums
+            points = (
+                EnergyPoint(seconds * (number + 1) / POWER_BINS, 1e-3 * sum_) for number, sum_ in enumerate(power)
+            )
+            part.power = (EnergyPoint(0.0, 0.0), *points)
+        part.reports = dict(enumerate(decode(tuple[RankReport, ...], sent or [], "reports")))
+        remarks = [
+            (f"rank {rank}, " if ranks.size > 1 else "") + remark
+            for rank, report in part.reports.items()
+            for remark in report.remarks
+        ]
+        first_remarks = ranks.decide(lambda: remarks[:LISTED_RANKS])
+        part.remarks = remarks or first_remarks
+
+    def _combine(self, part: RunPart, own: Callable[[RunPart], Account]) -> Account:
+        """Add up the accounts of all ranks of a part; a collective call."""
+        if part.is_alone:
+            part.told = own(part)
+            return part.told
+
+        def tell() -> Account:
+            account = own(part)
+            part.told_seconds = account.total.seconds
+            return account
+
+        part.told, part.others = self._ranks.combine_all(tell)
+        return part.told
 
     def _end(self) -> tuple[int, Account] | None:
         """End the part. Not collective: only a job of one rank gets what `account` returns."""

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from zeus_core.events import Activity
+from zeus_core.measurement import DeviceEnergy, Method
+from zeus_core.ports.world import WholeNumbers
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charging import Charge
 
 TRAINING = (Activity.STEPS, Activity.GENERATION, Activity.REFERENCE)
 """The activities that make up training steps."""
+
+_BITS = 32  # of the fraction of an amount
+_MOST = 2.0**40  # of an amount of a rank, so that the sum over 4 million of them has 62 bits: 35,000 years, 300 GWh
+_MOST_COUNT = 2**48  # samples or tokens of a rank, in 16,000 ranks; 10^13 is a whole training of today
+_METHODS = get_args(Method)  # best first
+_NOTHING = DeviceEnergy()
+_ABSENT = -1.0  # seconds of an activity that a rank has not had
 
 
 @dataclass(frozen=True)
@@ -45,19 +56,65 @@ class Account:
     def from_ranks(cls, accounts: Iterable[Account]) -> Account:
         """Combine the accounts of the same time on several ranks, each of which has devices and data of its own."""
         ranks = list(accounts)
+        units = _units(*ranks)
+        numbers = (rank.to_numbers(units) for rank in ranks)
+        return ranks[0] if len(ranks) == 1 else cls.from_numbers(WholeNumbers.of_all(numbers), units)
+
+    def to_numbers(self, units: Sequence[str]) -> WholeNumbers:
+        """Return the account as whole numbers, to be combined with those of other ranks; see `from_numbers`.
+
+        An amount x is round(x 2^32) = w 2^32 + r, with 0 <= r < 2^32, of which w and r are numbers. Energies are
+        multiples of 2^-10 J, and exact; times, uncertainties and charges are rounded by 2^-33 of their unit at most.
+        The longest time counts, not the sum: a float above 0 is in the order of its bits.
+
+        Args:
+            units: Those that some rank charges its energy in. One that this account lacks is missed in it.
+        """
+        tallies = (self.total, self.redone, self.host, *(self.activities.get(activity) for activity in Activity))
+        amounts: list[float] = [self.unrecorded_joules or 0.0]
+        seconds, methods = [], []
+        for tally in tallies:
+            measured = _NOTHING if tally is None else tally.measured
+            seconds.append(_ABSENT if tally is None else tally.seconds + 0.0)  # not -0.0
+            methods.append(_METHODS.index(measured.method))
+            lost_seconds = 0.0 if tally is None else tally.lost_seconds
+            amounts += (measured.energy_joules or 0.0, measured.uncertainty_joules or 0.0, lost_seconds)
+        for unit in units:
+            charge = self.charges.get(unit) or Charge(missed_seconds=self.total.seconds)
+            amounts += (charge.amount, charge.uncertainty, charge.joules, charge.stale_joules, charge.missed_seconds)
+        counts = (min(self.samples, _MOST_COUNT), min(self.tokens, _MOST_COUNT), int(self.unrecorded_joules is None))
+        largest = (*array("q", array("d", seconds).tobytes()), *methods, self.interruptions)
+        return WholeNumbers((*counts, *(number for amount in amounts for number in _whole(amount))), largest)
+
+    @classmethod
+    def from_numbers(cls, numbers: WholeNumbers, units: Sequence[str]) -> Account:
+        """Return the account that whole numbers of all ranks make: the same in every order and grouping of ranks."""
+        samples, tokens, unknown, *parts = numbers.sums
+        whole = zip(parts[::2], parts[1::2], strict=True)
+        amounts = (((integer << _BITS) + rest) / (1 << _BITS) for integer, rest in whole)  # rounded once
+        unrecorded_joules = next(amounts)
+        tallies = []
+        count = (len(numbers.largest) - 1) // 2
+        seconds = array("d", array("q", numbers.largest[:count]).tobytes())
+        for longest, method in zip(seconds, numbers.largest[count:], strict=False):
+            energy = DeviceEnergy(next(amounts), next(amounts), _METHODS[method])
+            # Not the longest loss: a shorter one on a rank, after a longer one on another, must show in a difference.
+            tallies.append(Tally(longest, energy, next(amounts)))
+        total, redone, host, *of_activities = tallies
         return cls(
-            Tally.from_ranks(rank.total for rank in ranks),
+            total,
             {
-                activity: Tally.from_ranks(rank.activities.get(activity, Tally()) for rank in ranks)
-                for activity in _activities(*ranks)
+                activity: tally
+                for activity, tally in zip(Activity, of_activities, strict=True)
+                if tally.seconds != _ABSENT
             },
-            Tally.from_ranks(rank.redone for rank in ranks),
-            sum(rank.samples for rank in ranks),
-            sum(rank.tokens for rank in ranks),
-            Tally.from_ranks(rank.host for rank in ranks),
-            _charges(*ranks),
-            max(rank.interruptions for rank in ranks),
-            _known_sum(rank.unrecorded_joules for rank in ranks),
+            redone,
+            samples,
+            tokens,
+            host,
+            {unit: Charge(*(next(amounts) for _ in range(5))) for unit in units},
+            numbers.largest[-1],
+            None if unknown else unrecorded_joules,
         )
 
     @property
@@ -89,6 +146,17 @@ class Account:
         return charge if charge is not None and is_known and charge.missed_seconds == 0 else None
 
 
+def _whole(amount: float) -> tuple[int, int]:
+    """Return an amount as a whole number of its unit, and the rest, in 2^-32 of it."""
+    if not -_MOST < amount < _MOST:
+        amount = -_MOST if amount < 0 else _MOST
+    return divmod(round(amount * (1 << _BITS)), 1 << _BITS)
+
+
+def _units(*accounts: Account) -> list[str]:
+    return list(dict.fromkeys(unit for account in accounts for unit in account.charges))
+
+
 def _activities(*accounts: Account) -> list[Activity]:
     """Return the activities of any account; in the order of time, as that of a set would differ between processes."""
     return list(dict.fromkeys(activity for account in accounts for activity in account.activities))
@@ -102,10 +170,9 @@ def _known_sum(values: Iterable[float | None]) -> float | None:
 
 def _charges(*accounts: Account) -> dict[str, Charge]:
     """Add up charges. A charge that one account has not, in the unit of another, is missed there."""
-    units = {unit: None for account in accounts for unit in account.charges}
     return {
         unit: sum(
             (account.charges.get(unit, Charge(missed_seconds=account.total.seconds)) for account in accounts), Charge()
         )
-        for unit in units
+        for unit in _units(*accounts)
     }

@@ -88,7 +88,7 @@ class RunTrace:
     def compare_clocks(self, ranks: Ranks) -> None:
         """Compare the clocks of all ranks; a collective call, which does nothing unless all are traced."""
         if self.recorder is not None and ranks.are_traced and ranks.size > 1:
-            meetings = meet(ranks.gather, self.recorder.clock_now)
+            meetings = meet(lambda own: ranks.decide(lambda: own), self.recorder.clock_now)
             self.recorder.clock.append(compare_clocks(meetings, self.recorder.now()))
 
     def log(self, ranks: Ranks) -> None:

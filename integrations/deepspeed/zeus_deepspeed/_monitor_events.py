@@ -60,8 +60,8 @@ class MonitorEvents:
     @contained
     def _exchange(self) -> None:
         steps, self._steps = self._steps, []
-        ranks = self._ranks.gather(lambda: encode(steps))
-        if self._ranks.rank == 0:
+        ranks = self._ranks.gather_first(lambda: encode(steps))
+        if ranks is not None:
             self._write([decode(list[_Step | None], rank) for rank in ranks])
 
     @contained

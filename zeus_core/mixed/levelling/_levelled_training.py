@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.mixed.levelling._hold import CommonLevel, Hold
@@ -15,9 +15,6 @@ from zeus_core.monitor.clock_sampler import ClockSampler
 from zeus_core.ports.exchange import Exchange
 from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.kinds import SM_CLOCK, Kind
-
-if TYPE_CHECKING:
-    from zeus_core.mixed.levelling._leveller import Leveller
 
 # The ranks exchange the times of their steps as often as takes at most this share of the time of training. Over gloo an
 # exchange takes 0.2 to 1 ms, so that steps of 0.5 s are exchanged one by one.
@@ -69,8 +66,11 @@ class LevelledTraining:
         settings, uuids, abouts = zip(*ranks, strict=True)
         _check_ranks(uuids, abouts)
         _check_budget(settings, budget_watts)
-        self.leveller: Leveller = Leveller(settings, self._sampler is None, budget_watts)
-        """Chooses the settings."""
+        self._leveller = Leveller(settings, self._sampler is None, budget_watts)  # goes on, on rank 0
+        self.settings: list[int] = self._leveller.settings
+        """The setting of each rank."""
+        self.changes: int = 0
+        """How often they have changed."""
         self._monitor = monitor
         self._observation: Observation | None = None
         self._steps: list[OwnWork | None] = []
@@ -101,19 +101,19 @@ class LevelledTraining:
             return False
         ended, self._steps = self._steps[:-1], self._steps[-1:]
         before = self._time_source.now()
-        ranks = self._exchange.gather(lambda: self._report(ended))
-        self._steps_apart = ranks[0]["steps_apart"]
-        clocks = [rank["clock_mhz"] for rank in ranks]
-        steps = [own for own in zip(*(rank["seconds"] for rank in ranks), strict=True) if all(own)]  # else one is lost
-        for own_seconds in steps:
-            self._note_waiting(own_seconds)
+        own = self._report(ended)
+        ranks = self._exchange.gather_first(lambda: own) or []
+        decided = self._exchange.decide(lambda: self._decide(ranks))
+        self._steps_apart = decided["steps_apart"]
+        for step, longest, waiting in decided["steps"]:
+            self._note_waiting(waiting)
             if self._observation is not None:
-                self._observation.add_step(own_seconds[self._exchange.rank], max(own_seconds))
-            elif self.leveller.add_step(own_seconds, None if None in clocks else clocks):
-                self._exchange.attempt(self._set_own)
-                break
+                self._observation.add_step(own["seconds"][step], longest)
+        if decided["settings"] is not None:
+            self.settings, self.changes = decided["settings"], self.changes + 1
+            self._exchange.attempt(self._set_own)
         if self._observation is not None:
-            self._observation.predict(self._exchange, len(ended), clocks[self._exchange.rank])
+            self._observation.predict(self._exchange, len(ended), own["clock_mhz"])
         self._choose_steps_apart(before, len(ended))
         return True
 
@@ -122,10 +122,10 @@ class LevelledTraining:
         before = sum(self._before) / max(len(self._before), 1)
         if self._observation is not None:
             return {**self._observation.rows(), "waiting for other ranks": f"{before:.1%} of the time of a step"}
-        kind, settings = self._kind, self.leveller.settings
+        kind, settings = self._kind, self.settings
         return {
             "levelling": f"{kind.words}s of {min(settings)} to {max(settings)} {kind.unit} on {len(settings)} ranks, "
-            f"changed {self.leveller.changes} times",
+            f"changed {self.changes} times",
             "waiting for other ranks": f"{self._waiting:.1%} of the time of a step, {before:.1%} before",
         }
 
@@ -139,8 +139,28 @@ class LevelledTraining:
 
     def _try_first_settings(self) -> str | None:
         """Begin with the first settings. Returns why a rank cannot, in which case none may."""
-        denials = self._exchange.gather(lambda: self._hold.set(self.leveller.settings[self._exchange.rank]))
+        denials = self._exchange.gather(lambda: self._hold.set(self.settings[self._exchange.rank]))
         return self._exchange.complaint(denials) if any(denials) else None
+
+    def _decide(self, ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Decide, on rank 0, by what all ranks report: the steps between two exchanges, and settings if they change.
+
+        Returns:
+            These; of each step that counts, its number, the longest time of a rank, and the share that ranks waited.
+        """
+        clocks = [rank["clock_mhz"] for rank in ranks]
+        steps: list[tuple[int, float, float]] = []
+        settings = None
+        for number, own_seconds in enumerate(zip(*(rank["seconds"] for rank in ranks), strict=True)):
+            if not all(own_seconds):  # one is lost
+                continue
+            longest = max(own_seconds)
+            waiting = 1 - sum(own_seconds) / len(own_seconds) / longest if longest > 0 else 0.0
+            steps.append((number, longest, waiting))
+            if not self.observes and self._leveller.add_step(own_seconds, None if None in clocks else clocks):
+                settings = self._leveller.settings
+                break
+        return {"steps_apart": ranks[0]["steps_apart"], "steps": steps, "settings": settings}
 
     def _report(self, ended: Sequence[OwnWork | None]) -> dict[str, Any]:
         clocks_mhz = () if self._sampler is None else self._sampler.take_means_mhz()
@@ -160,15 +180,13 @@ class LevelledTraining:
             apart = math.ceil(self._exchange_seconds / (_EXCHANGE_FRACTION * step_seconds))
             self._proposed_steps_apart = min(max(apart, 1), _MAX_STEPS_APART)
 
-    def _note_waiting(self, own_seconds: Sequence[float]) -> None:
-        longest = max(own_seconds)
-        waiting = 1 - sum(own_seconds) / len(own_seconds) / longest if longest > 0 else 0.0
-        if self.leveller.changes == 0 and (self.observes or len(self._before) < _COMPARED_STEPS):
+    def _note_waiting(self, waiting: float) -> None:
+        if self.changes == 0 and (self.observes or len(self._before) < _COMPARED_STEPS):
             self._before.append(waiting)
         self._waiting += (waiting - self._waiting) / _COMPARED_STEPS  # the latest steps count most
 
     def _set_own(self) -> None:
-        denial = self._hold.set(self.leveller.settings[self._exchange.rank])
+        denial = self._hold.set(self.settings[self._exchange.rank])
         if denial is not None:
             raise DeviceError(denial)
 

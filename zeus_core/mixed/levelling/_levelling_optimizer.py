@@ -135,12 +135,12 @@ class LevellingOptimizer(TrainingOptimizer):
     @property
     def settings(self) -> list[int]:
         """The setting of each rank, by rank; empty while nothing is levelled."""
-        return [] if self._session is None or self._session.observes else self._session.leveller.settings
+        return [] if self._session is None or self._session.observes else self._session.settings
 
     @property
     def changes(self) -> int:
         """How often settings were changed in this training."""
-        return self._earlier_changes + (0 if self._session is None else self._session.leveller.changes)
+        return self._earlier_changes + (0 if self._session is None else self._session.changes)
 
     @property
     def saving_fraction(self) -> float | None:
@@ -284,7 +284,7 @@ class LevellingOptimizer(TrainingOptimizer):
     def _end_session(self) -> None:
         session, self._session, self._level = self._session, None, None
         if session is not None:
-            self._earlier_changes += session.leveller.changes
+            self._earlier_changes += session.changes
             session.close()
 
     def _report_denial(self, denial: str) -> None:

@@ -197,15 +197,15 @@ class AllocationRun:
 
     def _conclude(self, sampler: UnevenBatchSampler) -> None:
         """Agree on a plan, and follow it from the first global batch that no rank has begun to load."""
-        reports = self._exchange.gather(lambda: self._report(sampler))
-        drawn = max(rank["drawn"] for rank in reports)
-        disturbed = set.intersection(*(set(rank["disturbed"]) for rank in reports))
+        reports = self._exchange.gather_first(lambda: self._report(sampler)) or []
         self._rounds += 1
-        if disturbed and self._rounds < _MAX_ROUNDS and self._schedule is not None:
+        decided = self._exchange.decide(lambda: self._decided(reports))
+        drawn, disturbed = decided["drawn"], decided["disturbed"]
+        if disturbed and self._schedule is not None:
             again = [trial for trial in self._trials if trial.number in disturbed]
             self._lay_out(TrialSchedule(again, self._schedule.length), sampler, drawn)
             return
-        plan = decode(AllocationPlan, self._exchange.decide(lambda: self._decided(reports, disturbed)), "the plan")
+        plan = decode(AllocationPlan, decided["plan"], "the plan")
         self._stop()
         self._follow(plan)
         sampler.use(plan.batches, drawn)
@@ -224,10 +224,15 @@ class AllocationRun:
             "drawn": sampler.drawn,
         }
 
-    def _decided(self, reports: Sequence[dict[str, Any]], disturbed: set[int]) -> Any:
-        if disturbed:
-            raise UsageError("something else than training steps, such as evaluations, was in all that was measured")
-        return encode(self._plans.measured(reports))
+    def _decided(self, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return what rank 0 decides: the trials to be done again, or the plan."""
+        drawn = max(rank["drawn"] for rank in reports)
+        disturbed = set.intersection(*(set(rank["disturbed"]) for rank in reports))
+        if not disturbed:
+            return {"drawn": drawn, "disturbed": [], "plan": encode(self._plans.measured(reports))}
+        if self._rounds < _MAX_ROUNDS and self._schedule is not None:
+            return {"drawn": drawn, "disturbed": sorted(disturbed), "plan": None}
+        raise UsageError("something else than training steps, such as evaluations, was in all that was measured")
 
     def _follow(self, plan: AllocationPlan) -> None:
         self._allocation.plan = plan

@@ -100,7 +100,7 @@ class Follower:
             self._monitor.gpus[index].uuid: [joules, window.measurement.gpu_uncertainty_joules[index]]
             for index, joules in window.measurement.gpu_energy.items()
         }
-        sent = self._exchange.gather(lambda: own)
+        sent = self._exchange.gather_first(lambda: own) or []
         energies = {uuid: energy for of_rank in sent for uuid, energy in of_rank.items()}  # ranks may share a GPU
         if any(joules is None for joules, _ in energies.values()):
             energy = DeviceEnergy.lost("the energy of a GPU was lost in the pause")
@@ -130,7 +130,7 @@ class Follower:
         """Follow the signal after another search: that of a new training, or one that begins anew within one."""
         if not self._is_in_training:  # the GPUs of the job do not train yet
             gpus = self._monitor.gpus.values()
-            sent = self._exchange.gather(lambda: {gpu.uuid: _power_watts(gpu) for gpu in gpus})
+            sent = self._exchange.gather_first(lambda: {gpu.uuid: _power_watts(gpu) for gpu in gpus}) or []
             watts = {uuid: power for of_rank in sent for uuid, power in of_rank.items()}
             self._idle_watts = (
                 None if None in watts.values() else sum(power for power in watts.values() if power is not None)

@@ -240,6 +240,30 @@ class _OwnPart(NamedTuple):
     held: str | None = None
 
 
+class _Unusual(NamedTuple):
+    """The pieces that are left out of a block, and the most outliers of a rank in it, and their excess."""
+
+    pieces: tuple[int, ...]
+    outlier_steps: int
+    excess_seconds: float
+
+
+class _Ended(NamedTuple):
+    """A block on all ranks.
+
+    Attributes:
+        trial: Their measurement; None if it cannot be used.
+        is_spoiled: Whether the part of a rank holds work that is not training.
+        run_seconds: The longest time of all steps of the run on a rank.
+        held: The words for settings that somebody else has set, by rank; empty if nobody has.
+    """
+
+    trial: Trial | None
+    is_spoiled: bool
+    run_seconds: float
+    held: tuple[str | None, ...] = ()
+
+
 class CommonBlock:
     """Measures one block after another, each on all ranks.
 
@@ -288,7 +312,7 @@ class CommonBlock:
     def seconds(self, phase: Enum) -> float:
         """Return how long it has lasted, on the slowest rank. All ranks call this at the end of the same steps."""
         own_seconds = self._recorder.run_seconds - self._began_seconds
-        return max(self._exchange.gather(lambda: own_seconds, phase))
+        return self._exchange.longest(lambda: own_seconds, phase)
 
     def finish(self) -> Trial | None:
         """End the block, and return what all ranks have measured; None if it cannot be used. All ranks call this.
@@ -297,24 +321,41 @@ class CommonBlock:
             ReplacedError: Somebody else has set the setting of a GPU.
         """
         exchange, run = self._exchange, self._run
-        pieces = exchange.gather_of(dict[int, Piece], self._recorder.pieces, Phase.CONCLUDE)
-        left_out = left_out_pieces(pieces, self._is_settling)
-        own_parts = exchange.gather_of(_OwnPart, lambda: self._own_part(left_out), Phase.CONCLUDE)
-        if any(own.held for own in own_parts):
-            raise ReplacedError(exchange.complaint([own.held for own in own_parts]))
-        parts = [own.part for own in own_parts]
-        run.outlier_steps += max(sum(piece.outliers for piece in of_rank.values()) for of_rank in pieces)
-        run.excess_seconds += max(sum(piece.excess_seconds for piece in of_rank.values()) for of_rank in pieces)
-        self.is_spoiled = any(part.is_spoiled for part in parts)
-        trial = trial_from_parts(self._setting, parts)
+        unusual = exchange.conclude_of(dict[int, Piece], self._recorder.pieces, _Unusual, self._unusual, Phase.CONCLUDE)
+        ended = exchange.conclude_of(
+            _OwnPart, lambda: self._own_part(unusual.pieces), _Ended, self._ended, Phase.CONCLUDE
+        )
+        if ended.held:
+            raise ReplacedError(exchange.complaint(ended.held))
+        run.outlier_steps += unusual.outlier_steps
+        run.excess_seconds += unusual.excess_seconds
+        self.is_spoiled, trial = ended.is_spoiled, ended.trial
         if trial is not None:
             unit = self._limiter.kind.unit
             _logger.info(
                 "%d %s: %.4g s, %.4g J per step", trial.setting, unit, trial.seconds_per_step, trial.joules_per_step
             )
         # An outlier would have taken as long at the original setting, and is not what a bound is about.
-        run.seconds = max(part.run_seconds for part in parts) - run.excess_seconds
+        run.seconds = ended.run_seconds - run.excess_seconds
         return trial
+
+    def _unusual(self, ranks: Sequence[dict[int, Piece]]) -> _Unusual:
+        """Conclude what is unusual in a block from the pieces of all ranks."""
+        return _Unusual(
+            tuple(left_out_pieces(ranks, self._is_settling)),
+            max(sum(piece.outliers for piece in pieces.values()) for pieces in ranks),
+            max(sum(piece.excess_seconds for piece in pieces.values()) for pieces in ranks),
+        )
+
+    def _ended(self, ranks: Sequence[_OwnPart]) -> _Ended:
+        """Conclude what all ranks have measured in a block."""
+        parts = [own.part for own in ranks]
+        return _Ended(
+            trial_from_parts(self._setting, parts),
+            any(part.is_spoiled for part in parts),
+            max(part.run_seconds for part in parts),
+            tuple(own.held for own in ranks) if any(own.held for own in ranks) else (),
+        )
 
     def _own_part(self, left_out: Sequence[int]) -> _OwnPart:
         part = self._recorder.finish_trial(left_out)

@@ -17,6 +17,7 @@ from zeus_core.optimizer.global_setting.phases import MEASURED, Outcome, Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments
 from zeus_core.optimizer.trial_store import Conditions, MeasuredBlock, TrialStore
 from zeus_core.ports.exchange import Exchange
+from zeus_core.ports.world import WholeNumbers
 from zeus_core.search import Trial
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.settings.kinds import Kind
@@ -175,13 +176,14 @@ class SettingSearch:
         It is applied also if it is in force: signals are caught, and the ranks meet.
         """
         asked = self.order.setting
-        answers = self._exchange.gather_of(Answer, partial(self.limiter.set, asked), phase)
-        if any(answer.denial for answer in answers):
-            self._observe(answers)
-        else:
-            taken = answers[0].taken
-            if asked != self.original and taken is not None and all(answer.taken == taken for answer in answers):
-                self._note_taken(asked, min(taken, self.original))
+        own = self._exchange.make(partial(self.limiter.set, asked), phase=phase)
+        taken = -1 if own.taken is None else own.taken
+        known = WholeNumbers((), (own.denial is not None, taken, -taken))
+        is_denied, highest, lowest = self._exchange.reduce(lambda: known, phase).largest
+        if is_denied:
+            self._observe(self._exchange.gather_of(Answer, lambda: own, phase))
+        elif asked != self.original and highest == -lowest and highest >= 0:
+            self._note_taken(asked, min(highest, self.original))
         before, self._setting = self._setting, self.choice
         is_settling = before != self._setting and self._options.warmup_steps is None
         self.block.begin(self._setting, self.order.piece_steps, is_settling)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from zeus_core.errors import UsageError
@@ -42,17 +42,6 @@ class Tally:
         if energy.energy_joules is None:
             return cls(measurement.time, lost_seconds=measurement.time)
         return cls(measurement.time, energy)
-
-    @classmethod
-    def from_ranks(cls, tallies: Iterable[Tally]) -> Tally:
-        """Combine the tallies of the same part of the run on all ranks, each of which counts GPUs of its own."""
-        ranks = list(tallies)
-        return cls(
-            max(rank.seconds for rank in ranks),
-            sum((rank.measured for rank in ranks), DeviceEnergy()),
-            # Not the longest: a shorter loss on one rank, after a longer one on another, must show in the difference.
-            sum(rank.lost_seconds for rank in ranks),
-        )
 
     @property
     def measured_joules(self) -> float:

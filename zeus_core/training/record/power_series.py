@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
-# A picture is 800 points wide at most, of which half as many are left after halving. 512 GPUs take 3 MB in a run file.
+# A picture is 800 points wide at most, of which half as many are left after halving. 64 GPUs take 0.4 MB in a run file.
 _MAX_POINTS = 240
 _FIRST_SPACING_SECONDS = 1.0  # ten updates of a counter: the mean power between two points is then within some percent
 
@@ -44,3 +47,14 @@ class PowerSeries:
         if len(self._points) > _MAX_POINTS:
             self._points = self._points[::2]
             self._spacing_seconds *= 2
+
+
+def joules_at(points: Sequence[EnergyPoint], seconds: float) -> float:
+    """Return the energy until a moment, at the mean power between the points around it."""
+    after = bisect.bisect_left(points, (seconds, -math.inf))
+    if after == 0:
+        return points[0].joules
+    if after == len(points):
+        return points[-1].joules
+    a, b = points[after - 1], points[after]
+    return a.joules + (b.joules - a.joules) * (seconds - a.seconds) / (b.seconds - a.seconds)

@@ -93,9 +93,15 @@ def _earlier(step: int, checkpoint: Checkpoint, journal: Journal | None, ranks: 
         known = earlier_account(journal.read(checkpoint.run), checkpoint.run, step, now_seconds)
         return known and encode(known)
 
-    known = [decode(Account, fields) for fields in ranks.gather(journalled) if fields is not None]
-    if known:
-        return Account.from_ranks(known)
+    told = ranks.gather_first(journalled) or []
+
+    def added_up() -> object:
+        known = [decode(Account, fields) for fields in told if fields is not None]
+        return encode(Account.from_ranks(known)) if known else None
+
+    known = ranks.decide(added_up)
+    if known is not None:
+        return decode(Account, known)
     _logger.warning(
         "there is no energy journal of this run here: the totals exclude what was spent after the checkpoint of step "
         "%d",

@@ -33,17 +33,19 @@ REMARKS = "remarks"
 
 @dataclass(frozen=True)
 class DeviceRecord:
-    """A GPU that a rank counts, in one part of a run.
+    """A GPU that a rank counts, in one part of a run; or all GPUs of a kind that the ranks of a machine count.
 
     Attributes:
-        uuid: Its identity.
-        index: Its number on its machine, for people.
+        uuid: Its identity; empty for several.
+        index: Its number on its machine, for people; that of the first one of several.
         name: The product name.
         is_simulated: Whether its numbers come from a model rather than from hardware.
         driver: The version of its driver; None if it is unknown.
-        limit_watts: Its power limit when the part began; None if it is unknown.
-        energy: Its time and energy in this part; None if the rank has not told yet.
-        power: Its energy over time, which is its power between any two points; empty if the rank has not told yet.
+        limit_watts: Its power limit when the part began; None if it is unknown, or several have not the same.
+        energy: Its time and energy in this part; None if a rank has not reported it yet.
+        power: Its energy over time, which is its power between any two points; empty if the rank has not reported it
+            yet, and for several.
+        count: The number of GPUs.
     """
 
     uuid: str
@@ -54,23 +56,26 @@ class DeviceRecord:
     limit_watts: float | None
     energy: Tally | None = None
     power: tuple[EnergyPoint, ...] = ()
+    count: int = 1
 
 
 @dataclass(frozen=True)
 class RankRecord:
-    """A rank, in one part of a run.
+    """A rank, in one part of a run; or, in a job of many ranks, all ranks of a machine.
 
     Attributes:
         host: The name of its machine.
         devices: The GPUs that it counts: those that no lower rank measures too.
         cpus: The CPU packages that it counts.
-        account: Its account of this part, as of the latest log or the end.
+        account: Its account of this part, at its end; None if it is not known.
+        count: The number of ranks.
     """
 
     host: str
     devices: tuple[DeviceRecord, ...]
     cpus: tuple[str, ...]
-    account: Account = field(default_factory=Account)
+    account: Account | None = None
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,8 @@ class PartRecord:
         step: The optimizer step it has reached.
         begun_at_seconds: When it began, in seconds since 1970.
         until_seconds: When the file was written last.
-        ranks: The ranks, by number.
+        ranks: The ranks, by number; in a job of more than 64 ranks, their machines, of which several are one record
+            where there are more than 256.
         versions: The versions of programs, by name.
         work: Facts of the work of a step, such as the size of the model, as far as the adapter knows them.
         results: The result for people, as labelled lines.
@@ -93,6 +99,7 @@ class PartRecord:
         overhead_seconds: Time that the first rank has spent in hooks of this package.
         overhead: The same by hook, and what was waited for in them.
         detected_evaluations: Evaluations that nothing announced, but their forward passes.
+        power: The energy of all GPUs together over time, if `ranks` are machines; empty if it is not known yet.
     """
 
     name: str
@@ -109,6 +116,12 @@ class PartRecord:
     overhead_seconds: float = 0.0
     detected_evaluations: int = 0
     overhead: Overhead = field(default_factory=Overhead)
+    power: tuple[EnergyPoint, ...] = ()
+
+    @property
+    def devices(self) -> list[DeviceRecord]:
+        """The GPUs of all ranks."""
+        return [device for rank in self.ranks for device in rank.devices]
 
     def search_record(self) -> SearchRecord | None:
         """Return the latest search, and the changes of the setting.
@@ -213,12 +226,20 @@ def record_from_fields(fields: Mapping[str, object]) -> RunRecord:
     Raises:
         UsageError: It is something else; the message names the field.
     """
-    parts = fields.get("parts")
-    if isinstance(parts, list):  # earlier versions have not written what a part says of its hooks
-        overhead = encode(Overhead())
-        parts = [{"overhead": overhead, **part} if isinstance(part, Mapping) else part for part in parts]
-        fields = {**fields, "parts": parts}
-    return decode(RunRecord, fields, "run")
+    return decode(
+        RunRecord, _completed(RunRecord, fields, parts=PartRecord, ranks=RankRecord, devices=DeviceRecord), "run"
+    )
+
+
+def _completed(kind: type, fields: Any, **inner: type) -> Any:
+    """Return fields with the defaults of those that earlier versions have not written, in lists of records as well."""
+    if not isinstance(fields, Mapping):
+        return fields
+    fields = completed(kind, fields)
+    for name, of_list in inner.items():
+        if isinstance(fields.get(name), list):
+            fields[name] = [_completed(of_list, each, **inner) for each in fields[name]]
+    return fields
 
 
 def run_path(place: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -46,8 +47,27 @@ _FRAMEWORKS = ("torch", "transformers", "accelerate", "trl", "peft", "lightning"
 _MAX_PARTS = 50
 
 
+LISTED_RANKS: int = 64
+"""The ranks that the file of a run lists one by one; in a job of more, it lists their machines."""
+
+_MAX_MACHINES = 256  # listed one by one, in 130 kB
+
 Energies: TypeAlias = dict[str, tuple[Tally, tuple[EnergyPoint, ...]]]
 """Time and energy of each device, and its energy over time, by UUID."""
+
+
+class RankReport(NamedTuple):
+    """The report of a rank at the end of a part.
+
+    Attributes:
+        devices: The energies of its devices, without those over time where ranks are not listed.
+        remarks: Remarks on the numbers for people.
+        account: Its account; None where ranks are not listed.
+    """
+
+    devices: Energies
+    remarks: tuple[str, ...]
+    account: Account | None
 
 
 class Outcome(NamedTuple):
@@ -192,29 +212,50 @@ def electricity_record(electricity: Electricity | None) -> ElectricityRecord | N
     return ElectricityRecord(signals, float(electricity.pue), electricity.location)
 
 
-def part_ranks(
-    ranks: Sequence[RankRecord], accounts: Sequence[Account], devices: Mapping[int, Energies]
-) -> tuple[RankRecord, ...]:
-    """Return the ranks with what is known of their energy.
+def part_ranks(ranks: Sequence[RankRecord], reports: Mapping[int, RankReport]) -> tuple[RankRecord, ...]:
+    """Return the ranks with what is known of their energy; those of each machine together, if there are many.
 
     Args:
         ranks: The ranks.
-        accounts: Their accounts, as far as they have told them.
-        devices: The energy of the devices of some ranks, by rank and UUID.
+        reports: The reports of some of them, by rank.
     """
-    told = [*accounts, *(Account() for _ in ranks)]
-    return tuple(
-        replace(
-            rank,
-            account=told[number],
-            devices=tuple(_with_energy(device, devices.get(number, {})) for device in rank.devices),
-        )
-        for number, rank in enumerate(ranks)
-    )
+    known = [_with_energy(rank, reports.get(number)) for number, rank in enumerate(ranks)]
+    if len(ranks) <= LISTED_RANKS:
+        return tuple(known)
+    machines: dict[str, list[RankRecord]] = {}
+    for rank in known:
+        machines.setdefault(rank.host, []).append(rank)
+    together = math.ceil(len(machines) / _MAX_MACHINES)
+    hosts = list(machines)
+    groups = [hosts[first : first + together] for first in range(0, len(hosts), together)]
+    return tuple(_together(group, [rank for host in group for rank in machines[host]]) for group in groups)
 
 
-def _with_energy(device: DeviceRecord, energies: Energies) -> DeviceRecord:
-    if device.uuid not in energies:
-        return device
-    energy, power = energies[device.uuid]
-    return replace(device, energy=energy, power=power)
+def _with_energy(rank: RankRecord, report: RankReport | None) -> RankRecord:
+    if report is None:
+        return rank
+    devices = [
+        replace(device, energy=report.devices[device.uuid][0], power=report.devices[device.uuid][1])
+        if device.uuid in report.devices
+        else device
+        for device in rank.devices
+    ]
+    return replace(rank, account=report.account, devices=tuple(devices))
+
+
+def _together(hosts: Sequence[str], ranks: Sequence[RankRecord]) -> RankRecord:
+    """Return the record of all ranks of some machines."""
+    alike: dict[tuple[str, bool, str | None], list[DeviceRecord]] = {}
+    for device in (device for rank in ranks for device in rank.devices):
+        alike.setdefault((device.name, device.is_simulated, device.driver), []).append(device)
+    host = hosts[0] if len(hosts) == 1 else f"{hosts[0]} and {len(hosts) - 1} more"
+    cpus = dict.fromkeys(cpu for rank in ranks for cpu in rank.cpus)
+    return RankRecord(host, tuple(map(_sum, alike.values())), tuple(cpus), count=len(ranks))
+
+
+def _sum(devices: Sequence[DeviceRecord]) -> DeviceRecord:
+    first, energies = devices[0], [device.energy for device in devices if device.energy is not None]
+    energy = Account.from_ranks(map(Account, energies)).total if len(energies) == len(devices) else None
+    limit_watts = first.limit_watts if all(each.limit_watts == first.limit_watts for each in devices) else None
+    uuid = first.uuid if len(devices) == 1 else ""
+    return replace(first, uuid=uuid, limit_watts=limit_watts, energy=energy, power=(), count=len(devices))

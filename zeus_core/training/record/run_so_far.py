@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,26 +23,24 @@ def run_so_far(
 
     Args:
         part: The latest part.
-        ranks: The ranks, with the accounts that they have told last.
+        ranks: The ranks.
         outcome: All that is known beside the account.
         electricity: By which emissions and cost are reported; None without.
         has_ended: Whether the part ended by itself.
         now: This moment, by the machine's clock.
     """
-    own, energies = part.own, {ranks.rank: part.split.devices()}
-    accounts, devices = [own, *ranks.latest[1:]], part.devices | energies
-    told = own if ranks.size == 1 else (part.told or own)
+    reports = part.reports | {ranks.rank: part.report(has_power=True)}
+    told = part.own if ranks.size == 1 else (part.told or part.own)
     if has_ended and ranks.size > 1 and not part.is_whole:
-        told = _known_at_end(part, ranks, accounts)
-    record = part.record(outcome, accounts, devices, has_ended, now)
+        told = _known_at_end(part, ranks)
+    record = part.record(outcome, reports, has_ended, now)
     saving = outcome.saving_fraction, outcome.saving_uncertainty
     return RunRecord(part.run, part.earlier + told, (record,), *saving, electricity_record(electricity))
 
 
-def _known_at_end(part: RunPart, ranks: Ranks, accounts: Sequence[Account]) -> Account:
-    """Return the account of all ranks where training has ended by an error: the others have not told their last."""
-    told_seconds = ranks.latest[0].total.seconds if ranks.latest else 0.0
+def _known_at_end(part: RunPart, ranks: Ranks) -> Account:
+    """Return the account of all ranks where training has ended by an error: the others have not reported their last."""
     others_watts = part.split.max_watts * (ranks.gpu_count - len(part.ranks[0].devices))
-    most_joules = others_watts * max(part.own.total.seconds - told_seconds, 0.0)
+    most_joules = others_watts * max(part.own.total.seconds - part.told_seconds, 0.0)
     known = most_joules if math.isfinite(most_joules) else None
-    return replace(Account.from_ranks(accounts), interruptions=1, unrecorded_joules=known)
+    return replace(ranks.with_others(part.own, part.others), interruptions=1, unrecorded_joules=known)
