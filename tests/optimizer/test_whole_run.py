@@ -252,7 +252,7 @@ def test_a_confirmation_beyond_the_bound_leads_to_the_next_safer_limit():
     gpu.is_late = True
     run.train(4, begins=False)
     assert run.optimizer.chosen_limit_watts == 325
-    run.train(4, begins=False)
+    run.train(2 * 4, begins=False)  # with another visit of the original
     assert run.optimizer.phase is Phase.DONE
     assert run.optimizer.confirmation.setting == 325
 
@@ -281,7 +281,7 @@ def test_a_search_that_asks_again_after_a_confirmation_is_given_its_trial(caplog
     )
     run.train(1 + 3 * 4)
     assert run.optimizer.chosen_limit_watts == 300
-    run.train((blocks - 3) * 4, begins=False)
+    run.train((blocks - 3 + 1) * 4, begins=False)  # with another visit of the original
     assert not caplog.records
     assert {trial.setting: trial.steps for trial in run.optimizer.trials} == {400: 4, 300: 4, after: 4}
     assert run.optimizer.phase is Phase.DONE
