@@ -121,10 +121,11 @@ class AdaptiveBatchSize:
             for number in map(costs.sizes.index, _candidates(history, feasible, costs, best))
         }
         chosen = max(worth, key=lambda number: (worth[number], number == best))
-        # A run at the best size costs nothing, shows how much runs scatter, and has a trial wait for one of `horizon`
-        # runs. Without, exploring where the default is best cost 1.8 trainings in place of 1.5, and 2.4 of the recorded
-        # jobs in place of 2.2 (6 to 12 seeds of benchmarks/recurring_replay.py, 2026-11-26).
-        if worth.get(best, 0.0) > worth[chosen] / horizon:
+        # Where costs have risen towards a size to try, a run at the best one may show that they do so for certain: it
+        # costs nothing, and has the trial wait for one of `horizon` runs.
+        low, high = sorted((costs.sizes[chosen], costs.sizes[best]))
+        is_beyond = any(low < size < high for size in history.tried)
+        if is_beyond and worth.get(best, 0.0) > worth[chosen] / horizon:
             chosen = best
         size = costs.sizes[chosen]
         if size in proven:
