@@ -20,7 +20,7 @@ LONG := $(shell grep -rlE --include='test_*.py' 'mark\.long|long_but_first' test
 REAL_TIME := $(shell grep -rl --include='test_*.py' mark.real_time tests)
 REAL_TIME_LONG_ONLY := $(addprefix tests/,huggingface/% lightning/% deepspeed/% training/% tracing/%)
 
-.PHONY: demo demo-perseus test test-long test-frameworks test-floors test-deepspeed coverage lint public-api wheel benchmarks docs selfcheck clean
+.PHONY: demo demo-perseus test test-busy test-long test-frameworks test-floors test-deepspeed coverage lint public-api wheel benchmarks docs selfcheck clean
 
 demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
 	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --output zeus-demo
@@ -31,6 +31,9 @@ demo-perseus: $(VENV)/.ready-all  ## plan the clocks of a DeepSpeed pipeline of 
 test: $(VENV)/.ready-dev  ## the tests, without the long ones
 	$(PARALLEL) $(WAITING) -m "not long and not real_time" --durations 10
 	$(PYTEST) -m "real_time and not long" $(filter-out $(REAL_TIME_LONG_ONLY),$(REAL_TIME))
+
+test-busy: $(VENV)/.ready-dev  ## the same beside six programs that take all the time they get
+	for number in 1 2 3 4 5 6; do while :; do :; done & busy="$$busy $$!"; done; trap "kill $$busy" EXIT INT TERM; $(MAKE) test
 
 test-long: $(VENV)/.ready-dev  ## the long, end-to-end tests
 	$(PARALLEL) $(WAITING_LONG) -m "long and not real_time" --durations 10 $(LONG)

@@ -49,7 +49,7 @@ from zeus_core.mixed.allocation import (  # noqa: E402
     _solver,
     allocate,
 )
-from zeus_core.mixed.allocation.usual_plans import even_plan, proportional_plan  # noqa: E402
+from zeus_core.mixed.allocation.allocating import even_plan, proportional_plan  # noqa: E402
 from zeus_core.optimizer.power_limit import Energy, EnergyWithin, Objective, ZeusCost  # noqa: E402
 
 PREFIX = "summary_power_"

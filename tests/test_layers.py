@@ -190,6 +190,8 @@ def modules_imported_by(path: Path) -> set[str]:
         for module in imported_in(node, path):
             names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             imported |= {f"{module}.{name}" for name in names if f"{module}.{name}" in known} or {module}
+        if isinstance(node, ast.ImportFrom) and node.module == "zeus_core":
+            imported.add("zeus_core")  # whatever it is named for: the version, too
     return (imported & known) - {name_of(path)}
 
 

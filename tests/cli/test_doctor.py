@@ -14,7 +14,7 @@ from zeus_core.cli.doctor.limits import check_limits
 from zeus_core.cli.doctor.rights import Rights, rights_of
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
-from zeus_core.testing._fake_rapl import FakeRapl
+from zeus_core.testing import FakeRapl
 
 PYTHON = shlex.quote(sys.executable)
 

@@ -20,7 +20,7 @@ from zeus_core.device import Work, discover_cpus
 from zeus_core.electricity import Electricity, RecordedSignal
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.testing._fake_rapl import FakeRapl
+from zeus_core.testing import FakeRapl
 
 PACKAGE = {Device("cpu", 0, "node/0"): DeviceEnergy(30.0, 1.0)}
 GPU = {Device("gpu", 0, "GPU-1"): DeviceEnergy(70.0, 5.0)}

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.conftest import MEMBERS_ALLOWED, ORIGINAL_WATTS, Raw, needs_root, until
-from zeus_core.daemon._connection import Allotment, Entrance
-from zeus_core.daemon._policy import Policy
+from zeus_core.daemon._connection import Entrance
+from zeus_core.daemon._policy import Allotment, Policy
 from zeus_core.device.remote.protocol import (
     MAX_REQUEST_BYTES,
     ProtocolError,

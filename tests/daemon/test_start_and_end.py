@@ -591,9 +591,9 @@ def test_the_daemon_ends_with_a_device_thread_and_the_next_restores():
 def test_the_daemon_ends_with_its_loop_and_the_next_one_restores():
     program = """
         import asyncio
-        from zeus_core.daemon._daemon import _end_after_defect
+        from zeus_core.daemon._worker import end_after_defect
         loop = asyncio.new_event_loop()
-        loop.set_exception_handler(_end_after_defect)
+        loop.set_exception_handler(end_after_defect)
         loop.call_soon(lambda: 1 / 0)
         loop.run_forever()
     """

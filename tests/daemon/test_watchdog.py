@@ -197,8 +197,9 @@ def threads():
     made.event.set()
     for worker in made.workers:
         worker.end(lambda: None)
-    until(lambda: all(worker.is_ended for worker in made.workers))
-    made.loop.close()
+    until(lambda: not any(worker.loop.is_running() for worker in made.workers))
+    for loop in (made.loop, *(worker.loop for worker in made.workers)):
+        loop.close()
 
 
 def test_threads_that_wait_for_work_move_whenever_they_are_asked(threads):
@@ -246,18 +247,16 @@ def test_a_thread_in_the_driver_or_awaiting_a_lock_is_not_stuck(threads, tmp_pat
     until(lambda: threads.watchdog.stuck() == [])
 
 
-def test_a_dead_thread_is_stuck_and_one_asked_to_end_is_not(threads, monkeypatch):
-    died = threading.Event()
-    monkeypatch.setattr(os, "_exit", lambda code: died.set())  # else this process ends
+def test_a_dead_thread_is_stuck_and_one_asked_to_end_is_not(threads):
     threads.workers.append(Worker("worker 2", threads.loop))
     watchdog = Watchdog(threads.workers, threads.calls)
     dead = threads.workers.pop()
-    dead.put(lambda: 1 / 0)
-    assert died.wait(WAIT_SECONDS)
+    dead.put(dead.loop.stop)
     until(lambda: watchdog.stuck() == ["worker 2"])
     threads.workers[1].end(lambda: None)
     until(lambda: threads.workers[1].is_ended)
     until(lambda: watchdog.stuck() == ["worker 2"])
+    dead.loop.close()
 
 
 def test_failed_restoring_is_retried_and_no_retry_waits_behind_another(monkeypatch, tmp_path):
@@ -278,7 +277,11 @@ def test_failed_restoring_is_retried_and_no_retry_waits_behind_another(monkeypat
         while tries["GPU-a"] < 20:
             await asyncio.sleep(0.001)
         assert tries["GPU-b"] == 1
-        assert server.workers["GPU-b"]._jobs.qsize() <= 1
+        hanging.set()
+        moved = threading.Event()
+        server.workers["GPU-b"].put(moved.set)
+        assert moved.wait(WAIT_SECONDS)
+        assert tries["GPU-b"] == 1
 
     try:
         asyncio.run(serve())

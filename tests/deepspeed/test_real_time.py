@@ -13,7 +13,7 @@ from tests.deepspeed.virtual_engine import batches
 from tests.support.virtual_time import A100, Record, Run, best_saving, true_profile, work_of
 from zeus_core.device import discover_gpus
 from zeus_core.pipeline import schedules
-from zeus_core.pytorch._simulated_compute import SimulatedCompute
+from zeus_core.pytorch import SimulatedCompute
 
 
 def train(stages, microbatches, replayed_steps, most_steps):

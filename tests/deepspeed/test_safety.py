@@ -26,7 +26,7 @@ from tests.support.virtual_time import A100, SharedTimes
 from zeus_core.adapters import Patches
 from zeus_core.device import Work, discover_gpus
 from zeus_core.pipeline import Plan, schedules, write_plan
-from zeus_core.pytorch._simulated_compute import SimulatedCompute
+from zeus_core.pytorch import SimulatedCompute
 from zeus_core.pytorch.torch_world import TorchWorld
 
 RANKS = 2

@@ -5,7 +5,7 @@ import torch
 
 from tests.deepspeed.engines import WIDTH, config, make_module
 from tests.support.virtual_time import VirtualOptimizer, virtual_gpu, work_of
-from zeus_core.pytorch._simulated_compute import SimulatedCompute
+from zeus_core.pytorch import SimulatedCompute
 from zeus_deepspeed._perseus import attach
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zeus_core.device.nvml._counter_period import watch_counter_period_seconds
+from zeus_core.device.nvml._energy_counter import watch_counter_period_seconds
 from zeus_core.testing import VirtualTime
 
 

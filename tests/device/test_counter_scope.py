@@ -6,7 +6,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from zeus_core.device import CpuDiscovery, discover_gpus
-from zeus_core.device.nvml._counter_scope import compare_counter
+from zeus_core.device.nvml._energy_counter import compare_counter
 from zeus_core.errors import NotSupportedError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime

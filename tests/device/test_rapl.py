@@ -17,13 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeus_core.device import discover_cpus
-from zeus_core.device._cpu import Cpu, CpuEnergyCounters
-from zeus_core.device.rapl._rapl_counter import WrappingCounter
-from zeus_core.device.rapl._rapl_zone import RaplZone
+from zeus_core.device import Cpu, CpuEnergyCounters, discover_cpus
+from zeus_core.device.rapl._rapl_cpu import RaplZone, WrappingCounter
 from zeus_core.device.rapl.rapl_keeper import RaplKeeper
 from zeus_core.errors import DeviceLostError, DriverFaultError, PermissionDeniedError, UsageError
-from zeus_core.testing._fake_rapl import FakeRapl
+from zeus_core.testing import FakeRapl
 from zeus_core.testing.contracts import CpuContract
 
 TYPICAL_RANGE = 262_143_328_850

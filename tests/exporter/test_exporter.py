@@ -22,8 +22,7 @@ from zeus_core.cli import main
 from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
 from zeus_core.errors import UsageError
 from zeus_core.exporter import export_to_opentelemetry
-from zeus_core.exporter._exported_metrics import METRICS, Collector
-from zeus_core.exporter.serving import serve, write_file
+from zeus_core.exporter.serving import METRICS, Collector, serve, write_file
 from zeus_core.exporter.totals import DeviceTotals
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FakeRapl

@@ -21,6 +21,8 @@ SET_LIMIT = "nvmlDeviceSetPowerManagementLimit"
 # Six limits of 4 steps, and 4 that confirm the choice: the search is over after 28 steps.
 PROGRAM = """
     import json, logging, sys, time
+    from tests.support.hooks import be_patient
+    PATIENCE
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
@@ -49,8 +51,9 @@ IN_THE_SEARCH, AFTER_IT = 7, 40
 class Training:
     """A training in a process of its own."""
 
-    def __init__(self, driver, folder, fault_step):
+    def __init__(self, driver, folder, fault_step, patience="be_patient()"):
         program = textwrap.dedent(PROGRAM).replace("FOLDER", repr(str(folder))).replace("FAULT_STEP", str(fault_step))
+        program = program.replace("PATIENCE", patience)
         self.process, self.folder = driver.start(program), folder
 
     def until(self, word):
@@ -121,7 +124,7 @@ def test_a_limit_that_is_restored_after_all_is_said_to_be(driver, tmp_path):
 
 
 def test_where_the_driver_does_not_answer_the_result_does_not_know(driver, tmp_path):
-    training = Training(driver, tmp_path, AFTER_IT)
+    training = Training(driver, tmp_path, AFTER_IT, patience="")
     training.until("fault")
     driver[1].hang(None)
     training.go_on()

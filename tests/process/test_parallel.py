@@ -13,7 +13,7 @@ from tests.support.hooks import in_hook
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, NotSupportedError
 from zeus_core.measurement import DeviceEnergy
-from zeus_core.mixed.pytorch._tried_limits import TriedLimits
+from zeus_core.mixed.pytorch._trial_limits import TriedLimits
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.carbon_aware import follower as _follower
 from zeus_core.ports.background import ThreadBackground

@@ -14,9 +14,8 @@ DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
 
 TRAINING = """
     import os, signal, sys, time
-    from zeus_core.process import deadline
-    # On a busy machine a thread can wait for a core for longer than a second.
-    deadline.CALL_SECONDS = deadline.HOOK_SECONDS = 30.0
+    from tests.support.hooks import be_patient
+    be_patient()
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, Objective
 

@@ -18,9 +18,8 @@ from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
 from zeus_core.errors import DriverFaultError
 from zeus_core.selfcheck._load import SimulatedLoad
-from zeus_core.selfcheck._selfcheck import SelfCheck
+from zeus_core.selfcheck._selfcheck import FORMAT, SelfCheck, json_fields, markdown_heading, markdown_section
 from zeus_core.selfcheck._setting_changes import _settled_after
-from zeus_core.selfcheck._table import FORMAT, json_fields, markdown_heading, markdown_section
 
 ROOT = Path(__file__).parents[2]
 PARTS = {

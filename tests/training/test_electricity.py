@@ -21,9 +21,9 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.reading import CpuEdge
 from zeus_core.testing import FakeRapl, FaultyGpu, ThreadWorld
 from zeus_core.training import TrainingEnergy
-from zeus_core.training.activities.host_energy import HostEnergy
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charging import Charging
+from zeus_core.training.charges.part_charges import HostEnergy
 
 
 @pytest.fixture

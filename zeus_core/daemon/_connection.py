@@ -7,14 +7,12 @@ import contextlib
 import logging
 import os
 import socket
-import time
-from collections.abc import Callable
 from functools import partial
 
 from zeus_core import __version__
 from zeus_core._identity import ProcessIdentity
-from zeus_core.daemon._peer import Client, Peer, read_peer
-from zeus_core.daemon._policy import Policy
+from zeus_core.daemon._peer import Client, Ends, Peer, read_peer
+from zeus_core.daemon._policy import Allotment, Policy
 from zeus_core.daemon._server import Server
 from zeus_core.device.remote.protocol import (
     MAX_REQUEST_BYTES,
@@ -30,44 +28,15 @@ from zeus_core.errors import DriverFaultError, PermissionDeniedError, ZeusError
 _logger = logging.getLogger(__name__)
 
 _NO_MORE_FILES_SECONDS = 0.1  # until the next try to accept a connection
-_BURST_SECONDS = 0.1  # of the requests that a user may make in a second, so many may come at once
+_CONNECTION_ENDED = "the connection ended"
 _MAX_WAITING_BYTES = 16 * MAX_REQUEST_BYTES  # of requests that came before the reply to an earlier one
-
-
-class Allotment:
-    """The share of the daemon that one user takes: connections, and requests per second.
-
-    Args:
-        requests_per_second: As many are served on average.
-        now: Returns the time in seconds.
-    """
-
-    def __init__(self, requests_per_second: int, now: Callable[[], float] = time.monotonic) -> None:
-        self.connection_count = 0
-        """How many connections the user has."""
-        self._request_seconds = 1.0 / requests_per_second
-        self._now = now
-        self._spent_until = -1e18  # each request moves this on by its share of a second
-
-    @property
-    def wait_seconds(self) -> float:
-        """How long a request that comes now has to wait."""
-        return max(self._spent_until - self._now() - _BURST_SECONDS, 0.0)
-
-    def take(self) -> float:
-        """Take the next place for a request. Returns how many seconds it has to wait for it.
-
-        Requests that wait have a place each: they are served one after another, and none wakes the loop early.
-        """
-        wait_seconds = self.wait_seconds
-        self._spent_until = max(self._spent_until, self._now()) + self._request_seconds
-        return wait_seconds
 
 
 class Connection:
     """A connection of a client: bytes in, requests out, one at a time; and the replies.
 
-    All of it is done in the thread of the loop, but for an answer that needs a device: its thread replies itself.
+    One thread at a time reads from it: first that of the main loop, later that of the device it has asked for last,
+    which so needs no other thread for a reply. All else is done in the main thread: its end, and what follows from it.
 
     Args:
         accepted: Its socket, which does not block.
@@ -76,6 +45,7 @@ class Connection:
         peer: The process at the other end.
         identity: The same as a process.
         allotment: The requests and connections of its user.
+        ends: Watches for the end.
     """
 
     def __init__(
@@ -86,23 +56,26 @@ class Connection:
         peer: Peer,
         identity: ProcessIdentity,
         allotment: Allotment,
+        ends: Ends,
     ) -> None:
         self._socket, self._server, self._number = accepted, server, number
-        self._peer, self._identity, self._allotment = peer, identity, allotment
-        self._loop = asyncio.get_running_loop()
+        self._peer, self._identity, self._allotment, self._ends = peer, identity, allotment, ends
+        self._main = self._loop = asyncio.get_running_loop()  # where it ends, and where it is read
         self._client: Client | None = None  # until it greets
         self._devices: set[str] = set()  # that it has asked for
         self._received = b""
-        self._is_busy = False  # a request is under way, or waits as its user has asked too often
+        self._is_waiting = False  # the next request waits, as its user has asked too often
         self._is_ended = False
         try:
             self._loop.add_reader(accepted, self._receive)
+            ends.watch(accepted.fileno(), partial(self._end, _CONNECTION_ENDED))
             if peer.pidfd is not None:
-                self._loop.add_reader(peer.pidfd, self._end, "the process ended")
+                ends.watch(peer.pidfd, partial(self._end, "the process ended"))
         except OSError:  # the kernel has no more memory for that
             self._stop_reading()
+            self._stop_watching()
             raise
-        allotment.connection_count += 1
+        allotment.change_connection_count(1)
 
     def _receive(self) -> None:
         try:
@@ -111,52 +84,34 @@ class Connection:
             return
         except OSError:
             data = b""
-        if not data:
-            self._end("the connection ended")
-            return
         self._received = self._received + data if self._received else data
-        if len(self._received) > _MAX_WAITING_BYTES:
+        if not data:
+            self._stop(_CONNECTION_ENDED)
+        elif len(self._received) > _MAX_WAITING_BYTES:
             self._refuse(ProtocolError(f"more than {_MAX_WAITING_BYTES} bytes of requests came before a reply"))
         else:
             self._advance()
 
     def _advance(self) -> None:
-        """Begin the next request, if it is here and none is under way, once its user may ask."""
-        if self._is_busy or self._is_ended or not (b"\n" in self._received or len(self._received) >= MAX_REQUEST_BYTES):
+        """Begin the next request, if it is here, once its user may ask."""
+        if self._is_waiting or not (b"\n" in self._received or len(self._received) >= MAX_REQUEST_BYTES):
             return
-        self._is_busy = True
         wait_seconds = self._allotment.take()
         if wait_seconds > 0.0:
+            self._is_waiting = True
             self._loop.call_later(wait_seconds, self._begin)
         else:
             self._begin()
 
     def _begin(self) -> None:
         """Begin the request whose turn it is."""
-        if self._is_ended:
-            self._finish()
+        self._is_waiting = False
+        if self._is_ended or not self._received:  # stopped meanwhile
             return
         try:
             self._serve(self._take_request())
         except ProtocolError as error:
-            self._is_busy = False
             self._refuse(error)
-
-    def _finish(self) -> None:
-        """End a request, in any thread, and let the loop go on if there is anything to do.
-
-        The loop first notes what it has received, or that the connection has ended, and then looks for a request under
-        way; here it is the other way round: one of both sees it.
-        """
-        self._is_busy = False
-        if self._received or self._is_ended:
-            self._loop.call_soon_threadsafe(self._go_on)  # after a request of each other connection
-
-    def _go_on(self) -> None:
-        if self._is_ended and not self._is_busy:  # with a request that was begun meanwhile
-            self._close()
-        else:
-            self._advance()
 
     def _take_request(self) -> Request:
         line, _, self._received = self._received.partition(b"\n")
@@ -172,18 +127,29 @@ class Connection:
             return
         if self._client is None:
             raise ProtocolError("the first request must be a greeting (hello)")
-        worker = self._server.worker_of(request)
-        if worker is None:
+        loop = self._server.loop_of(request)
+        if loop is not None and "device" in request.fields:
+            self._devices.add(request.fields["device"])
+        if loop is None or loop is self._loop:
             self._answer(self._client, request)
             return
-        if "device" in request.fields:
-            self._devices.add(request.fields["device"])
-        worker.put(partial(self._answer, self._client, request))
+        self._stop_reading()
+        self._loop = loop
+        loop.call_soon_threadsafe(self._move, self._client, request)
+
+    def _move(self, client: Client, request: Request) -> None:
+        """Read from now on in this thread, which answers a request first."""
+        if self._is_ended:
+            return
+        try:
+            self._loop.add_reader(self._socket, self._receive)
+        except OSError:  # the kernel has no more memory for that
+            self._stop(_CONNECTION_ENDED)
+        else:
+            self._answer(client, request)
 
     def _answer(self, client: Client, request: Request) -> None:
-        if self._is_ended:  # while it waited for the thread: nothing is changed for who has ended
-            self._finish()
-        else:
+        if not self._is_ended:  # while a driver held up this thread: nothing is changed for who has ended
             self._reply(self._server.answer(client, request))
 
     def _reply(self, line: bytes) -> None:
@@ -193,8 +159,9 @@ class Connection:
         except OSError:
             is_sent = False
         if not is_sent:
-            self._loop.call_soon_threadsafe(self._end, "the connection ended")
-        self._finish()
+            self._stop(_CONNECTION_ENDED)
+        elif self._received:
+            self._loop.call_soon(self._advance)  # after a request of each other connection
 
     def _greet(self, request: Request) -> None:
         fields = request.fields
@@ -216,32 +183,43 @@ class Connection:
         self._server.refuse(self._peer, error, **words, connection=self._number)
         with contextlib.suppress(OSError):
             self._socket.send(encode_error(0, error))
-        self._end("an invalid request")
+        self._stop("an invalid request")
+
+    def _stop(self, why: str) -> None:
+        """Read nothing more, and have the main thread end this."""
+        self._stop_reading()
+        self._received = b""
+        self._main.call_soon_threadsafe(self._end, why)
 
     def _end(self, why: str) -> None:
-        """End the connection and its leases, for the first reason that there is."""
+        """End the connection and its leases, for the first reason that there is; in the main thread."""
         if self._is_ended:
             return
         self._is_ended = True
+        self._stop_watching()
         if self._client is not None:
-            self._server.end(self._client, self._devices, why)
-        self._stop_reading()
+            self._server.end(self._client, tuple(self._devices), why)
         with contextlib.suppress(OSError):  # the other side has ended
             self._socket.shutdown(socket.SHUT_RDWR)
-        if not self._is_busy:
-            self._close()
+        self._loop.call_soon_threadsafe(self._close)
 
     def _stop_reading(self) -> None:
         self._loop.remove_reader(self._socket)
+
+    def _stop_watching(self) -> None:
+        self._ends.forget(self._socket.fileno())
         if self._peer.pidfd is not None:
-            self._loop.remove_reader(self._peer.pidfd)
+            self._ends.forget(self._peer.pidfd)
             os.close(self._peer.pidfd)
 
     def _close(self) -> None:
-        """Close the socket, as no thread uses it: its number may be another's from now on."""
-        if self._socket.fileno() >= 0:
-            self._socket.close()
-            self._allotment.connection_count -= 1
+        """Close the socket, in the thread that reads from it: its number may be another's from now on."""
+        if self._loop is not asyncio.get_running_loop():  # it has moved meanwhile
+            self._loop.call_soon_threadsafe(self._close)
+            return
+        self._stop_reading()
+        self._socket.close()
+        self._allotment.change_connection_count(-1)
 
 
 class Entrance:
@@ -257,6 +235,7 @@ class Entrance:
         self._listener, self._policy, self._server = listener, policy, server
         self._allotments: dict[int, Allotment] = {}  # by user
         self._connection_count = 0
+        self._ends = Ends()
         listener.setblocking(False)
 
     async def accept(self) -> None:
@@ -293,7 +272,7 @@ class Entrance:
                 allotment.take()
                 self._server.refuse(peer, error)
             raise
-        Connection(accepted, self._server, self._connection_count, peer, identity, allotment)
+        Connection(accepted, self._server, self._connection_count, peer, identity, allotment, self._ends)
         self._connection_count += 1
 
     def _identify(self, peer: Peer, allotment: Allotment) -> ProcessIdentity:

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from zeus_core.daemon._audit import AuditLog, note_end
 from zeus_core.daemon._commanded_gpu import CommandedGpu
@@ -22,7 +22,8 @@ from zeus_core.daemon._desk import Desk, Registers
 from zeus_core.daemon._policy import Policy
 from zeus_core.daemon._policy_file import DEFAULT_GROUP, check_programs, check_trusted, read_policy
 from zeus_core.daemon._server import Server
-from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, tell_systemd
+from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, notify_systemd
+from zeus_core.daemon._worker import end_after_defect
 from zeus_core.device import Gpu
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
@@ -89,7 +90,7 @@ async def _serve(
     listener: socket.socket, policy: Policy, gpus: dict[str, Gpu], registers: Registers, settings: Settings
 ) -> None:
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_end_after_defect)
+    loop.set_exception_handler(end_after_defect)
     calls = DriverCalls()
     registers = Registers(WatchedLedger(registers.ledger.folder, calls), registers.audit)
     desks = {uuid: Desk(cast(Gpu, WatchedGpu(gpu, calls)), policy, registers) for uuid, gpu in gpus.items()}
@@ -100,20 +101,14 @@ async def _serve(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     registers.audit.note("started", encode_members({"pid": os.getpid(), "devices": list(desks)}))
     _logger.info("%d GPU(s) at %s, for %s", len(desks), settings.socket, _who(policy))
-    tell_systemd("READY=1")
+    notify_systemd("READY=1")
     Watchdog(server.workers.values(), calls).start()
     with contextlib.suppress(asyncio.CancelledError):
         await accepting
-    tell_systemd("STOPPING=1")
+    notify_systemd("STOPPING=1")
     for uuid in await server.restore(_END_SECONDS):
         _logger.error("%s does not answer: what is to be restored there is kept in %s", uuid, registers.ledger.folder)
     registers.audit.note("stopped", encode_members({"pid": os.getpid()}))
-
-
-def _end_after_defect(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the daemon after a defect of ours in the loop: the next one restores everything before it serves."""
-    _logger.error("the daemon ends, %s", context["message"], exc_info=context.get("exception"))
-    os._exit(1)
 
 
 @contextlib.contextmanager

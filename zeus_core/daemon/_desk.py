@@ -143,7 +143,7 @@ class Desk:
         return self._accepted[kind]
 
     def _read_original(self, kind: Kind) -> float | None:
-        """Return the value before any change; where the driver does not tell it, the one that the policy names."""
+        """Return the value before any change; where the driver does not report it, the one that the policy names."""
         return kind.read(self._gpu) if kind.is_readable else self._policy.originals.get(kind)
 
     def _set(self, client: Client, kind: Kind, value: float) -> float | None:

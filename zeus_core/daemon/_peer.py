@@ -1,10 +1,14 @@
-"""The process at the other end of a connection: as the kernel knows it, and what it says of itself."""
+"""The process at the other end of a connection: as the kernel knows it, what it says of itself, and its end."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import select
 import socket
+import stat
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from zeus_core._identity import ProcessIdentity
@@ -56,6 +60,42 @@ class Client:
     program: str
     job: str
     token: str
+
+
+class Ends:
+    """Watches for the ends of connections and of their processes, from the main loop, also while drivers hang.
+
+    It reads nothing that a connection sends: another loop can do so meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._watched: dict[int, Callable[[], object]] = {}  # by descriptor
+        asyncio.get_running_loop().add_reader(self._epoll, self._find)
+
+    def watch(self, descriptor: int, end: Callable[[], object]) -> None:
+        """Call a function when the other side of a socket, or a process, ends.
+
+        Args:
+            descriptor: The socket, or the descriptor of a process.
+            end: The function; it is called until it calls `forget`.
+
+        Raises:
+            OSError: The kernel has no more memory.
+        """
+        is_socket = stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+        self._epoll.register(descriptor, select.EPOLLRDHUP if is_socket else select.EPOLLIN)
+        self._watched[descriptor] = end
+
+    def forget(self, descriptor: int) -> None:
+        """Watch a descriptor no more, before it is closed."""
+        if self._watched.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+
+    def _find(self) -> None:
+        for descriptor, _ in self._epoll.poll(0):
+            if descriptor in self._watched:  # and not forgotten with the one before
+                self._watched[descriptor]()
 
 
 def read_peer(connection: socket.socket) -> Peer:

@@ -1,9 +1,11 @@
-"""Which processes may change which settings of which devices, and within which values."""
+"""Which processes may change which settings of which devices, within which values, and how often they may ask."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,6 +13,7 @@ from zeus_core.daemon._peer import Peer
 from zeus_core.errors import PermissionDeniedError
 from zeus_core.settings.kinds import KINDS, Kind
 
+_BURST_SECONDS = 0.1  # of the requests that a user may make in a second, so many may come at once
 _ASK = "ask an administrator, who can allow it in the TOML file of the zeus-core daemon"
 
 
@@ -64,7 +67,7 @@ class Policy:
         rules: The permissions. The first that is for a process and covers its request decides.
         connections_per_user: How many connections a user may have at a time.
         requests_per_second: How many requests of a user are served in a second; further ones wait.
-        originals: The values at which the administrator keeps the GPUs, of kinds that the driver does not tell.
+        originals: The values at which the administrator keeps the GPUs, of kinds that the driver does not report.
         commands: The command of an operation that is not made by the driver's library, by operation.
         failure_pattern: A regular expression. A command has failed if its output has a match, with any exit code.
     """
@@ -112,3 +115,40 @@ class Policy:
         rule = self.find_rule(peer, device, kind)
         lowest, highest = rule.ranges[kind]
         return Allowance(lowest, highest if original is None or rule.may_exceed_original else min(highest, original))
+
+
+class Allotment:
+    """The share of the daemon that one user takes: connections, and requests per second. Any thread may use it.
+
+    Args:
+        requests_per_second: As many are served on average.
+        now: Returns the time in seconds.
+    """
+
+    def __init__(self, requests_per_second: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.connection_count = 0
+        """How many connections the user has."""
+        self._request_seconds = 1.0 / requests_per_second
+        self._now = now
+        self._lock = threading.Lock()
+        self._spent_until = -1e18  # each request moves this on by its share of a second
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long a request that comes now has to wait."""
+        return max(self._spent_until - self._now() - _BURST_SECONDS, 0.0)
+
+    def take(self) -> float:
+        """Take the next place for a request. Returns how many seconds it has to wait for it.
+
+        Requests that wait have a place each: they are served one after another, and none wakes the loop early.
+        """
+        with self._lock:
+            wait_seconds = self.wait_seconds
+            self._spent_until = max(self._spent_until, self._now()) + self._request_seconds
+        return wait_seconds
+
+    def change_connection_count(self, change: int) -> None:
+        """Count a connection that begins (1) or ends (-1)."""
+        with self._lock:
+            self.connection_count += change

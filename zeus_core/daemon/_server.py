@@ -1,4 +1,4 @@
-"""The requests of clients, and the thread that serves each of them."""
+"""The requests of clients, and the thread that answers each of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REFUSALS = (UsageError, NotAllowedError, DeviceHeldError, NoDeviceError)
 
 
 class Server:
-    """Serves requests: those for a device in a thread of its own, and the others in the thread of the loop.
+    """Serves requests: those for a device in a thread of its own, and the others in that of their connection.
 
     The energy counters of CPUs have a thread too, as they may take their time.
 
@@ -43,11 +43,11 @@ class Server:
         self._retrying: set[str] = set()  # devices with a try in their queue
         self._loop.call_later(_RETRY_SECONDS, self._retry)
 
-    def worker_of(self, request: Request) -> Worker | None:
-        """Return the thread that must serve a request; None for that of the loop."""
-        return (
-            self._energy_worker if request.operation == "energy" else self.workers.get(request.fields.get("device", ""))
-        )
+    def loop_of(self, request: Request) -> asyncio.AbstractEventLoop | None:
+        """Return the loop in whose thread a request must be answered; None where any may."""
+        is_of_cpu = request.operation == "energy"
+        worker = self._energy_worker if is_of_cpu else self.workers.get(request.fields.get("device", ""))
+        return None if worker is None else worker.loop
 
     def answer(self, client: Client, request: Request) -> bytes:
         """Return the reply to a request, in the thread that must serve it. Never raises."""

@@ -111,18 +111,18 @@ class Watchdog:
         """Return the names of the threads that have not moved since the last call, and let all of them move."""
         names = []
         for worker, count in self._job_counts.items():
-            if worker.job_count == count and not (worker.is_ended or worker.thread in self._calls):
-                names.append(worker.name)
-            self._job_counts[worker] = worker.job_count
-            if not worker.has_waiting_jobs:
+            if worker.job_count != count:
+                self._job_counts[worker] = worker.job_count
                 worker.put(_move)
+            elif not (worker.is_ended or worker.thread in self._calls):
+                names.append(worker.name)
         return names
 
     def _answer(self, interval_seconds: float) -> None:
         stuck = self.stuck()
         self._missed = self._missed + 1 if stuck else 0
         if not stuck:
-            tell_systemd("WATCHDOG=1", socket.MSG_DONTWAIT)  # the loop must not wait for systemd
+            notify_systemd("WATCHDOG=1", socket.MSG_DONTWAIT)  # the loop must not wait for systemd
         elif self._missed == _ANSWERS // 2:
             _logger.error("%s: stuck, so that systemd is going to start the daemon anew", ", ".join(stuck))
         asyncio.get_running_loop().call_later(interval_seconds, self._answer, interval_seconds)
@@ -132,7 +132,7 @@ def _move() -> None:
     """Do nothing, as the job of a thread that is to show that it is alive."""
 
 
-def tell_systemd(state: str, flags: int = 0) -> None:
+def notify_systemd(state: str, flags: int = 0) -> None:
     """Send systemd a state of this service (sd_notify), if it is one of its own."""
     name = os.environ.get("NOTIFY_SOCKET", "")
     if name:

@@ -1,4 +1,4 @@
-"""Give metrics to Prometheus: by a port that it asks, or by a file that its node exporter reads."""
+"""Metrics for Prometheus: by a port that it asks, or by a file that its node exporter reads."""
 
 from __future__ import annotations
 
@@ -10,13 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core.errors import UsageError
-from zeus_core.exporter._exported_metrics import Collector
 from zeus_core.exporter.totals import DeviceTotals
 from zeus_core.files import follow_own_links, write_atomically
 from zeus_core.process.sampler import Sampler
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from zeus_core.exporter.totals import DeviceState
+from zeus_core.measurement import Kind
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 _logger = logging.getLogger(__name__)
 
@@ -96,3 +106,100 @@ def _registry(totals: DeviceTotals) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(Collector(totals))
     return registry
+
+
+_HERTZ_PER_MHZ = 1_000_000
+_GPU_LABELS = ("gpu", "gpu_uuid", "gpu_name", "hostname")  # as the exporters of Kepler and NVIDIA call them, or nearly
+_CPU_LABELS = ("package", "cpu_name", "hostname")
+
+
+@dataclass(frozen=True)
+class ExportedMetric:
+    """One metric.
+
+    Attributes:
+        name: Its name, as Prometheus shows it.
+        kind: The kind of device.
+        help: One sentence about it.
+        value: Its value for a device; None if that is not known now.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    value: Callable[[DeviceState], float | None]
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether it never falls."""
+        return self.name.endswith("_total")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of its labels."""
+        return _GPU_LABELS if self.kind == "gpu" else _CPU_LABELS
+
+
+def _energy(state: DeviceState) -> float:
+    return state.energy_joules
+
+
+def _unmeasured(state: DeviceState) -> float:
+    return state.unmeasured_seconds
+
+
+METRICS = (
+    ExportedMetric("zeus_gpu_energy_joules_total", "gpu", "Energy of the GPU since the exporter began.", _energy),
+    ExportedMetric(
+        "zeus_gpu_energy_unmeasured_seconds_total", "gpu", "Time without a known energy of the GPU.", _unmeasured
+    ),
+    ExportedMetric("zeus_gpu_power_watts", "gpu", "Power of the GPU now.", lambda state: state.power_watts),
+    ExportedMetric("zeus_gpu_power_limit_watts", "gpu", "Power limit in force.", lambda state: state.limit_watts),
+    ExportedMetric(
+        "zeus_gpu_sm_clock_hertz",
+        "gpu",
+        "SM clock now.",
+        lambda state: None if state.sm_clock_mhz is None else state.sm_clock_mhz * _HERTZ_PER_MHZ,
+    ),
+    ExportedMetric(
+        "zeus_cpu_energy_joules_total", "cpu", "Energy of the CPU package since the exporter began.", _energy
+    ),
+    ExportedMetric(
+        "zeus_cpu_energy_unmeasured_seconds_total", "cpu", "Time without a known energy of the package.", _unmeasured
+    ),
+    ExportedMetric("zeus_dram_energy_joules_total", "dram", "Energy of the memory of the package.", _energy),
+)
+
+
+class Collector:
+    """Reads the devices whenever Prometheus, or the writer of a file, asks. For `CollectorRegistry.register`."""
+
+    def __init__(self, totals: DeviceTotals) -> None:
+        self._totals = totals
+        self._hostname = socket.gethostname()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all metrics, each with a sample of every device whose value is known."""
+        return list(self._metrics(self._totals.refresh()))
+
+    def describe(self) -> Iterable[Metric]:
+        """Return no metric: to register must not read devices."""
+        return []
+
+    def _metrics(self, states: list[DeviceState]) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        for metric in METRICS:
+            family: Any = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+            found = family(metric.name.removesuffix("_total"), metric.help, labels=metric.labels)
+            for state in states:
+                value = metric.value(state) if state.device.kind == metric.kind else None
+                if value is not None:
+                    found.add_metric(self._labels_of(state), value)
+            if found.samples:
+                yield found
+
+    def _labels_of(self, state: DeviceState) -> list[str]:
+        index, uuid = str(state.device.index), state.device.uuid
+        identity = [index, uuid, state.name] if state.device.kind == "gpu" else [index, state.name]
+        return [*identity, self._hostname]

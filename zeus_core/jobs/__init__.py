@@ -15,9 +15,9 @@ from zeus_core._lazy_names import imported_on_use as _imported_on_use
 
 if TYPE_CHECKING:
     from zeus_core.jobs._drifting_slices import DriftingSlices
+    from zeus_core.jobs._job_records import Target
     from zeus_core.jobs._recurring_job import RecurringJob
     from zeus_core.jobs._recurring_run import RecurringRun
-    from zeus_core.jobs._target import Target
 
 __all__ = ["DriftingSlices", "RecurringJob", "RecurringRun", "Target"]
 
@@ -25,7 +25,7 @@ _HOMES = {
     "DriftingSlices": "zeus_core.jobs._drifting_slices",
     "RecurringJob": "zeus_core.jobs._recurring_job",
     "RecurringRun": "zeus_core.jobs._recurring_run",
-    "Target": "zeus_core.jobs._target",
+    "Target": "zeus_core.jobs._job_records",
 }
 
 if not TYPE_CHECKING:

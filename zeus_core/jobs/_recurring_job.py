@@ -17,7 +17,7 @@ from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.jobs._epoch_probe import EpochProbe
 from zeus_core.jobs._job_database import check_storage, shown_storage
-from zeus_core.jobs._job_records import JobDeclaration, RunRecord
+from zeus_core.jobs._job_records import JobDeclaration, RunRecord, Target
 from zeus_core.jobs._job_store import JobStore
 from zeus_core.jobs._next_batch_size import NextBatchSize, divisible_sizes
 from zeus_core.jobs._recurring_run import BegunRun, RecurringRun, is_out_of_memory
@@ -30,7 +30,6 @@ from zeus_core.jobs._run_rules import (
     discovered_gpus,
     rule_name,
 )
-from zeus_core.jobs._target import Target
 from zeus_core.jobs.policies import AdaptiveBatchSize, BatchProblem, BatchProposal, BatchSizePolicy
 from zeus_core.ports import TimeSource, World
 from zeus_core.ports.background import ThreadBackground

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError, ZeusError
-from zeus_core.jobs._target import Target
+from zeus_core.jobs._job_records import Target
 from zeus_core.search.objectives import Objective, PowerLimitMeasurement, ZeusCost
 from zeus_core.training.run_meter import JobGpus, Spent
 from zeus_core.validate import checked_number, checked_object

@@ -110,7 +110,7 @@ def _objective(arguments: argparse.Namespace) -> Objective | None:
 
 def _plan(arguments: argparse.Namespace, devices: Sequence[DeviceOptions]) -> AllocationPlan:
     from zeus_core.mixed.allocation import allocate, level
-    from zeus_core.mixed.allocation.usual_plans import even_plan
+    from zeus_core.mixed.allocation.allocating import even_plan
 
     objective, shared = _objective(arguments), {"reduce_seconds": arguments.reduce_seconds}
     if not arguments.level:
@@ -130,7 +130,7 @@ def _plan(arguments: argparse.Namespace, devices: Sequence[DeviceOptions]) -> Al
 
 def _baselines(arguments: argparse.Namespace, devices: Sequence[DeviceOptions]) -> list[AllocationPlan]:
     """Return the plans to compare with, as far as the devices hold them."""
-    from zeus_core.mixed.allocation.usual_plans import even_plan, proportional_plan
+    from zeus_core.mixed.allocation.allocating import even_plan, proportional_plan
 
     plans = []
     for make in (even_plan, proportional_plan):

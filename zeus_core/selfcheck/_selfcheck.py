@@ -1,28 +1,26 @@
-"""Run the checks in order, each one contained, within a time."""
+"""Run the checks in order, each one contained, within a time; and the report of them, as JSON and as Markdown."""
 
 from __future__ import annotations
 
 import logging
 import platform
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 from zeus_core import __version__
+from zeus_core._documents import JsonFormat
 from zeus_core.device import Gpu
 from zeus_core.device.gpu import read_driver_version
 from zeus_core.errors import DeviceError
 from zeus_core.selfcheck._bench import Bench, Finding
-from zeus_core.selfcheck._calls import check_calls, check_window_overhead
-from zeus_core.selfcheck._counter_check import check_counter
-from zeus_core.selfcheck._hooks import check_hooks
+from zeus_core.selfcheck._costs import check_calls, check_hooks, check_window_overhead
 from zeus_core.selfcheck._load import Load
-from zeus_core.selfcheck._marks import check_marks
-from zeus_core.selfcheck._resting_power import check_idle, check_resting_power
+from zeus_core.selfcheck._readings import check_counter, check_idle, check_resting_power
 from zeus_core.selfcheck._setting_changes import check_clock, check_power_limit, check_restored, check_saving
-from zeus_core.selfcheck._truth import check_agreement, check_truth
+from zeus_core.selfcheck._truth import check_agreement, check_marks, check_truth
 
 _logger = logging.getLogger(__name__)
 
@@ -140,3 +138,51 @@ class SelfCheck:
             return self._bench.gpu.read_power_limit_watts()
         except DeviceError:
             return None
+
+
+FORMAT = JsonFormat("zeus-core selfcheck", 1)
+
+
+def json_fields(machine: Mapping[str, Any], results: Sequence[CheckResult]) -> dict[str, Any]:
+    """Return the fields of the JSON document."""
+    return {"machine": dict(machine), "checks": [asdict(result) for result in results]}
+
+
+def markdown_heading(machine: Mapping[str, Any]) -> str:
+    """Return the title, and what was checked when."""
+    simulated = ", simulated: no number here was measured on hardware" if machine["is_simulated"] else ""
+    quick = " Quick mode: too short for results that count." if machine["is_quick"] else ""
+    changes = "Settings were changed, and restored." if machine["changes_allowed"] else "No setting was changed."
+    driver = machine["driver"] or "unknown"
+    return (
+        f"# Self-check of {machine['device']}{simulated}\n\n{machine['date']}, driver {driver}, "
+        f"zeus-core {machine['zeus_core']}, Python {machine['python']}, {machine['host']}. {changes}{quick}"
+    )
+
+
+def markdown_section(result: CheckResult) -> str:
+    """Return the table of one check."""
+    return "\n".join(_section(result))
+
+
+def _section(result: CheckResult) -> Iterator[str]:
+    yield f"\n## {result.title}\n"
+    if result.findings:
+        yield "| quantity | value | holds | |"
+        yield "|---|---:|---|---|"
+        yield from map(_row, result.findings)
+    if result.not_measured_because is not None:
+        yield f"{chr(10) if result.findings else ''}Not measured: {result.not_measured_because}."
+
+
+def _row(finding: Finding) -> str:
+    holds = {None: "", True: "yes", False: "**no**"}[finding.holds]
+    cells = (finding.quantity, _shown(finding), holds, finding.note)
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _shown(finding: Finding) -> str:
+    if finding.value is None:
+        return "not measured"
+    value = finding.value if isinstance(finding.value, str) else f"{finding.value:.4g}"
+    return f"{value} {finding.unit}".strip()

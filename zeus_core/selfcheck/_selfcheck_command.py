@@ -38,8 +38,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.device import discover_gpus
     from zeus_core.device.silent import SilentGpu
     from zeus_core.selfcheck._load import find_load
-    from zeus_core.selfcheck._selfcheck import SelfCheck
-    from zeus_core.selfcheck._table import markdown_heading, markdown_section
+    from zeus_core.selfcheck._selfcheck import SelfCheck, markdown_heading, markdown_section
 
     gpus = discover_gpus()
     if arguments.gpu >= len(gpus):
@@ -68,7 +67,7 @@ def _prepare(folder: Path) -> None:
 
 def _save(folder: Path, check: SelfCheck) -> None:
     from zeus_core.files import write_atomically
-    from zeus_core.selfcheck._table import FORMAT, json_fields, markdown_heading, markdown_section
+    from zeus_core.selfcheck._selfcheck import FORMAT, json_fields, markdown_heading, markdown_section
 
     FORMAT.write(folder / "selfcheck.json", json_fields(check.machine, check.results))
     sections = [markdown_heading(check.machine), *map(markdown_section, check.results)]

@@ -29,19 +29,10 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
     all processes agree on one limit. The original limits are restored when `trainer.train` returns, or is left by an
     exception or Ctrl-C.
 
+    All arguments that are not described here are those of `GlobalPowerLimitOptimizer`.
+
     Args:
-        monitor: Measures the GPUs whose limit is searched; a new one if None. See `GlobalPowerLimitOptimizer` for this
-            and all other arguments.
-        optimum_selector: Defines the best limit.
-        wait_steps: Initial steps to skip before profiling.
-        warmup_steps: Steps to skip after each change of the limit; as many as the GPU takes to settle if None.
-        profile_steps: Steps to measure at each limit; as many as the search needs if None.
-        pl_step: Distance between two limits, in watts.
-        profile_path: JSON file in which trials are kept.
-        knob: The setting to search: "power limit", "clock", or "auto" for the better one.
-        search: Makes another search, such as `zeus_core.search.GridSearch`.
-        mode: "search", or "observe" to change nothing.
-        carbon_aware: Has training run hard, softly or not at all by the intensity or the price of electricity.
+        monitor: Measures the GPUs whose limit is searched; a new one if None.
         strict: Where there is no GPU, raise; otherwise one warning says so, and nothing is searched.
         quiet: Show no result at the end of training.
 
@@ -71,19 +62,9 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
         quiet: bool = False,
     ) -> None:
         monitor = training_monitor(monitor, strict)
+        positional = optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path
         self.optimizer = GlobalPowerLimitOptimizer(
-            monitor,
-            optimum_selector,
-            wait_steps,
-            warmup_steps,
-            profile_steps,
-            pl_step,
-            profile_path,
-            knob=knob,
-            search=search,
-            mode=mode,
-            carbon_aware=carbon_aware,
-            quiet=True,
+            monitor, *positional, knob=knob, search=search, mode=mode, carbon_aware=carbon_aware, quiet=True
         )
         self.listener = TrainerListener(
             type(self).__name__, Reporter(self.optimizer), monitor, frozenset({"power limit"}), quiet

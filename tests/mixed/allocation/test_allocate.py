@@ -12,7 +12,7 @@ from tests.mixed.allocation.highs import highs_plan
 from tests.mixed.allocation.instances import FAST, SLOW, all_plans, devices, many
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation import DeviceOption, DeviceOptions, allocate
-from zeus_core.mixed.allocation.usual_plans import even_plan, proportional_plan
+from zeus_core.mixed.allocation.allocating import even_plan, proportional_plan
 from zeus_core.optimizer.power_limit import Energy, EnergyWithin, MaxSlowdownConstraint, Objective, Time, ZeusCost
 
 OBJECTIVES = [

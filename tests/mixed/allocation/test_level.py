@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.mixed.allocation.instances import FAST, SLOW, device, devices, many
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation import AllocationPlan, allocate, level
-from zeus_core.mixed.allocation.usual_plans import even_plan
+from zeus_core.mixed.allocation.allocating import even_plan
 from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Time, ZeusCost
 
 

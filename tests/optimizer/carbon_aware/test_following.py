@@ -15,7 +15,8 @@ from zeus_core.electricity import ConstantSignal, RecordedSignal, Signal, Weekly
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy, Measurement
 from zeus_core.optimizer.carbon_aware import CarbonAware
-from zeus_core.optimizer.carbon_aware._following import Following, Pause
+from zeus_core.optimizer.carbon_aware._decision import Pause
+from zeus_core.optimizer.carbon_aware._following import Following
 from zeus_core.optimizer.trial_store import RunSpent
 from zeus_core.search import GridSearch, Trial
 from zeus_core.search.run.fixed_trials import FixedTrials
@@ -91,7 +92,7 @@ class Run:
             self._pass(pause.seconds, pause.seconds * IDLE_WATTS)
             if pause.ends_process:
                 return False
-            self.following.tell_pause(pause.seconds, DeviceEnergy(pause.seconds * IDLE_WATTS))
+            self.following.note_pause(pause.seconds, DeviceEnergy(pause.seconds * IDLE_WATTS))
         steps = min(decision.steps if is_followed else block.steps, last - self.run_steps)
         seconds, joules = STEPS[self.present]
         slower = self.slower if self.is_done else 1.0

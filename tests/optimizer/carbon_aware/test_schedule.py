@@ -71,7 +71,7 @@ def test_work_is_where_electricity_is_clean() -> None:
 
 def test_what_cannot_be_done_in_time_is_done_as_quickly_as_possible() -> None:
     schedule = cheapest_schedule(POINTS, [Interval(HOUR, 400.0)], 1.01 * HOUR)
-    assert schedule == WorkSchedule((1.0,), math.inf, math.inf, is_possible=False)
+    assert schedule == WorkSchedule((1.0,), math.inf, is_possible=False)
     assert not cheapest_schedule(POINTS, [], 1.0).is_possible
 
 

@@ -40,7 +40,7 @@ from zeus_core.pipeline import (
     write_plan,
 )
 from zeus_core.pipeline.optimizer import Phase, _planning
-from zeus_core.pipeline.optimizer._planning import plan_all
+from zeus_core.pipeline.optimizer._pipeline_planner import plan_all
 from zeus_core.pipeline.testing import SimulatedJob
 from zeus_core.ports.device_events import HostEvents
 from zeus_core.testing import FaultyGpu, VirtualBackground

@@ -14,7 +14,7 @@ from zeus_core.errors import UsageError
 from zeus_core.pipeline import PipelineProfile, make_plan, schedules, write_plan
 from zeus_core.pipeline.optimizer import PipelineRank
 from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction
-from zeus_core.pipeline.optimizer._planning import PipelinePlanner
+from zeus_core.pipeline.optimizer._pipeline_planner import PipelinePlanner
 from zeus_core.pipeline.profile.pipeline_job import GpuFacts, PipelineJob, RankInformation
 
 SCHEDULE = schedules.one_f_one_b(3, 6)

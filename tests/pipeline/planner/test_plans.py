@@ -20,7 +20,7 @@ from zeus_core.pipeline import (
     schedules,
 )
 from zeus_core.pipeline.planner.plan_making import make_plans
-from zeus_core.pipeline.testing._pipeline_simulator import simulate_pipeline
+from zeus_core.pipeline.testing import simulate_pipeline
 
 QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 

@@ -16,11 +16,9 @@ from zeus_core._nvml import (
     set_limit,
 )
 from zeus_core.device.gpu import PowerRange
-from zeus_core.device.nvml._counter_period import watch_counter_period_seconds
-from zeus_core.device.nvml._counter_scope import compare_counter, may_be_of_module
-from zeus_core.device.nvml._field import FieldReader
+from zeus_core.device.nvml._energy_counter import compare_counter, may_be_of_module, watch_counter_period_seconds
 from zeus_core.device.nvml._mig import MigProcess, read_other_processes
-from zeus_core.device.nvml.nvml_session import NvmlSession
+from zeus_core.device.nvml.nvml_session import FieldReader, NvmlSession
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zeus_core.device.rapl._by_daemon import direct_or_daemon
-from zeus_core.device.rapl._rapl_cpu import RaplCpu
-from zeus_core.device.rapl._rapl_zone import RaplZone
+from zeus_core.device.rapl._rapl_cpu import RaplCpu, RaplZone
 from zeus_core.device.rapl.powercap import (
     POWERCAP_ROOT,
     ReadText,

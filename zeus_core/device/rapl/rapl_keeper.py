@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from zeus_core.device.rapl._rapl_zone import RaplZone
+from zeus_core.device.rapl._rapl_cpu import RaplZone
 from zeus_core.errors import DeviceError
 from zeus_core.ports import TimeSource
 from zeus_core.ports.time_source import MonotonicTime

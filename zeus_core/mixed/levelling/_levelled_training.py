@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.mixed.levelling._hold import CommonLevel, Hold
-from zeus_core.mixed.levelling._own_work import OwnWork
+from zeus_core.mixed.levelling._rank_times import OwnWork
 from zeus_core.mixed.levelling._waiting_joules import Observation
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.clock_sampler import ClockSampler

@@ -26,7 +26,7 @@ from zeus_core.events import (
 )
 from zeus_core.mixed.levelling._hold import CommonLevel, common_level
 from zeus_core.mixed.levelling._levelled_training import LevelledTraining
-from zeus_core.mixed.levelling._own_work import OwnWork
+from zeus_core.mixed.levelling._rank_times import OwnWork
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import checked_monitor
 from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer

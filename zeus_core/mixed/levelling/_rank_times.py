@@ -1,4 +1,4 @@
-"""The time that the work of each rank takes at its setting, and would take at others."""
+"""The time of the own work of each rank, without waiting for others: at its setting, and predicted at others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     _Numbers = NDArray[np.float64]
     _Flags = NDArray[np.bool_]
+
+from zeus_core.ports import DeviceEvent
 
 _SHIFT_STEPS = 3  # in a row, all early or all late: one alone is a stray step, such as a slow batch
 _SHIFT_ERRORS = 4.0  # by chance, a step is farther off than that once in 16,000, and three in a row never are
@@ -229,3 +231,37 @@ class RankTimes:
         self._covariances = self._covariances * (1 - gain)
         reduced = np.where(is_first, 1.0, np.maximum(variances * (1 - gain), 1 / _MAX_STEPS))
         self._variances = np.where(is_counted, reduced, self._variances)
+
+
+class OwnWork:
+    """The parts of a step in which a rank works, between events of its device.
+
+    Args:
+        begin: The begin of the first part; None if it could not be noted.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, begin: DeviceEvent | None) -> None:
+        self._parts: list[list[DeviceEvent | None]] = [[begin]]
+
+    def begin(self, event: DeviceEvent | None) -> None:
+        """Begin another part. One that has not ended is none."""
+        if len(self._parts[-1]) == 1:
+            self._parts.pop()
+        self._parts.append([event])
+
+    def end(self, event: DeviceEvent | None) -> None:
+        """End the latest part, again if it has ended."""
+        self._parts[-1][1:] = [event]
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the parts took; None if none has ended, or an event was lost or not reached."""
+        total, ended = 0.0, [part for part in self._parts if len(part) == 2]
+        for events in ended:
+            begin, end = [None if event is None else event.seconds() for event in events]
+            if begin is None or end is None:
+                return None
+            total += end - begin
+        return total if ended else None

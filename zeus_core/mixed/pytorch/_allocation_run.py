@@ -23,9 +23,8 @@ from zeus_core.mixed.allocation import AllocationPlan
 from zeus_core.mixed.allocation.trial_windows import profile_of_windows
 from zeus_core.mixed.pytorch._batch_allocation import BatchAllocation
 from zeus_core.mixed.pytorch._plan_choice import PlanChoice, plan_summary
+from zeus_core.mixed.pytorch._trial_limits import SETTLING_STEPS, Trial, TrialSchedule, TriedLimits, trials_of
 from zeus_core.mixed.pytorch._trial_measurements import TrialMeasurements
-from zeus_core.mixed.pytorch._trial_schedule import SETTLING_STEPS, Trial, TrialSchedule, trials_of
-from zeus_core.mixed.pytorch._tried_limits import TriedLimits
 from zeus_core.mixed.pytorch.uneven_sampler import UnevenBatchSampler
 from zeus_core.ports import World
 from zeus_core.ports.exchange import Exchange

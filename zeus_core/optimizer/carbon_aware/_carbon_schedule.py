@@ -36,14 +36,11 @@ class WorkSchedule:
 
     Attributes:
         steps_per_second: The mean speed in each interval, up to that in which the work ends.
-        price_of_step: Emissions, or cost, of one step more. In each interval the point with the largest difference of
-            price_of_step x speed and value x power is right.
         amount: Emissions, or cost, of all, a pause before the end included.
         is_possible: Whether the steps can be done by the deadline. If not, the schedule is the quickest.
     """
 
     steps_per_second: tuple[float, ...]
-    price_of_step: float
     amount: float
     is_possible: bool
 
@@ -69,7 +66,7 @@ def cheapest_schedule(points: Sequence[OperatingPoint], intervals: Sequence[Inte
     ends = np.cumsum(seconds)
     first = int(np.searchsorted(ends, steps / quickest * (1 - 1e-12)))
     if first >= len(seconds):
-        return WorkSchedule((quickest,) * len(intervals), float("inf"), float("inf"), is_possible=False)
+        return WorkSchedule((quickest,) * len(intervals), float("inf"), is_possible=False)
     last = int(np.searchsorted(ends, steps / slowest)) if slowest > 0 else len(seconds)
     last = min(last, len(seconds) - 1)
     offers = _Offers(hull, values)
@@ -103,21 +100,15 @@ class _Offers:
         if wanted <= 0:  # the work ends before the last interval does, at the slowest point
             seconds = _cut(seconds, steps / self._slowest_speed)
             bought = np.zeros_like(offered)
-            price = 0.0
         else:
             before = np.concatenate(([0.0], np.cumsum(offered[order])))[:-1]
             bought = np.zeros_like(offered)
             bought[order] = np.clip(wanted - before, 0.0, offered[order])
-            price = float(prices[order][min(int(np.searchsorted(before, wanted)), len(order)) - 1])
         amount = float(values @ seconds) * self._slowest_watts + float(bought @ prices)
         per_interval = bought.reshape(count, len(self._speeds)).sum(axis=1)
         speeds = self._slowest_speed + np.divide(per_interval, seconds, out=np.zeros(count), where=seconds > 0)
-        return WorkSchedule(
-            tuple(float(speed) for speed in speeds),
-            kilowatt_hours_from_joules(price),
-            kilowatt_hours_from_joules(amount),
-            is_possible=True,
-        )
+        speeds_of_all = tuple(float(speed) for speed in speeds)
+        return WorkSchedule(speeds_of_all, kilowatt_hours_from_joules(amount), is_possible=True)
 
 
 def _cut(seconds: _Floats, total: float) -> _Floats:

@@ -63,7 +63,7 @@ class WorkController:
         self._margin_fraction = checked_number("margin_fraction", margin_fraction, 0.0, 1.0, "a fraction from 0 to 1")
         self._forecaster = Forecaster(self._signal, self._interval_seconds)
         self._present: OperatingPoint | None = None
-        self.schedule: WorkSchedule = WorkSchedule((), 0.0, 0.0, is_possible=True)
+        self.schedule: WorkSchedule = WorkSchedule((), 0.0, is_possible=True)
         """The schedule for the course that was expected at the last choice."""
 
     def use_points(self, points: Sequence[OperatingPoint]) -> None:

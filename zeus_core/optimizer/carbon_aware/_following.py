@@ -6,16 +6,15 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import Protocol
 
-from zeus_core.adapters.result import amount_text
-from zeus_core.electricity import ElectricityAccount, Signal
+from zeus_core.electricity import ElectricityAccount
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.optimizer.carbon_aware._carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._controller import WorkController
 from zeus_core.optimizer.carbon_aware._credit import Credit, credit_of
-from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
+from zeus_core.optimizer.carbon_aware._decision import Decision, DecisionLog, Pause, signal_name, time_text
+from zeus_core.optimizer.carbon_aware._operating_points import MeasuredSteps, OperatingPoint
 from zeus_core.optimizer.trial_store import RunSpent
 from zeus_core.ports import TimeSource
 from zeus_core.ports.time_source import clock_seconds
@@ -74,38 +73,6 @@ class FollowedSearch(Protocol):
         """Predict what a setting would do; None if nobody knows."""
 
 
-@dataclass(frozen=True)
-class Pause:
-    """A pause of training, before its next step.
-
-    Attributes:
-        seconds: How long to wait, until the next decision.
-        until_seconds: When training is expected to go on, in seconds since 1970; None for never, as a budget is spent.
-        ends_process: Whether the process ends meanwhile.
-    """
-
-    seconds: float
-    until_seconds: float | None
-    ends_process: bool
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The course of training until the next decision.
-
-    Attributes:
-        setting: The setting; None for that of the search.
-        steps: The steps at it.
-        reason: The reason for it, for people.
-        pause: The pause before them; None for none.
-    """
-
-    setting: int | None = None
-    steps: int = 0
-    reason: str = ""
-    pause: Pause | None = None
-
-
 class Following:
     """Decides whether training runs hard, softly or not at all, once its search is over. It is on rank 0 alone.
 
@@ -136,15 +103,14 @@ class Following:
         self._pause_seconds = 0.0  # of this process
         self._first: _Moment | None = None  # decision of this process
         self._latest: _Moment | None = None
-        self._told_of = ""
-        self._has_warned = self._has_warned_of_budget = False
+        self._log = DecisionLog(aware.signal, search.unit)
         if search.max_steps is None:
             _logger.warning(
                 "training does not follow the %s: pass max_steps to the optimizer", signal_name(aware.signal)
             )
 
-    def tell_pause(self, seconds: float, energy: DeviceEnergy) -> None:
-        """Take in the energy of a pause that is over."""
+    def note_pause(self, seconds: float, energy: DeviceEnergy) -> None:
+        """Count the energy of a pause that is over."""
         self._pause_seconds += seconds
         if energy.energy_joules is not None and seconds > 0:
             if self._aware.idle_watts is None:
@@ -186,22 +152,23 @@ class Following:
         left = self._budget_left()
         if left is not None and left <= 0:
             _logger.warning("the budget is spent: training ends here")
-            return self._decided(None, 1, self._reason(now), Pause(0.0, None, ends_process=True))
+            return self._decided(None, 1, self._log.reason(now), Pause(0.0, None, ends_process=True))
         deadline = self._deadline_of(controller, at, steps_left)
         controller.use_deadline(deadline)
         point = controller.choose(at, steps_left)
         if not controller.schedule.is_possible:
-            self._warn_late(at, deadline, steps_left, points)
+            quickest = max(point.steps_per_second for point in points)
+            self._log.warn_late(deadline, at + steps_left / quickest)
         elif left is not None and controller.schedule.amount > left:
-            self._warn_dear(left, steps_left, f"by {_time_text(deadline)}")
+            self._log.warn_dear(left, steps_left, f"by {time_text(deadline)}")
         pause, steps = None, 1
         if point.setting is None:
             expected = controller.pause_until_seconds(at)
             pause = Pause(until - now, expected, expected - now >= self._aware.exit_from_seconds)
         else:
             steps = max(math.ceil((until - now) * point.steps_per_second), 1)
-        reason = self._reason(at)
-        self._tell_of(point, pause, reason)
+        reason = self._log.reason(at)
+        self._log.note(point.setting, pause, reason, self._budget_left())
         return self._decided(point.setting, steps, reason, pause)
 
     def _decided(self, setting: int | None, steps: int, reason: str, pause: Pause | None) -> Decision:
@@ -251,7 +218,7 @@ class Following:
         assert left is not None
         soonest = controller.soonest_deadline_seconds(now, steps_left, (1 - _BUDGET_RESERVE_FRACTION) * left)
         if soonest is None:
-            self._warn_dear(left, steps_left, "within 30 days")
+            self._log.warn_dear(left, steps_left, "within 30 days")
         return now + 30 * 86_400.0 if soonest is None else soonest
 
     def _own_deadline_seconds(self) -> float | None:
@@ -267,11 +234,11 @@ class Following:
         seconds = self._search.max_steps * self._lag() * original.seconds_per_step
         return self.spent.begun_seconds + aware.max_slowdown * seconds
 
-    def _measured(self) -> dict[int, _Sum]:
+    def _measured(self) -> dict[int, MeasuredSteps]:
         """Return all that was measured, by setting."""
-        sums: dict[int, _Sum] = {}
+        sums: dict[int, MeasuredSteps] = {}
         for trial in self._search.block_trials:
-            sums.setdefault(trial.setting, _Sum()).add(trial)
+            sums.setdefault(trial.setting, MeasuredSteps()).add(trial)
         return sums
 
     def _points(self) -> list[OperatingPoint]:
@@ -320,46 +287,6 @@ class Following:
             uncertainty=self.spent.uncertainty + (amount.uncertainty or 0.0),
         )
 
-    def _warn_dear(self, left: float, steps_left: int, until: str) -> None:
-        if not self._has_warned_of_budget:
-            self._has_warned_of_budget = True
-            _logger.warning(
-                "the budget cannot be kept: %s of it is left, too little for the %d steps left %s; training ends "
-                "when it is spent",
-                amount_text(left, 0.0, self._aware.signal.facts.amount_unit),
-                steps_left,
-                until,
-            )
-
-    def _warn_late(self, now: float, deadline: float, steps_left: int, points: Sequence[OperatingPoint]) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            earliest = now + steps_left / max(point.steps_per_second for point in points)
-            _logger.warning(
-                "the deadline, %s, cannot be kept: at full speed training ends %s, and it runs so",
-                _time_text(deadline),
-                _time_text(earliest),
-            )
-
-    def _reason(self, now: float) -> str:
-        """Return the reason for what is decided: the signal at the time."""
-        (part,) = self._aware.signal.parts(now, now)
-        return f"the {signal_name(self._aware.signal)} is {part.value:.4g} {self._aware.signal.facts.unit}"
-
-    def _tell_of(self, point: OperatingPoint, pause: Pause | None, reason: str) -> None:
-        if pause is None or pause.until_seconds is None:
-            text = f"training runs at {point.setting} {self._search.unit}"
-        elif pause.ends_process:
-            text = f"training ends, to go on at {_time_text(pause.until_seconds)}"
-        else:
-            text = f"training pauses, as far as can be told until {_time_text(pause.until_seconds)}"
-        if text != self._told_of:
-            self._told_of = text
-            left = self._budget_left()
-            unit = self._aware.signal.facts.amount_unit
-            rest = "" if left is None else f"; of the budget {amount_text(left, 0.0, unit)} is left"
-            _logger.info("%s: %s%s", text, reason, rest)
-
 
 @dataclass(frozen=True)
 class _Moment:
@@ -368,44 +295,3 @@ class _Moment:
     seconds: float
     steps: int
     run_seconds: float
-
-
-@dataclass
-class _Sum:
-    """The steps that were measured at one setting."""
-
-    steps: int = 0
-    seconds: float = 0.0
-    joules: float = 0.0
-    uncertain_joules: float = 0.0
-
-    def add(self, trial: Trial) -> None:
-        self.steps += trial.steps
-        self.seconds += trial.measurement.time
-        self.joules += trial.measurement.total_energy or 0.0
-        self.uncertain_joules += trial.measurement.total_uncertainty_joules or 0.0
-
-    @property
-    def seconds_per_step(self) -> float:
-        return self.seconds / self.steps
-
-    @property
-    def joules_per_step(self) -> float:
-        return self.joules / self.steps
-
-    @property
-    def error_fraction(self) -> float:
-        return self.uncertain_joules / self.joules if self.joules > 0 else 0.0
-
-    @property
-    def watts(self) -> float:
-        return self.joules / self.seconds
-
-
-def _time_text(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
-
-
-def signal_name(signal: Signal) -> str:
-    """Return the value of a signal in words."""
-    return f"{'price' if signal.facts.is_price else 'carbon intensity'} of electricity"

@@ -16,7 +16,8 @@ from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.carbon_aware._carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._credit import Credit
-from zeus_core.optimizer.carbon_aware._following import Decision, FollowedSearch, Following, Pause, signal_name
+from zeus_core.optimizer.carbon_aware._decision import Decision, Pause
+from zeus_core.optimizer.carbon_aware._following import FollowedSearch, Following
 from zeus_core.optimizer.trial_store import RunSpent, spent_from_state
 from zeus_core.ports.exchange import Exchange
 from zeus_core.process.deadline import CALL_SECONDS
@@ -48,8 +49,6 @@ class Follower:
     ) -> None:
         self.due: Pause | None = None
         """The pause before the next step, the same on all ranks; None for none."""
-        self.signal_name: str = signal_name(aware.signal)
-        """The name of what is followed."""
         self._aware = aware
         self._monitor = monitor
         self._exchange = exchange
@@ -101,15 +100,15 @@ class Follower:
             self._monitor.gpus[index].uuid: [joules, window.measurement.gpu_uncertainty_joules[index]]
             for index, joules in window.measurement.gpu_energy.items()
         }
-        told = self._exchange.gather(lambda: own)
-        energies = {uuid: energy for of_rank in told for uuid, energy in of_rank.items()}  # ranks may share a GPU
+        sent = self._exchange.gather(lambda: own)
+        energies = {uuid: energy for of_rank in sent for uuid, energy in of_rank.items()}  # ranks may share a GPU
         if any(joules is None for joules, _ in energies.values()):
             energy = DeviceEnergy.lost("the energy of a GPU was lost in the pause")
         else:
             joules = sum(joules or 0.0 for joules, _ in energies.values())
             energy = DeviceEnergy(joules, sum(error or 0.0 for _, error in energies.values()))
         if self._following is not None:
-            self._following.tell_pause(pause.seconds, energy)
+            self._following.note_pause(pause.seconds, energy)
 
     @property
     def spent(self) -> RunSpent | None:
@@ -131,8 +130,8 @@ class Follower:
         """Follow the signal after another search: that of a new training, or one that begins anew within one."""
         if not self._is_in_training:  # the GPUs of the job do not train yet
             gpus = self._monitor.gpus.values()
-            told = self._exchange.gather(lambda: {gpu.uuid: _power_watts(gpu) for gpu in gpus})
-            watts = {uuid: power for of_rank in told for uuid, power in of_rank.items()}
+            sent = self._exchange.gather(lambda: {gpu.uuid: _power_watts(gpu) for gpu in gpus})
+            watts = {uuid: power for of_rank in sent for uuid, power in of_rank.items()}
             self._idle_watts = (
                 None if None in watts.values() else sum(power for power in watts.values() if power is not None)
             )

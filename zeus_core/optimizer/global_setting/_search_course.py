@@ -69,8 +69,6 @@ class SearchCourse:
     ) -> None:
         self.state: State = State()
         """The present state."""
-        self.ended_state: State = State()
-        """The state in which the latest training ended."""
         self.ended_because: str | None = None
         """The reason that the search was given up, in phase OFF; None before."""
         self.searches: Sequence[SettingSearch] = ()

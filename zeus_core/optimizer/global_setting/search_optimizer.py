@@ -254,8 +254,6 @@ class SearchOptimizer(SearchFacts):
 
     def _end_training(self) -> None:
         self._under_way.clear()
-        if self.phase is not Phase.REST:
-            self._course.ended_state = self._course.state
         self._course.receive(TRAIN_END)
         if self._follower is not None:
             self._follower.end()

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from zeus_core.events import Event
-from zeus_core.pipeline.optimizer._baseline import Judging, JudgingSaving, MeasuringBaseline
+from zeus_core.pipeline.optimizer._baseline import Judging, JudgingSaving, MeasuringBaseline, WarmingUp
 from zeus_core.pipeline.optimizer._planning import Planning
 from zeus_core.pipeline.optimizer._profiling import Profiling
 from zeus_core.pipeline.optimizer._replaying import Comparison, Replaying
 from zeus_core.pipeline.optimizer._stage import RankContext, Resting, Stage
-from zeus_core.pipeline.optimizer._warming_up import WarmingUp
 from zeus_core.pipeline.optimizer._watches import AnnouncementBoard, DelayWatch
 from zeus_core.pipeline.optimizer.frequency_phases import (
     Changed,

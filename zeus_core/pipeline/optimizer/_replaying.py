@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 from zeus_core.pipeline import COMPUTE_KINDS, Instruction
 from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction, total_saving
 from zeus_core.pipeline.optimizer._plan_follower import PlanFollower
-from zeus_core.pipeline.optimizer._planning import PlanningTask
+from zeus_core.pipeline.optimizer._planning import PlanningTask, RequestedPlans
 from zeus_core.pipeline.optimizer._stage import RankContext, Stage
 from zeus_core.pipeline.optimizer._watches import (
     MIN_WAIT_FRACTION,
@@ -96,9 +96,6 @@ class Replaying(Stage):
         self._planned = planned
         self._delays = delays
         delays.begin_replaying()
-        self._task: PlanningTask | None = None
-        if planned.profile is not None:
-            self._task = PlanningTask(context, planned.profile, planned.baseline, delays.time_budget_factor)
         own = context.pipeline_rank
         self._order = planned.job.schedules[own.pipeline].ranks[own.rank]
         profile, rank = planned.profile, context.exchange.rank
@@ -107,8 +104,10 @@ class Replaying(Stage):
         self._follower = PlanFollower(context.setter, self._order, seconds, latency_seconds)
         self._usual_seconds = [deployment.work_seconds for deployment in planned.deployments]
         self._allowed_seconds = self._usual_seconds
-        follows = self._task is not None and context.settings.follow_stragglers
-        self._stragglers = StragglerWatch() if follows else None
+        self._stragglers: StragglerWatch | None = None
+        if profile is not None and context.settings.follow_stragglers:
+            task = PlanningTask(context, profile, planned.baseline, delays.time_budget_factor)
+            self._stragglers, self._requested = StragglerWatch(), RequestedPlans(task, self._usual_seconds)
         self._exchange_steps = self._steps_between_exchanges()
         self._steps_since_exchange = 0
         self._recent: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
@@ -116,12 +115,8 @@ class Replaying(Stage):
         self._board = board
         self.comparison: Comparison | None = None
         """The latest comparison; None before it."""
-        # Plans for another time: how long the pipelines may take by them, they themselves once the ranks have received
-        # them, and whether they are to be followed then; before, the ranks only expect to need them.
         self._followed: object = None
-        self._requested: list[float] = []
-        self._made: Sequence[Deployment] = ()
-        self._is_awaited = self._is_ahead = False
+        self._is_awaited = False  # the requested plans are followed once they are made, and not only expected
         self._savings = SavingWatch(total_saving(planned.deployments))
         self._deploy(planned.deployments)
 
@@ -183,7 +178,9 @@ class Replaying(Stage):
 
     def _deploy(self, deployments: Sequence[Deployment]) -> None:
         self._deployments = deployments
-        self._requested, self._made, self._is_awaited = [], (), False
+        self._is_awaited = False
+        if self._stragglers is not None:
+            self._requested.drop()
         own = self._context.pipeline_rank
         waits = self._deployments[own.pipeline].waits
         followed = self.clocks_mhz, waits[own.rank] if waits else ()
@@ -210,7 +207,7 @@ class Replaying(Stage):
             announcement=self._board.latest,
             work_seconds=next(done, None),
             window=self._window.report() if is_over else None,
-            deployments=self._task.result() if self._task is not None and self._requested and not self._made else (),
+            deployments=() if self._stragglers is None else self._requested.result(),
         )
 
     def _conclude(self, reports: Sequence[_ReplayReport]) -> Conclusion | None:
@@ -221,7 +218,8 @@ class Replaying(Stage):
             self._context.warn(f"planning anew: {reason}")
             self._context.set_clock(None)
             return Changed(self._planned.profile, reason=reason)
-        self._made = self._made or reports[0].deployments
+        if reports[0].deployments:
+            self._requested.made = reports[0].deployments
         if is_other_work([report.change_factor for report in reports]):
             factor = median(report.change_factor for report in reports)
             self._delays.note_delay(factor * self.prediction.step_seconds)
@@ -284,33 +282,21 @@ class Replaying(Stage):
             self._deploy(self._planned.deployments)  # kept: they need not be made again
         elif self._is_awaited or _is_other(allowed, self._allowed_seconds):
             self._allowed_seconds, self._is_awaited = allowed, True
-            if not self._is_requested(allowed):
-                self._request(allowed)
-            if self._made:
-                is_ahead = self._is_ahead
-                self._deploy(self._made)
-                if is_ahead:  # for a little less
-                    self._request(allowed)
+            if not self._requested.serve(allowed):
+                self._requested.request(allowed)
+            if self._requested.made:
+                are_ahead = self._requested.are_ahead
+                self._deploy(self._requested.made)
+                if are_ahead:  # for a little less
+                    self._requested.request(allowed)
                     self._is_awaited = True
         elif _is_other(expected := self._stragglers.expected_seconds, self._allowed_seconds):
             ahead = [(1 - _AHEAD_FRACTION) * seconds for seconds in expected]
-            if not self._is_requested(ahead):
-                self._request([max(seconds) for seconds in zip(ahead, self._usual_seconds, strict=True)])
-                self._is_ahead = True
+            if not self._requested.serve(ahead):
+                ahead = [max(seconds) for seconds in zip(ahead, self._usual_seconds, strict=True)]
+                self._requested.request(ahead, are_ahead=True)
         else:
-            self._requested, self._made = [], ()
-
-    def _is_requested(self, allowed_seconds: Sequence[float]) -> bool:
-        """Return whether the plans that were requested are good ones for another time too: they take no longer."""
-        longest = zip(self._requested, allowed_seconds, strict=bool(self._requested))
-        return bool(self._requested) and all(one <= (1 + MIN_WAIT_FRACTION) * other for one, other in longest)
-
-    def _request(self, allowed_seconds: list[float]) -> None:
-        """Have plans made."""
-        assert self._task is not None  # with which stragglers are watched
-        self._requested, self._made, self._is_ahead = allowed_seconds, (), False
-        granted = zip(allowed_seconds, self._usual_seconds, strict=True)
-        self._task.begin([new if new > usual else None for new, usual in granted])
+            self._requested.drop()
 
 
 def _is_other(allowed_seconds: Sequence[float], earlier_seconds: Sequence[float]) -> bool:

@@ -1,6 +1,6 @@
 """A stage: the effects of a phase, and the means of the rank it acts on.
 
-Each stage that has any effects lies in a module that is named after its phase.
+`_course.py` makes the stage of each phase.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from zeus_core import __version__
 from zeus_core._documents import JsonStore
 from zeus_core.adapters.contained import Overhead
 from zeus_core.device import Gpu
@@ -177,7 +176,7 @@ def versions() -> dict[str, str]:
     """Return the versions of the programs of this process."""
     loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in _FRAMEWORKS}
     return {
-        "zeus-core": __version__,
+        "zeus-core": sys.modules["zeus_core"].__version__,  # an import would make a circle of those of its names
         "Python": platform.python_version(),
         "system": platform.platform(),
         **{name: str(version) for name, version in loaded.items() if version is not None},

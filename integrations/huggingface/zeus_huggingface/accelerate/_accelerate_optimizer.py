@@ -30,21 +30,11 @@ class PowerLimitOptimizer(AcceleratorLoop):
     The original limits are restored at `accelerator.end_training()` or the end of the `with` block, whichever comes
     first.
 
+    All arguments that are not described here are those of `GlobalPowerLimitOptimizer`.
+
     Args:
         accelerator: The accelerator of the loop.
-        monitor: Measures the GPUs whose limit is searched; a new one for the GPU this process trains on if None. See
-            `GlobalPowerLimitOptimizer` for this and all other arguments.
-        optimum_selector: Defines the best limit.
-        wait_steps: Initial steps to skip before profiling.
-        warmup_steps: Steps to skip after each change of the limit; as many as the GPU takes to settle if None.
-        profile_steps: Steps to measure at each limit; as many as the search needs if None.
-        pl_step: Distance between two limits, in watts.
-        profile_path: JSON file in which trials are kept.
-        knob: The setting to search: "power limit", "clock", or "auto" for the better one.
-        search: Makes another search, such as `zeus_core.search.GridSearch`.
-        max_steps: The steps of the whole training, if they are known.
-        mode: "search", or "observe" to change nothing.
-        carbon_aware: Has training run hard, softly or not at all by the intensity or the price of electricity.
+        monitor: Measures the GPUs whose limit is searched; a new one for the GPU this process trains on if None.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and nothing is searched.
         quiet: Show no result at the end.
 
@@ -76,14 +66,10 @@ class PowerLimitOptimizer(AcceleratorLoop):
         quiet: bool = False,
     ) -> None:
         monitor = monitor_for(accelerator, monitor, strict)
+        positional = optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path
         self.optimizer = GlobalPowerLimitOptimizer(
             monitor,
-            optimum_selector,
-            wait_steps,
-            warmup_steps,
-            profile_steps,
-            pl_step,
-            profile_path,
+            *positional,
             knob=knob,
             search=search,
             max_steps=max_steps,

@@ -1,20 +1,63 @@
-"""Whether an energy counter covers the GPU, or the whole module: boards with a CPU in the module, such as GH200, GB200.
+"""The update period of an energy counter, and whether it covers the GPU or its module, by watching it for a moment.
 
-There the counter counts the CPU too, and with two GPUs in a module it is the same for both, while the power field has a
-scope. Energy and power are of the GPU everywhere else, so a counter of the module is not used: the power is integrated.
+Drivers do not report the period, and it differs between products: 20 ms on V100, mostly 100 ms on later ones.
+
+On boards with a CPU in the module, such as GH200 and GB200, the counter counts the CPU too, and with two GPUs in a
+module it is the same for both, while the power field has a scope. Energy and power are of the GPU everywhere else, so a
+counter of the module is not used: the power is integrated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from threading import Event
 
 from zeus_core.ports.time_source import MonotonicTime, TimeSource
 
+_MAX_WATCH_SECONDS = 0.25  # two updates of the slowest known counter (100 ms); more would delay the first window
+_POLL_SECONDS = 0.001  # a twentieth of the shortest known period; a reading takes 0.05 ms or more
+_ENOUGH_UPDATES = 7  # the error of two edges, 2 ms, over six periods of 20 ms is 2 %
+_NOMINAL_SECONDS = (0.01, 0.02, 0.025, 0.05, 0.1, 0.2)  # a measurement near one of these is taken for it
+_NEAR_FRACTION = 0.15  # covers polling errors, and keeps 20 and 25 ms apart
+
+
+def watch_counter_period_seconds(
+    read_counter_joules: Callable[[], float], time_source: TimeSource | None = None
+) -> float | None:
+    """Measure the time between two updates of a counter; None if it is not updated twice in a quarter of a second.
+
+    Args:
+        read_counter_joules: Reads the counter. Its errors are passed on.
+        time_source: Source of the times of the readings; real time by default.
+    """
+    time_source = time_source or MonotonicTime()
+    begin, latest_joules = time_source.now(), read_counter_joules()
+    updates_at: list[float] = []
+    while len(updates_at) < _ENOUGH_UPDATES and time_source.now() - begin < _MAX_WATCH_SECONDS:
+        time_source.wait(Event(), _POLL_SECONDS)
+        counter_joules = read_counter_joules()
+        if counter_joules != latest_joules:
+            latest_joules = counter_joules
+            updates_at.append(time_source.now())
+    if len(updates_at) < 2:
+        return None
+    # A busy machine may let an update pass between two polls: an interval of two periods is none of one.
+    intervals_seconds = sorted(later - earlier for earlier, later in pairwise(updates_at))
+    median_seconds = intervals_seconds[(len(intervals_seconds) - 1) // 2]
+    single_seconds = [seconds for seconds in intervals_seconds if seconds < 1.5 * median_seconds]
+    return _nominal(sum(single_seconds) / len(single_seconds))
+
+
+def _nominal(seconds: float) -> float:
+    nearest = min(_NOMINAL_SECONDS, key=lambda nominal: abs(nominal - seconds))
+    return nearest if abs(nearest - seconds) <= _NEAR_FRACTION * nearest else seconds
+
+
 _MODULES = ("GH200", "GB200", "GB300")  # for drivers that do not say it by a limit or a power of the module
 _MOST_SECONDS = 1.0
 _STILL_SECONDS = 0.35  # without an update: three periods of the slowest known counters
-_POLL_SECONDS = 0.002
+_COMPARING_POLL_SECONDS = 0.002
 _MODULE_RATIO = 1.2  # of counter to GPU; the sensor is known to 5 %, the CPU draws 50 W or more
 _SAME = 1.05  # module to GPU: less is the same
 
@@ -67,7 +110,7 @@ def compare_counter(
             if not least_watts <= border_watts <= most_watts:
                 break
         latest_joules = counter_joules
-        time_source.wait(Event(), _POLL_SECONDS)
+        time_source.wait(Event(), _COMPARING_POLL_SECONDS)
     if compared is None:
         return "the energy counter may cover the whole module, and did not move while it was compared with the power"
     counter_watts, gpu_watts, border_watts = compared
