@@ -45,8 +45,11 @@ class Process:
 
     def train(self, loads):
         self.optimizer.on_train_begin(max_steps=len(loads))
+        self.history = []
         for load in loads:
             self.optimizer.on_step_begin()
+            limit = self.gpu.read_power_limit_watts()
+            self.history += [limit] if self.history[-1:] != [limit] else []
             self.gpu.execute(loaded(load))
             self.optimizer.on_step_end()
         return self
@@ -120,6 +123,30 @@ def test_a_requeued_run_is_compared_with_its_own_steps_alone(first, second, make
             inside += is_inside(after)
     assert inside
     assert all(inside)
+
+
+@pytest.mark.parametrize("load", [0.9, 1.1, 1.25])
+def test_a_jump_right_after_the_first_trial_of_a_sweep_is_no_effect_of_limits(load):
+    """The original, visited once, was compared with all that came after the jump."""
+    inside = []
+    for seed in range(6):
+        process = Process(sweep, Energy(), seed, profile_steps=10, pl_step=75, warmup_steps=2)
+        process.train([1.0] * 13 + [load] * 137)
+        inside += is_inside(process)
+        assert process.optimizer.comparison.has_drifted
+    assert sum(inside) >= len(inside) - 1
+
+
+def test_a_sweep_visits_the_original_again_where_training_goes_on():
+    """Where it ends before that, the choice stays in force."""
+    seen = {}
+    for steps in (83, 150):
+        process = Process(sweep, Energy(), profile_steps=10, pl_step=75, warmup_steps=2)
+        seen[steps] = process.train([1.0] * steps).history
+        assert process.optimizer.chosen_limit_watts == seen[steps][-1]
+    chosen = seen[83][-1]
+    assert seen[83] == [400, 325, 250, 175, 100, chosen]
+    assert seen[150] == [*seen[83], 400, chosen]
 
 
 def test_nothing_is_claimed_beside_the_original_of_another_run(tmp_path):

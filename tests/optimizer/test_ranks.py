@@ -25,7 +25,7 @@ from zeus_core.testing.contracts import WorldContract
 WORKS = [Work(0.9, 289.2, 0.889, 0.784), Work(1.5, 250.0, 0.9, 0.7)]
 FOUND_WATTS = 250.0
 LIMITS = [250, 175, 100]
-STEPS = 4 * (1 + 3)  # of a whole search, confirmation included
+STEPS = 5 * (1 + 3) + 1  # of a whole search, until training goes on at the choice
 QUICK = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 3, "pl_step": 75}
 H200 = DeviceSpec(lowest_limit_watts=200.0, power_limit_watts=450.0)
 

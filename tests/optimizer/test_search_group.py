@@ -535,7 +535,7 @@ def test_the_step_in_which_ranks_wait_for_saving_is_in_no_trial():
             time_source.advance(max(world.gather(time_source.now())) - time_source.now())
 
         rank.optimizer.on_train_begin()
-        for step in range(4 * (1 + 5)):
+        for step in range(5 * (1 + 5) + 1):
             rank.optimizer.on_step_begin()
             rank.gpu.execute(WORK)
             all_reduce()

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.search_ranks import make_rank
 from tests.support.variants import long_but_first
-from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.device import PowerRange, SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting._trials import Piece, left_out_pieces
 from zeus_core.optimizer.power_limit import (
@@ -252,7 +253,7 @@ def test_a_confirmation_beyond_the_bound_leads_to_the_next_safer_limit():
     gpu.is_late = True
     run.train(4, begins=False)
     assert run.optimizer.chosen_limit_watts == 325
-    run.train(4, begins=False)
+    run.train(2 * 4, begins=False)  # with another visit of the original
     assert run.optimizer.phase is Phase.DONE
     assert run.optimizer.confirmation.setting == 325
 
@@ -281,11 +282,42 @@ def test_a_search_that_asks_again_after_a_confirmation_is_given_its_trial(caplog
     )
     run.train(1 + 3 * 4)
     assert run.optimizer.chosen_limit_watts == 300
-    run.train((blocks - 3) * 4, begins=False)
+    run.train((blocks - 3 + 1) * 4, begins=False)  # with another visit of the original
     assert not caplog.records
     assert {trial.setting: trial.steps for trial in run.optimizer.trials} == {400: 4, 300: 4, after: 4}
     assert run.optimizer.phase is Phase.DONE
     assert run.optimizer.confirmation.setting == run.optimizer.chosen_limit_watts == chosen
+
+
+@pytest.mark.parametrize(("board", "watts", "share"), [("V100", 250, 0.3), ("A40", 280, 0.3), ("A100", 400, 0.4)])
+def test_bursts_beyond_the_lowest_limit_keep_the_bound(board, watts, share):
+    """Their mean draw is below the lowest limit, at which steps are 11 to 16 % longer."""
+    preset = find_preset(board)
+    mean_watts = share * watts + (1 - share) * preset.physics.blocking_power_watts
+    limits = PowerRange(5 * math.ceil(1.03 * mean_watts / 5), preset.limit_range_watts.highest_watts)
+    time_source = VirtualTime()
+    noise = SimulatedNoise(0.02, 0.01, 0)
+    gpu = SimulatedGpu(replace(preset, limit_range_watts=limits), time_source=time_source, noise=noise)
+    optimizer = GlobalPowerLimitOptimizer(
+        ZeusMonitor(gpus=[gpu], time_source=time_source), MaxSlowdownConstraint(factor=1.02), quiet=True
+    )
+    burst, seconds, original_seconds = Work(0.05 * share, watts, 1.0, 0.85), 0.0, 0.0
+    optimizer.on_train_begin(max_steps=400)
+    for _ in range(400):
+        optimizer.on_step_begin()
+        limit_watts = optimizer.power_limit_watts or preset.default_limit_watts
+        for _ in range(10):
+            gpu.execute(burst)
+            time_source.advance(0.05 * (1 - share))
+        optimizer.on_step_end()
+        for_burst, originally = (
+            gpu.preset.physics.operating_point(burst, one).seconds for one in (limit_watts, preset.default_limit_watts)
+        )
+        seconds, original_seconds = (
+            total + 0.05 * (1 - share) + one for total, one in ((seconds, for_burst), (original_seconds, originally))
+        )
+    assert optimizer.chosen_limit_watts > limits.lowest_watts
+    assert seconds / original_seconds < 1.02
 
 
 # Bad input

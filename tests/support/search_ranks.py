@@ -14,7 +14,7 @@ WORK = Work(0.9, 289.2, 0.889, 0.784)  # of the power-limit tests, on an A40
 EVALUATION = Work(7.0, 200.0)
 ORIGINAL_WATTS = 250
 LIMITS = [250, 175, 100]
-STEPS = 4 * (1 + 2)  # of a whole search, confirmation included
+STEPS = 5 * (1 + 2) + 1  # of a whole search, until training goes on at the choice
 QUICK = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 2, "pl_step": 75}
 
 

@@ -152,6 +152,13 @@ class Reading(NamedTuple):
         """Whether a GPU could not be read."""
         return any(edge.fault is not None for edge in self.gpus)
 
+    def is_whole_since(self, begin: Reading) -> bool:
+        """Whether all GPUs could be read at both moments, and no counter failed between them."""
+        if self.has_fault or begin.has_fault:
+            return False
+        updates = [(first.update, last.update) for first, last in zip(begin.gpus, self.gpus, strict=True)]
+        return all(not first or not last or first.breaks is last.breaks for first, last in updates)
+
 
 class CpuMeter:
     """Reads the counters of a CPU package, and finds those that stand still. Several threads may use it.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from zeus_core._step_gaps import StepGaps
 from zeus_core.adapters import contained
 from zeus_core.errors import DeviceHeldError
+from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.monitor.clock_sampler import ClockSampler
 from zeus_core.monitor.reading import Reading
@@ -185,14 +186,24 @@ class TrialRecorder:
         return part
 
     def _measured(self, spans: Sequence[_Span]) -> Measurement | None:
-        """Return the measurement of some spans. Those that follow each other without a gap are measured as one."""
+        """Return the measurement of some spans. Those that follow each other without a gap are measured as one.
+
+        The energy of a GPU that could not be read meanwhile is lost, also where a window of the user's would have it
+        estimated: settings are not compared by what was not measured.
+        """
         runs: list[list[Callable[[], Reading]]] = []
         for span in spans:
             if runs and runs[-1][1] is span.begin:
                 runs[-1][1] = span.end
             else:
                 runs.append([span.begin, span.end])
-        measurements = [self._monitor.between(begin(), end()) for begin, end in runs]
+        measurements = []
+        for first, last in ((begin(), end()) for begin, end in runs):
+            measurement = self._monitor.between(first, last)
+            if not last.is_whole_since(first):
+                lost = DeviceEnergy.lost("a GPU could not be read during a trial")
+                measurement = replace(measurement, devices=dict.fromkeys(measurement.devices, lost))
+            measurements.append(measurement)
         return sum(measurements[1:], start=measurements[0]) if measurements else None
 
     def _begin_window(self) -> None:

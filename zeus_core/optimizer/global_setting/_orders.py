@@ -23,6 +23,7 @@ _MIN_PIECE_UPDATES = 3
 _PIECES = 8  # of a block: one that is left out costs so little, and they are enough to tell whether the GPU has settled
 _MIN_BASELINE_STEPS, _MAX_BASELINE_SHARE = 10, 0.05  # at the original setting in a run that is resumed; of its rest
 _FIRST = "it is measured once more, as steps of another process are not comparable"
+_LAST = "it is measured once more, to see whether the work or the machine has changed since the search began"
 _UNKNOWN_SETTLE_STEPS = 2  # where nobody knows how long a step is
 
 
@@ -84,7 +85,7 @@ class Orders:
         self.is_directed: bool = False
         """Whether an observer directs training: the search is over."""
         self.lacks_original: bool = False
-        """Whether the original setting is to be measured first, as the run did that in another process only."""
+        """Whether the original setting is to be measured before more steps at the choice."""
         self._predictor: AdaptiveSearch | None = None
         self._has_announced = False
         self._latest: dict[int, Trial] = {}  # the latest block at each setting
@@ -95,6 +96,12 @@ class Orders:
     @cached_property
     def _search(self) -> RunSearch:
         return self._arguments.search(self._settings)
+
+    @property
+    def _fixed_trials(self) -> FixedTrials | None:
+        """The search, if it is over for good once its choice is confirmed."""
+        search = self._search
+        return search if isinstance(search, FixedTrials) and not self._arguments.options.is_followed else None
 
     def observe(self, trials: Sequence[Trial]) -> None:
         """Measure at the original setting alone from now on, and predict the rest. These trials were made before."""
@@ -116,15 +123,29 @@ class Orders:
                 return
         if not self.is_directed:
             self._search.tell(trial, run_steps, run_seconds)
+            self.lacks_original |= self._is_one_sided(run_steps, trial.steps)
+
+    def _is_one_sided(self, run_steps: int, steps: int) -> bool:
+        """Return whether fixed trials and a choice were compared with earlier steps at the original alone.
+
+        If the load of the machine changed right after those, that would be the saving, or the slowdown. Where the
+        training ends first, no other visit of the original is made.
+        """
+        search, max_steps = self._fixed_trials, self._arguments.max_steps
+        if search is None or not search.is_confirmed or self._settings[0] not in self._latest:
+            return False
+        return max_steps is None or run_steps + 2 * steps <= max_steps
 
     def begin_part(self, *, is_resumed: bool) -> None:
         """Begin a part of the run, after its earlier blocks were reported; those are compared with nothing."""
         self.lacks_original = is_resumed
         self._latest.clear()
 
-    def note_reference(self) -> None:
-        """Note that the original setting was measured in this process."""
+    def note_reference(self, trial: Trial | None) -> None:
+        """Note steps at the original setting that the search did not ask for; None if their energy was lost."""
         self.lacks_original = False
+        if trial is not None:
+            self._latest[self._settings[0]] = trial
 
     def may_continue(self, steps: int, seconds: float) -> bool:
         """Return whether the block may go on; see `RunSearch.may_continue`."""
@@ -138,9 +159,10 @@ class Orders:
             self._seconds_per_step = run_seconds / run_steps
         search, options = self._search, self._arguments.options
         block, least_steps = search.ask(), self._steps_of(_MIN_BLOCK_UPDATES) or 1
-        steps, is_fixed = max(block.steps, least_steps), False
-        if isinstance(search, FixedTrials) and not options.is_followed:
-            steps, is_fixed = 0 if search.is_confirmed else block.steps, True
+        steps, is_fixed, is_confirmed = max(block.steps, least_steps), False, False
+        if (fixed := self._fixed_trials) is not None:
+            is_fixed, is_confirmed = True, fixed.is_confirmed
+            steps = 0 if is_confirmed else block.steps
         cut_short, self._cut_short = self._cut_short, None
         settle_steps = options.warmup_steps
         if settle_steps is None:
@@ -148,9 +170,9 @@ class Orders:
         # Trials of a fixed length are compared once the search is over: then this is measured beside its choice.
         is_first = self.lacks_original and block.setting != self._settings[0] and (search.is_done or not is_fixed)
         if is_first:
-            block = Block(self._settings[0], self._baseline_steps(run_steps), is_choice=False)
-            steps = max(block.steps, least_steps)
-        is_choice = search.is_done and not is_first
+            steps = block.steps if is_fixed else max(self._baseline_steps(run_steps), least_steps)
+            block = Block(self._settings[0], steps, is_choice=False)
+        is_choice, again = search.is_done and not is_first, _LAST if is_confirmed else _FIRST
         return Order(
             setting=block.setting,
             steps=steps,
@@ -161,7 +183,7 @@ class Orders:
             is_fixed=is_fixed,
             is_reference=is_fixed and is_first,
             is_limited=not is_fixed and block.setting != cut_short,
-            reason=_FIRST if is_first else self._reason(block.setting, is_choice, cut_short),
+            reason=again if is_first else self._reason(block.setting, is_choice, cut_short),
             best=search.choice,
             announcement=self._announcement(),
             stepped_aside=search.stepped_aside,

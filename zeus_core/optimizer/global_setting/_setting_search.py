@@ -242,6 +242,8 @@ class SettingSearch:
         if self._tries < _MAX_TRIES:
             self._setting = None  # it is set again
             return Outcome.CHOSEN if order.is_choice else Outcome.ASKED
+        if order.is_reference:  # the choice holds without
+            return self._ask(Phase.CONCLUDE, lambda: self._orders.note_reference(None))
         if not order.is_choice:
             raise DeviceError(f"the energy at {self.choice} {self.kind.unit} was lost {self._tries} times in a row")
         self.order = replace(order, steps=0)  # the choice holds even if its saving stays unknown
@@ -251,7 +253,7 @@ class SettingSearch:
         order, block = self.order, MeasuredBlock(trial, self.run.steps, self.run.seconds)
         if order.is_reference:
             self.measured.add_reference(block)
-            return self._ask(Phase.CONCLUDE, self._orders.note_reference)
+            return self._ask(Phase.CONCLUDE, lambda: self._orders.note_reference(trial))
         if order.is_choice:
             self.measured.add_confirmation(block, order.is_fixed)
         else:
