@@ -77,7 +77,7 @@ class Entry:
 
 
 class JournalLines:
-    """The lines of a journal. Of the entries of a part, all but the latest are points: ten times quicker, and smaller.
+    """The lines of a journal. All entries of a part but the latest are read as points: ten times quicker, and smaller.
 
     Args:
         run: The run whose entries are wanted.

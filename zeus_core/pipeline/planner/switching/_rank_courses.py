@@ -28,7 +28,7 @@ from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, S
 
 
 class Course(NamedTuple):
-    """What a rank can do, and memory of its dynamic program.
+    """The courses of clocks that a rank can take, and the memory of its dynamic program.
 
     A layer is a number of switches so far: 0, 1, or 2 and more. Places are those of `SwitchTask.order`.
 
