@@ -37,9 +37,9 @@ def are_many(runs: Runs) -> bool:
 def runs_in_full(runs: Runs, notes: Sequence[tuple[str, bool]] = ()) -> dict[int, str]:
     """Return the numbers of the runs to show in full, in their order, and why each is; no reason where all are.
 
-    These are, if there are many, the ones with the most energy, those with the largest possible gain (`unproductive_joules`), and
-    the worst: those that a condition has failed, and those that take the most for a token, sample or step compared with
-    the median of the runs on the same GPUs.
+    If there are many, these are the ones with the most energy, those with the largest possible gain
+    (`unproductive_joules`), and the worst: those that a condition has failed, and those that take the most for a token,
+    sample or step compared with the median of the runs on the same GPUs.
 
     Args:
         runs: The runs.

@@ -67,7 +67,7 @@ def run_page(
     notes: Sequence[tuple[str, bool]] = (),
     further: Mapping[str, Sequence[tuple[Section, str]]] = MappingProxyType({}),
 ) -> str:
-    """Return the page. If there are many runs, some are shown in full, below a line that opens each: see `runs_in_full`.
+    """Return the page. If there are many runs, some are shown in full, each below a line that opens it.
 
     Args:
         runs: The runs with their names; at least one.

@@ -27,7 +27,7 @@ DECLARATIONS = "\n".join(
     + ['!8 = !{!"elements"}', "!9 = !{}"]
     + ["declare double @exp(double)", "declare double @log(double)", "declare double @pow(double, double)"]
 )
-"""What all functions refer to: that arrays of different elements share no memory, so that their stores need not be
+"""Declarations for all functions: that arrays of different elements share no memory, so that their stores need not be
 waited for; that named tuples do not change (`!9`); and functions of C."""
 
 _INT_OPERATIONS = {"Add": "add", "Sub": "sub", "Mult": "mul", "BitAnd": "and", "BitOr": "or", "BitXor": "xor"}

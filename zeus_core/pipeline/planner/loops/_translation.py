@@ -8,8 +8,8 @@ takes milliseconds.
 The language: arguments are numbers, arrays of one dimension, and named tuples of these. Statements are assignments,
 `if`, `while`, `for` over a range or a tuple, `break`, `continue`, `return`; values are numbers, tuples and arrays; of
 Python's functions there are `len`, `min`, `max`, `int`, `float`, `bool`, `math.exp` and `math.log`. No array is made,
-and no index counts from the end. What is an error in Python, such as a division by 0, has no defined result. All else
-raises `NotImplementedError`.
+and no index counts from the end. The result of an operation that Python refuses, such as a division by
+0, is not defined. All else raises `NotImplementedError`.
 
 The type of a variable is the common one of all that it is assigned: a function is translated again until types stay.
 """

@@ -7,7 +7,7 @@ Without the dependencies the ranks are independent, and dynamic programming find
 switches included. For every flow, the sum of these costs less F times the limit is below the energy of any plan that
 keeps the limit.
 
-What no plan can do along a rank is left out (`_rank_courses.py`).
+Courses along a rank that no plan can take are left out (`_rank_courses.py`).
 
 The first flow is that of a point of the frontier, for which the bound is that of the frontier or higher. Then some flow
 is moved from all paths to the longest path at the mean durations of the last answers of the ranks (fictitious play, or
