@@ -242,3 +242,10 @@ def test_trainings_of_the_command_are_asked_to_save(on_nothing):
     assert on_nothing("run", "--save", "10%", "--", *show).stdout == "1 10%\n"
     assert on_nothing("run", "--observe", "--", *show).stdout == "1 1\n"
     assert on_nothing("run", "--save", "10%", "--step-pattern", "x", "--", *show).stdout == "\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--save", "10%"]])
+def test_without_a_gpu_the_command_runs_and_says_so(on_nothing, options):
+    ended = on_nothing("run", *options, "--step-pattern", "x", "--", "printf", r"x\nx\nx\n")
+    assert ended.stdout == "x\nx\nx\n"
+    assert ended.stderr.endswith("  No steps were counted: no GPU is measured\n")
