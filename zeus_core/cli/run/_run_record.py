@@ -64,7 +64,8 @@ class RunRecord:
         if self.steps is not None:
             from zeus_core.cli.run._step_output import steps_table
 
-            reason = "fewer than two lines match --step-pattern" if self.measurement.gpu_energy else "no GPU is measured"
+            is_measured = bool(self.measurement.gpu_energy)
+            reason = "fewer than two lines match --step-pattern" if is_measured else "no GPU is measured"
             lines.append(steps_table(self.steps) or f"  No steps were counted: {reason}")
         return "\n".join(lines).rstrip()
 
