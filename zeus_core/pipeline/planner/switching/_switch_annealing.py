@@ -23,7 +23,6 @@ from zeus_core.pipeline.planner.switching._switch_search import (
     copy_clocks,
     find_latest,
     fits,
-    improve_runs,
     run_end,
 )
 from zeus_core.pipeline.planner.switching._switch_task import RunState, SwitchTask, run_iteration
@@ -34,18 +33,6 @@ _FIRST_WEIGHT, _LAST_WEIGHT = 1.2, 100.0
 _COLD = 0.03  # the last temperature over the first
 _SEVERAL_RANKS_IN = 8
 _MOVE_VISITS = 6  # drawing a move takes as long as visiting so many instructions
-
-
-def improve(task: SwitchTask, chosen: Indices, state: RunState, visits: int) -> None:
-    """Change `chosen`, which keeps limit and dwell, by a local search alone.
-
-    Args:
-        task: The problem.
-        chosen: The clocks.
-        state: Memory.
-        visits: How many instructions to look at, at most.
-    """
-    call_compiled(improve_runs, task, chosen, state, visits)
 
 
 def anneal(
