@@ -88,7 +88,7 @@ def plan_switches(
     annealed = []
     for seed, (number, heat) in enumerate(_ANNEALED if visits else (), start=1):
         annealed.append(found[min(number, len(found) - 1)].copy())
-        anneal(task, annealed[-1], state, late_watts, heat * hot_joules, visits, seed)
+        call_compiled(anneal, task, annealed[-1], state, late_watts, heat * hot_joules, visits, seed)
         call_compiled(improve_runs, task, annealed[-1], state, local_visits)
     best = _cheapest_first(task, [*annealed, found[0]])[0]
     joules = bound.cost_joules + problem.transfer_joules
