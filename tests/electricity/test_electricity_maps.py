@@ -7,7 +7,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -216,6 +216,20 @@ def test_a_training_goes_on_while_a_server_hangs(server: Server) -> None:
     assert logged["co2_eq_g"] == pytest.approx(logged["total_energy_j"] / 3.6e6 * 380)
     assert energy.summary is not None
     assert energy.summary.values()["train_co2_eq_stale_fraction"] == 1
+
+
+class BusyBackground(VirtualBackground):
+    def soon(self, action: Callable[[], object]) -> None:
+        self.later(action, 1.0)
+
+
+def test_a_closed_signal_asks_for_nothing(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    server.status, time_source = 401, VirtualTime()
+    background = BusyBackground(time_source)
+    ElectricityMaps("DE", 380, "secret", url=server.url, background=background, time_source=time_source).close()
+    time_source.wait(threading.Event(), HOUR)
+    assert not server.asked
+    assert not caplog.records
 
 
 def test_a_forecast_is_asked_for_and_its_first_values_are_kept(server: Server) -> None:

@@ -433,8 +433,8 @@ def test_many_runs_are_a_table_and_those_that_matter(searched):
             activities[activity] = replace(tally, measured=replace(tally.measured, energy_joules=joules))
         return replace(base, account=replace(account, total=total, activities=activities))
 
-    runs = [(f"folder/run-{number}", run_of(number)) for number in range(60)]
-    notes = [("folder/run-3: it > 1: FAILED: it is 2", True), ("folder/run-4: it > 1: passed: it is 0", False)]
+    runs = [(f"lr: 1/run-{number}", run_of(number)) for number in range(60)]
+    notes = [("lr: 1/run-3: it > 1: FAILED: it is 2", True), ("lr: 1/run-4: it > 1: passed: it is 0", False)]
     in_full = runs_in_full(runs, notes)
     assert {3, 7, 30, 41} <= in_full.keys()
     assert len(in_full) <= 12

@@ -8,6 +8,7 @@ import pytest
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
+from zeus_core.files import without_links, write_atomically
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
@@ -124,6 +125,58 @@ def test_the_latest_good_line_of_a_part_counts(journal, tmp_path, caplog):
     append_line(tmp_path, json.dumps(fields))
     assert journal.read("run") == [[ENTRY]]
     assert "2 lines" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [{"part": ["run"]}, {"step": 10**400}, {"run": None, "part": "run"}])
+def test_a_line_of_other_types_is_left_out(journal, tmp_path, damage):
+    append_line(tmp_path, json.dumps({**encode(ENTRY), **damage}))
+    append_line(tmp_path, '{"part": "run", ' + json.dumps(encode(ENTRY)).partition(",")[2])
+    assert journal.read("run") == [[ENTRY]]
+
+
+def test_an_energy_of_unknown_uncertainty_counts(journal, tmp_path):
+    entry = replace(ENTRY, part="b", account=Account(Tally(10.0, DeviceEnergy(2000.0, None))))
+    append_line(tmp_path, json.dumps(encode(entry)))
+    assert journal.read("run") == [[ENTRY, entry]]
+
+
+def test_lines_that_come_while_a_journal_is_written_anew_stay(tmp_path, monkeypatch):
+    entries = part_of("a", 0, 150, False)
+    for entry in entries:
+        Journal(tmp_path, 0, 1).append(entry)
+    line = replace(ENTRY, part="b").to_line()
+    path = tmp_path / "rank-0.jsonl"
+    other = path.open("a")
+    print(line[:50], end="", file=other, flush=True)  # the rest comes before the file is replaced
+
+    def write(*arguments):
+        print(line[50:], end="", file=other, flush=True)
+        write_atomically(*arguments)
+
+    monkeypatch.setattr("zeus_core.training.record.journal.write_atomically", write)
+    Journal(tmp_path, 0, 1).read("run")
+    other.close()
+    (known,) = Journal(tmp_path, 0, 1).read("run")
+    assert [entry.part for entry in known] == ["a", "b"]
+    assert accounts(known[:1]) == accounts(entries)
+
+
+def test_a_line_written_to_a_file_that_was_replaced_is_written_again(tmp_path, monkeypatch):
+    for entry in part_of("a", 0, 150, False):
+        Journal(tmp_path, 0, 1).append(entry)
+    path = tmp_path / "rank-0.jsonl"
+
+    def opened(*arguments):
+        descriptor = without_links(*arguments)
+        monkeypatch.undo()
+        write_atomically(path, path.read_text())  # as another process does between the two
+        return descriptor
+
+    journal = Journal(tmp_path, 0, 1)
+    journal.append(ENTRY)
+    monkeypatch.setattr("zeus_core.training.record.journal.without_links", opened)
+    journal.append(replace(ENTRY, part="b"))
+    assert [entry.part for entry in journal.read("run")[0]] == ["a", "part", "b"]
 
 
 def test_lines_without_earlier_entries_are_those_of_before():

@@ -91,6 +91,7 @@ class ElectricityMaps:
         self._forecasts: dict[float, float] = {}
         self._known: RecordedSignal | None = None
         self._time_source = checked_time_source(time_source)
+        self._is_closed = False
         self._failures = 0
         self._next_try_seconds = -1.0
         self._arguments = (zone, average, token, refresh_seconds, url, None, None, forecast_hours)
@@ -117,12 +118,13 @@ class ElectricityMaps:
 
     def close(self) -> None:
         """Make no more requests. The values that are known stay."""
+        self._is_closed = True
         self._stop()
 
     def _refresh(self) -> None:
         """Runs in the background."""
         now = self._time_source.now()
-        if now < self._next_try_seconds:
+        if self._is_closed or now < self._next_try_seconds:
             return
         try:
             no_forecast = self._refresh_forecast()
@@ -132,7 +134,7 @@ class ElectricityMaps:
             wait_seconds = min(self._refresh_seconds * 2**self._failures, _MAX_BACKOFF_SECONDS)
             # A little less than the whole wait, so that the request falls on a period that is a hair early.
             self._next_try_seconds = now + 0.9 * wait_seconds
-            if self._failures == 1:
+            if self._failures == 1 and not self._is_closed:
                 _logger.warning(
                     "no carbon intensity from Electricity Maps for %s (%s): the values known until now hold for "
                     "three hours, and then %g g/kWh; it is tried again",

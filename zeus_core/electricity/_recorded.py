@@ -169,10 +169,10 @@ class RecordedSignal:
         known += [unit] if zone is None else [unit, zone]
         if estimated:
             known.append(f"{len(estimated)} of {len(rows)} values estimated")
-        facts = SignalFacts.checked(unit, f"{file.name} ({', '.join(known)})", basis or table.layout.basis)
+        made = unit, f"{file.name} ({', '.join(known)})", basis or table.layout.basis
+        facts = SignalFacts.checked(*made)
         for row in rows:
             checked_value(f"{file}, line {row.line}: value", row.value, facts)
-        made = (unit, facts.source, basis or table.layout.basis)
         forecast = None
         if forecast_column is not None:
             expected = table.rows(table.value_column(forecast_column), time_zone)

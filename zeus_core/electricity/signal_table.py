@@ -179,8 +179,8 @@ class SignalTable:
         Raises:
             UsageError: A row is wrong; the message names the line.
         """
-        times = self._read_times(zone)
         own = zone if self.zone is None else ZoneInfo(self.zone)
+        times = self._read_times(zone, own)
         texts = [self._cell(row, column) for _, row, _ in times]
         mark = _decimal_mark([text for text in texts if text.lower() not in _NO_VALUE], self._separator)
         flags = self.find(self.layout.estimated)[:1] if self.layout.estimated else []
@@ -209,20 +209,15 @@ class SignalTable:
             )
         return list(by_time.values())
 
-    def _read_times(self, zone: ZoneInfo | None) -> list[tuple[int, Sequence[str], datetime]]:
+    def _read_times(self, zone: ZoneInfo | None, own: ZoneInfo | None) -> list[tuple[int, Sequence[str], datetime]]:
         """Return the lines, rows and times, from the earlier end of the file to the later one."""
-        times = [
-            (
-                line,
-                row,
-                read_moment(f"{self._path}, line {line}", self._cell(row, self._times), self.layout.is_day_first),
-            )
-            for line, row in self._selected()
-        ]
+        is_day_first, times = self.layout.is_day_first, []
+        for line, row in self._selected():
+            moment = read_moment(f"{self._path}, line {line}", self._cell(row, self._times), is_day_first)
+            times.append((line, row, moment))
         if not times:
             which = ", ".join(f"{column} {value!r}" for column, value in self._where.items())
             raise UsageError(f"{self._path} has no row{which and ' of '}{which}")
-        own = zone if self.zone is None else ZoneInfo(self.zone)
         for line, _, moment in times:
             if moment.tzinfo is None and own is None:
                 raise UsageError(

@@ -66,39 +66,39 @@ class Exchange:
         """The number of ranks."""
         return self.world.size
 
-    def gather(self, tell: Callable[[], _Value], phase: Enum | None = None) -> list[_Value]:
+    def gather(self, own: Callable[[], _Value], phase: Enum | None = None) -> list[_Value]:
         """Return the value of each rank, by rank. Every rank must call this.
 
         Args:
-            tell: Returns the value of this rank, in JSON types. Not called after a failure of this rank.
+            own: Returns the value of this rank, in JSON types. Not called after a failure of this rank.
             phase: The current phase, which must be the same on all ranks.
 
         Raises:
-            Exception: `tell` raised it.
+            Exception: `own` raised it.
             WorldError: Something failed on another rank, or on this one before; or a rank did not answer in time or is
                 in another phase.
         """
         if self._reducing is not None:  # all exchanges begin alike, so that ranks in different phases learn it
-            return self._send(self.world.gather, self.make(tell, phase=phase))
-        return self._check(self._gather(tell, phase, lambda value: self._send(self.world.gather, value)))
+            return self._send(self.world.gather, self.make(own, phase=phase))
+        return self._check(self._gather(own, phase, lambda value: self._send(self.world.gather, value)))
 
-    def gather_first(self, tell: Callable[[], _Value], phase: Enum | None = None) -> list[_Value] | None:
+    def gather_first(self, own: Callable[[], _Value], phase: Enum | None = None) -> list[_Value] | None:
         """Return the value of each rank, by rank, on rank 0 alone; None on the others.
 
         Every rank must call this; it raises as `gather` does. A rank that dies meanwhile fails the next exchange.
         """
         reducing = self._reducing
         if reducing is None:
-            values = self.gather(tell, phase)
+            values = self.gather(own, phase)
             return values if self.rank == 0 else None
-        return self._send(reducing.gather_to_first, self.make(tell, phase=phase))
+        return self._send(reducing.gather_to_first, self.make(own, phase=phase))
 
-    def reduce(self, tell: Callable[[], WholeNumbers], phase: Enum | None = None) -> WholeNumbers:
+    def reduce(self, own: Callable[[], WholeNumbers], phase: Enum | None = None) -> WholeNumbers:
         """Return the whole numbers of all ranks together. Every rank must call this; it raises as `gather` does."""
         reducing = self._reducing
         if reducing is None:
-            return WholeNumbers.of_all(WholeNumbers(*each) for each in self.gather(tell, phase))
-        total: WholeNumbers = self._gather(tell, phase, lambda report: self._reduced(reducing, *report))
+            return WholeNumbers.of_all(WholeNumbers(*each) for each in self.gather(own, phase))
+        total: WholeNumbers = self._gather(own, phase, lambda report: self._reduced(reducing, *report))
         return total
 
     def _reduced(
@@ -113,11 +113,11 @@ class Exchange:
             self._check(self._send(world.gather, [phase, None, reason]))
         return WholeNumbers(total.sums, total.largest[3:])
 
-    def longest(self, tell: Callable[[], float], phase: Enum | None = None) -> float:
+    def longest(self, own: Callable[[], float], phase: Enum | None = None) -> float:
         """Return the longest time of a rank, in seconds. Every rank must call this; it raises as `gather` does."""
 
         def numbers() -> WholeNumbers:
-            seconds = array("d", [tell() + 0.0])  # floats of at least 0 are in the order of their bits
+            seconds = array("d", [own() + 0.0])  # floats of at least 0 are in the order of their bits
             return WholeNumbers((), array("q", seconds.tobytes()).tolist())
 
         return array("d", array("q", self.reduce(numbers, phase).largest).tobytes())[0]
@@ -130,16 +130,16 @@ class Exchange:
         decision: _Value = _unpacked(sent)
         return decision
 
-    def gather_of(self, kind: type[_Value], tell: Callable[[], _Value], phase: Enum | None = None) -> list[_Value]:
+    def gather_of(self, kind: type[_Value], own: Callable[[], _Value], phase: Enum | None = None) -> list[_Value]:
         """Gather values of a class that `encode` knows, as `gather` does; those of one process stay as they are."""
         if self.size > 1:
-            return [decode(kind, fields) for fields in self.gather(lambda: encode(tell()), phase)]
-        return [self.make(tell)]
+            return [decode(kind, fields) for fields in self.gather(lambda: encode(own()), phase)]
+        return [self.make(own)]
 
     def conclude_of(
         self,
         kind: type[_Value],
-        tell: Callable[[], _Value],
+        own: Callable[[], _Value],
         result: type[_Result],
         conclude: Callable[[list[_Value]], _Result],
         phase: Enum | None = None,
@@ -148,14 +148,14 @@ class Exchange:
 
         Args:
             kind: The class of the values.
-            tell: Returns the value of this rank.
+            own: Returns the value of this rank.
             result: The class of the conclusion.
             conclude: Returns it, from the values by rank.
             phase: See `gather`.
         """
         if self.size == 1:
-            return conclude(self.gather_of(kind, tell, phase))
-        values = self.gather_first(lambda: encode(tell()), phase)
+            return conclude(self.gather_of(kind, own, phase))
+        values = self.gather_first(lambda: encode(own()), phase)
         return self.decide_of(result, lambda: conclude([decode(kind, value) for value in values or ()]), phase)
 
     def decide_of(self, kind: type[_Value], decide: Callable[[], _Value], phase: Enum | None = None) -> _Value:
@@ -187,12 +187,12 @@ class Exchange:
                 raise
         made: list[_Value] = []
 
-        def tell() -> WholeNumbers:
+        def own() -> WholeNumbers:
             made.append(make())
             return WholeNumbers()
 
         try:
-            self.reduce(tell, phase)
+            self.reduce(own, phase)
         except Exception:
             for thing in made:
                 unmake(thing)
@@ -237,12 +237,12 @@ class Exchange:
         """The world, if the ranks need not gather all; None if they do, or there is one."""
         return cast(ReducingWorld, self.world) if self.size > 1 and hasattr(self.world, "reduce") else None
 
-    def _gather(self, tell: Callable[[], _Value], phase: Enum | None, send: Callable[[list[Any]], Any]) -> Any:
+    def _gather(self, own: Callable[[], _Value], phase: Enum | None, send: Callable[[list[Any]], Any]) -> Any:
         """Send the phase, the value of this rank, and why it has none; return the answer."""
         value = None
         if self._failure is None:
             try:
-                value = tell()
+                value = own()
             except Exception as error:
                 self._on_fault(error)
                 with suppress(Exception):  # the error of this rank says more than that of another

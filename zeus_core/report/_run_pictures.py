@@ -38,9 +38,9 @@ def activity_bars(runs: Sequence[tuple[str, RunRecord]]) -> str:
         for activity, tally in activities_in_order(run):
             length = width * tally.measured_joules / largest
             seen[activity] = None
-            told = f"{activity.words}: {energy_text(tally.measured_joules, tally.measured.uncertainty_joules)}"
+            text = f"{activity.words}: {energy_text(tally.measured_joules, tally.measured.uncertainty_joules)}"
             shape = f'x="{x:.1f}" y="{y}" width="{length:.2f}" height="26"'
-            parts.append(f'<rect class="fill-{activity.value}" {shape}><title>{escape(told)}</title></rect>')
+            parts.append(f'<rect class="fill-{activity.value}" {shape}><title>{escape(text)}</title></rect>')
             x += length
         parts.append(
             f'<text x="{x + 8:.1f}" y="{y + 18}">{escape(energy_text(run.account.total.measured_joules))}</text>'
@@ -84,7 +84,7 @@ def power_picture(run: RunRecord, changes: Sequence[SettingChange]) -> str:
 
 
 def _total_points(part: PartRecord) -> list[EnergyPoint]:
-    """Return the energy of all devices that have told it, at the same moments."""
+    """Return the energy of all devices that have reported it, at the same moments."""
     if part.power:
         return list(part.power)
     series = [device.power for device in part.devices if len(device.power) > 1]
@@ -118,10 +118,10 @@ def search_picture(search: SearchResult) -> str:
     for (trial, mark), error, (x, y), name in zip(points, off, places, names, strict=True):
         kind = "chosen" if mark == CHOSEN else "trial"
         low, high = (scale.y(trial.joules_per_step + sign * error) for sign in (-1, 1))
-        told = f"{name}: {trial.joules_per_step:.4g} J, {trial.seconds_per_step:.4g} s"
+        text = f"{name}: {trial.joules_per_step:.4g} J, {trial.seconds_per_step:.4g} s"
         parts.append(
             f'<path class="{kind}" d="M{x:.1f},{low:.1f}V{high:.1f}"/>'
-            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"><title>{escape(told)}</title></circle>'
+            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"><title>{escape(text)}</title></circle>'
         )
     marked = sorted(range(len(points)), key=lambda number: (points[number][1] != CHOSEN, not points[number][1]))
     for number in _without_overlaps(places, marked):
@@ -172,8 +172,8 @@ class _Scale:
         return f'{"".join(lines)}<text class="unit" x="{_LEFT - 8}" y="12" text-anchor="end">{unit}</text>'
 
 
-def _mark(scale: _Scale, at: float, told: str, kind: str) -> str:
-    return f'<path class="{kind}" d="M{scale.x(at):.1f},{_TOP}V{scale.y(0.0):.1f}"><title>{escape(told)}</title></path>'
+def _mark(scale: _Scale, at: float, text: str, kind: str) -> str:
+    return f'<path class="{kind}" d="M{scale.x(at):.1f},{_TOP}V{scale.y(0.0):.1f}"><title>{escape(text)}</title></path>'
 
 
 def _round_numbers(low: float, high: float) -> list[float]:

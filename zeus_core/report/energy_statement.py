@@ -158,9 +158,9 @@ class Statement:
         texts = [] if len(self.runs) == 1 else [f"{len(self.runs)} runs"]
         killed = sum(run.account.interruptions for _, run in self.runs)
         if killed:
-            most = _unrecorded(self.runs)
-            told = "an amount nobody knows" if most is None else f"at most {energy_text(most)}"
-            texts.append(f"{killed} interruptions, after whose last log {told} was taken, which the interval contains")
+            joules = _unrecorded(self.runs)
+            most = "an amount nobody knows" if joules is None else f"at most {energy_text(joules)}"
+            texts.append(f"{killed} interruptions, after whose last log {most} was taken, which the interval contains")
         redone = sum(run.account.redone.measured_joules for _, run in self.runs)
         return "; ".join([*texts, *([f"{energy_text(redone)} for steps that were done twice"] if redone else [])])
 
@@ -217,7 +217,7 @@ def statement_of(
         runs: The runs with their names; at least one.
         electricity: The electricity, for runs that were not given any; their energy counts as spread evenly over
             their time, and the interval covers every other way to spread it.
-        location: Where the computers are; as the runs were told if None.
+        location: Where the computers are; that of the runs if None.
         training_type: "pre-training" or "fine-tuning".
     """
     energies = [energy_interval(run) for _, run in runs]

@@ -49,10 +49,8 @@ def runs_in_full(runs: Runs, notes: Sequence[tuple[str, bool]] = ()) -> dict[int
         return dict.fromkeys(range(len(runs)), "")
     energies = {number: run.account.total.measured_joules for number, (_, run) in enumerate(runs)}
     gains = {number: unproductive_joules(run) for number, (_, run) in enumerate(runs)}
-    names = {name: number for number, (name, _) in enumerate(runs)}
-    failed = {
-        names[name]: 1.0 for text, is_bad in notes if is_bad for name in [text.partition(": ")[0]] if name in names
-    }
+    bad = [text for text, is_bad in notes if is_bad]
+    failed = {number: 1.0 for number, (name, _) in enumerate(runs) if any(text.startswith(f"{name}: ") for text in bad)}
     kinds: list[tuple[dict[int, float], Callable[[float], str]]] = [
         (energies, lambda value: f"one of the largest energies, {energy_text(value)}"),
         (

@@ -28,7 +28,7 @@ RUN_METRICS: Mapping[str, tuple[str, str]] = {
     "steps": ("", "optimizer steps"),
     "samples": ("", "samples trained on"),
     "tokens": ("", "tokens trained on"),
-    "interruptions": ("", "parts that were killed, or ended before all ranks had told their last energy"),
+    "interruptions": ("", "parts that were killed, or ended before all ranks had reported their last energy"),
     "overhead_s": ("s", "time in hooks of this package, in the latest part and process"),
     "saving_fraction": ("", "energy per step that the chosen setting saves"),
     "co2_eq_g": ("g", "CO2 equivalent, if an intensity was given"),
@@ -108,7 +108,7 @@ def _power(tally: Tally) -> Quantity | None:
 
 
 def differences(run: RunRecord, baseline: RunRecord) -> list[str]:
-    """Return what makes two runs hard to compare: their GPUs, and the facts of their work that both tell."""
+    """Return what makes two runs hard to compare: their GPUs, and the facts of their work that both have."""
     own, other = _gpus(run), _gpus(baseline)
     found = [] if own == other else [f"GPUs: {_listed(own)} against {_listed(other)}"]
     facts, others = run.latest.work, baseline.latest.work

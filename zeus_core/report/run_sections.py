@@ -135,7 +135,7 @@ def _devices(run: RunRecord) -> Section:
     rows = []
     for number, rank in enumerate(run.latest.ranks):
         for device in rank.devices:
-            cells = ("not told yet", "") if device.energy is None else _energy_cells(device.energy)
+            cells = ("not reported yet", "") if device.energy is None else _energy_cells(device.energy)
             limit = "" if device.limit_watts is None else f"{device.limit_watts:.0f} W"
             place = (f"{number}", f"GPU {device.index}")
             if rank.count > 1:
@@ -156,7 +156,7 @@ def _power_text(run: RunRecord) -> str:
     count, of = sum(bool(latest.power or device.power) for device in latest.devices), len(latest.devices)
     if count == 0:
         return ""
-    which = "all GPUs together" if count == of else f"{count} of {of} GPUs, those that had told it"
+    which = "all GPUs together" if count == of else f"{count} of {of} GPUs, those that had reported it"
     text = f"Mean power between two points, of {which}. Dashed lines are changes of the setting."
     text += " Time whose energy was lost is left out." if run.account.total.lost_seconds > 0 else ""
     return text if len(run.parts) == 1 else f"{text} Red lines are interruptions, whose time is left out."
@@ -202,8 +202,8 @@ def _setting_text(change: SettingChange) -> str:
     return "the original" if change.setting is None else f"{change.setting} {change.unit}"
 
 
-def _results(results: Mapping[str, str], told: Collection[str]) -> Section:
-    rows = [(label, text) for label, text in results.items() if label not in told]
+def _results(results: Mapping[str, str], shown: Collection[str]) -> Section:
+    rows = [(label, text) for label, text in results.items() if label not in shown]
     return Section("results", "Result of the optimizer", "", ("", ""), rows)
 
 
@@ -242,13 +242,13 @@ def gaps(run: RunRecord) -> list[tuple[str, str]]:
     if account.interruptions > 0:
         joules = account.unrecorded_joules
         most = "nobody knows how much" if joules is None else f"at most {energy_text(joules)}"
-        why = f"killed, or ended before all ranks had told their last energy: {most}"
+        why = f"killed, or ended before all ranks had reported their last energy: {most}"
         rows.append((f"the end of {account.interruptions} parts", why))
-    untold = [
+    unreported = [
         str(number) for number, rank in enumerate(latest.ranks) if any(one.energy is None for one in rank.devices)
     ]
-    if untold:
-        rows.append((f"single GPUs of rank {_some(untold)}", "told at the end of training only"))
+    if unreported:
+        rows.append((f"single GPUs of rank {_some(unreported)}", "reported at the end of training only"))
     without = [str(number) for number, rank in enumerate(latest.ranks) if not rank.devices]
     if without:
         rows.append((f"GPUs of rank {_some(without)}", "it has none, or a lower rank counts them"))

@@ -52,7 +52,7 @@ class LogIntervals:
         self._seen_lost_seconds = 0.0
         self._logged = _Steps()
         self._recent = deque([self._logged])
-        self._told_joules = 0.0  # of the steps, logged or left out for good
+        self._reported_joules = 0.0  # of the steps, logged or left out for good
         self._told_evaluation_joules = 0.0
 
     @property
@@ -70,7 +70,7 @@ class LogIntervals:
         is_lost_for_good = steps.lost_seconds == self._seen_lost_seconds
         if steps.lost_seconds > self._logged.lost_seconds and is_lost_for_good:
             self._logged = _steps(self._seen)
-            self._told_joules = self._logged.joules
+            self._reported_joules = self._logged.joules
             self._recent = deque([self._logged])
         self._seen, self._seen_lost_seconds = now, steps.lost_seconds
         seconds = steps.seconds - self._logged.seconds
@@ -81,10 +81,10 @@ class LogIntervals:
         self._logged = steps
         power_watts = min(power_watts, self._max_watts)
         share_joules = power_watts * seconds
-        missing_joules = steps.joules - self._told_joules - share_joules
+        missing_joules = steps.joules - self._reported_joules - share_joules
         # Multiples of the quantum of all energies: the sum of all logs is exact.
         joules = whole_quanta(max(share_joules + missing_joules * min(seconds / _SMOOTHED_SECONDS, 1.0), 0.0))
-        self._told_joules += joules
+        self._reported_joules += joules
         unit, count = ("token", tokens) if tokens > 0 else ("sample", samples)
         per_unit = {f"energy_per_{unit}_j": joules / count} if count > 0 else {}
         return {"energy_j": joules, "power_w": power_watts, **per_unit}
@@ -111,9 +111,9 @@ class LogIntervals:
         steps, evaluations = _steps(now), now.activities.get(Activity.EVALUATION)
         rest = {}
         if steps.lost_seconds == 0:
-            joules = steps.joules - self._told_joules
+            joules = steps.joules - self._reported_joules
             if has_stepped or abs(joules) > _LITTLE * steps.joules:
-                rest["energy_j"], self._told_joules = joules, steps.joules
+                rest["energy_j"], self._reported_joules = joules, steps.joules
         if evaluations is not None and evaluations.lost_seconds == 0:
             joules = evaluations.measured_joules - self._told_evaluation_joules
             if abs(joules) > _LITTLE * evaluations.measured_joules:

@@ -1,4 +1,4 @@
-"""The outcome of a training: what its optimizer and its account tell, for the summary and the file of the run."""
+"""The outcome of a training: by its optimizer and its account, for the summary and the file of the run."""
 
 from __future__ import annotations
 

@@ -38,12 +38,12 @@ class Ranks(Exchange):
         """
         own: list[list[str]] = []
 
-        def tell() -> list[Any]:
+        def devices() -> list[Any]:
             own[:] = [gpu.uuid for gpu in monitor.gpus.values()], _cpu_uuids(monitor)
             return [*own, list(units), is_traced]
 
-        told = self.gather_first(tell)
-        shared = self.decide(lambda: self._shared(told or []))
+        of_ranks = self.gather_first(devices)
+        shared = self.decide(lambda: self._shared(of_ranks or []))
         self.gpu_count, self.units, self.are_traced = shared["gpu_count"], shared["units"], shared["are_traced"]
         gpu_uuids, cpu_uuids = own
         first_ranks_of_gpus, first_ranks_of_cpus = shared["first_ranks"]
@@ -52,8 +52,8 @@ class Ranks(Exchange):
 
     def _own(self, indices: Iterable[int], uuids: Sequence[str], first_ranks: Mapping[str, int]) -> list[int]:
         """Return the indices of this rank's devices that are none of those of the ranks before it."""
-        devices = zip(indices, uuids, strict=True)
-        return [index for index, uuid in devices if first_ranks.get(uuid, self.rank) == self.rank]
+        numbered = zip(indices, uuids, strict=True)
+        return [index for index, uuid in numbered if first_ranks.get(uuid, self.rank) == self.rank]
 
     def _shared(self, ranks: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """Return, on the first rank, what all need to know of the devices of all: which have several ranks."""
@@ -82,12 +82,12 @@ class Ranks(Exchange):
         """Add up the accounts of all ranks; return it, and that of the others for `with_others`."""
         own = WholeNumbers()
 
-        def tell() -> WholeNumbers:
+        def numbers() -> WholeNumbers:
             nonlocal own
             own = account().to_numbers(self.units)
             return own
 
-        total = self.reduce(tell)
+        total = self.reduce(numbers)
         others = [of_all - of_own for of_all, of_own in zip(total.sums, own.sums, strict=True)]
         return Account.from_numbers(total, self.units), WholeNumbers(others, total.largest)
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from zeus_core.codec import decode, encode
 from zeus_core.ports.world import WholeNumbers
 from zeus_core.training._log_intervals import LogIntervals
+from zeus_core.training._ranks import Ranks
 from zeus_core.training.account import Account
 from zeus_core.training.activities.activity_split import ActivitySplit
 from zeus_core.training.record.journal_lines import Entry
 from zeus_core.training.record.power_series import EnergyPoint, joules_at
 from zeus_core.training.record.run_file import PartRecord, RankRecord
-from zeus_core.training.record.run_keeper import Outcome, RankReport, part_ranks, versions
+from zeus_core.training.record.run_keeper import LISTED_RANKS, Outcome, RankReport, part_ranks, versions
 
 if TYPE_CHECKING:
     from zeus_core.training.charges.part_charges import PartCharges
 
-POWER_BINS: int = 96
-"""The points of the power of all devices in the file of a job of many ranks: what one message of an exchange holds."""
+# The points of the power of all devices in the file of a job of many ranks: what one message of an exchange holds.
+_POWER_BINS = 96
 
 
 @dataclass
@@ -43,8 +45,8 @@ class RunPart:
         tokens: Tokens of this rank.
         own: The account of this rank, as written down last.
         summarized: The same, if it was reported as the whole part, and nothing was since.
-        told: The account of all ranks, as they have reported it last.
-        told_seconds: The time of this rank's own account then.
+        reported: The account of all ranks, as they have reported it last.
+        reported_seconds: The time of this rank's own account then.
         others: The account of the others then.
         reports: The reports of the ranks at the end, by rank; those of the others on the first one alone.
         power: The energy of all devices over time, where ranks are not listed.
@@ -52,7 +54,7 @@ class RunPart:
         leaves_out: Whether the evaluations so far are part of no log.
         is_whole: Whether all ranks have reported their energy after the latest step.
         is_alone: Whether there is one rank.
-        name: Tells this part from others of the run.
+        name: No other part of any run has it.
     """
 
     run: str
@@ -70,8 +72,8 @@ class RunPart:
     tokens: int = 0
     own: Account = field(default_factory=Account)
     summarized: Account | None = None
-    told: Account | None = None
-    told_seconds: float = 0.0
+    reported: Account | None = None
+    reported_seconds: float = 0.0
     others: WholeNumbers | None = None
     reports: dict[int, RankReport] = field(default_factory=dict)
     power: tuple[EnergyPoint, ...] = ()
@@ -92,6 +94,49 @@ class RunPart:
         units = list(account.charges)
         return Account.from_numbers(account.to_numbers(units), units)
 
+    def combine(self, ranks: Ranks, own: Callable[[], Account]) -> Account:
+        """Add up the accounts of all ranks; a collective call.
+
+        Args:
+            ranks: The ranks.
+            own: Returns the account of this rank.
+        """
+        if self.is_alone:
+            self.reported = own()
+            return self.reported
+
+        def report() -> Account:
+            account = own()
+            self.reported_seconds = account.total.seconds
+            return account
+
+        self.reported, self.others = ranks.combine_all(report)
+        return self.reported
+
+    def report_all(self, ranks: Ranks, seconds: float) -> None:
+        """Report the devices of all ranks to the first one, at the end of the part; a collective call.
+
+        Args:
+            ranks: The ranks.
+            seconds: What the part took.
+        """
+        is_listed = ranks.size <= LISTED_RANKS
+        sent = ranks.gather_first(lambda: encode(self.report(has_power=is_listed)))
+        if not is_listed and seconds > 0:
+            power = ranks.reduce(lambda: self._power_numbers(seconds)).sums
+            points = (
+                EnergyPoint(seconds * (number + 1) / _POWER_BINS, 1e-3 * sum_) for number, sum_ in enumerate(power)
+            )
+            self.power = (EnergyPoint(0.0, 0.0), *points)
+        self.reports = dict(enumerate(decode(tuple[RankReport, ...], sent or [], "reports")))
+        remarks = [
+            (f"rank {rank}, " if ranks.size > 1 else "") + remark
+            for rank, report in self.reports.items()
+            for remark in report.remarks
+        ]
+        first_remarks = ranks.decide(lambda: remarks[:LISTED_RANKS])
+        self.remarks = remarks or first_remarks
+
     def report(self, has_power: bool) -> RankReport:
         """Return what this rank reports at the end of the part, or the first rank knows of itself.
 
@@ -103,10 +148,10 @@ class RunPart:
             devices = {uuid: (energy, ()) for uuid, (energy, _) in devices.items()}
         return RankReport(devices, tuple(self.split.remarks), self.own if has_power else None)
 
-    def power_numbers(self, seconds: float) -> WholeNumbers:
+    def _power_numbers(self, seconds: float) -> WholeNumbers:
         """Return the energy of this rank's devices until each of so many equal parts of some time, in millijoules."""
         series = [power for _, power in self.split.devices().values() if power]
-        moments = [seconds * number / POWER_BINS for number in range(1, POWER_BINS + 1)]
+        moments = [seconds * number / _POWER_BINS for number in range(1, _POWER_BINS + 1)]
         return WholeNumbers([round(1e3 * sum(joules_at(points, at) for points in series)) for at in moments])
 
     def entry(self, own: Account, at_seconds: float, is_last: bool = False) -> Entry:

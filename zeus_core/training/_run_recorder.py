@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,22 +28,19 @@ from zeus_core.events import (
 )
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
-from zeus_core.ports.time_source import clock_seconds
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._ranks import Ranks
-from zeus_core.training._run_part import POWER_BINS, RunPart
+from zeus_core.training._run_files import RunFiles
+from zeus_core.training._run_part import RunPart
 from zeus_core.training._summary import known_values
 from zeus_core.training.account import TRAINING, Account
 from zeus_core.training.activities.activity_split import ActivitySplit
 from zeus_core.training.activities.limit_reading import LimitReading
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_log_values
-from zeus_core.training.record.journal import Journal
-from zeus_core.training.record.power_series import EnergyPoint
-from zeus_core.training.record.resume import Checkpoint, take_up_run
-from zeus_core.training.record.run_file import JOURNAL_FOLDER, RankRecord
-from zeus_core.training.record.run_keeper import LISTED_RANKS, Outcome, RankReport, RunKeeper, rank_record
-from zeus_core.training.record.run_so_far import run_so_far
+from zeus_core.training.record.resume import Checkpoint
+from zeus_core.training.record.run_file import RankRecord
+from zeus_core.training.record.run_keeper import Outcome, rank_record
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
@@ -81,8 +78,6 @@ class RunRecorder:
         self._trace = trace
         self._electricity = electricity
         self._limit = LimitReading(monitor)
-        self._folder = folder
-        self._waits = False
         self._part: RunPart | None = None
         self._spent: Tally | None = None  # at the end of a part, or when it was asked for last
         self._split: ActivitySplit | None = None  # the latest one, which also measures evaluations outside of training
@@ -93,6 +88,7 @@ class RunRecorder:
         self.last_log: dict[str, float] = {}
         """The rest that no log contained of the training that `account` was called for; see `LogIntervals.close`."""
         self._work: dict[str, int | str] = {}
+        self._files = RunFiles(folder, monitor)
         self.use_world(world)
 
     @property
@@ -104,17 +100,19 @@ class RunRecorder:
         """Set the ranks, before training begins."""
         self._ranks = Ranks(world)
         self._gpu_indices: list[int] | None = None  # the GPUs that this rank counts, once the ranks have shared them
-        self._open_journal()
+        self._files.use_ranks(self._ranks)
 
     def use_folder(self, folder: Path, from_checkpoint: bool = False) -> None:
         """Keep the journal in this folder from the next training on, or from its first checkpoint on."""
-        self._folder, self._waits = folder, from_checkpoint
-        self._open_journal()
+        self._files.use_folder(folder, from_checkpoint)
 
     def use_work(self, work: Mapping[str, int | str]) -> None:
         """Note facts of the work of a step, such as the size of the model, by name."""
-        kept = {name: value for name, value in work.items() if isinstance(value, int | str)}
-        self._work = {name: int(value) if isinstance(value, int) else value for name, value in kept.items()}
+        self._work = {
+            name: int(value) if isinstance(value, int) else value
+            for name, value in work.items()
+            if isinstance(value, int | str)
+        }
         if self._part is not None:
             self._part.work = self._work
 
@@ -190,32 +188,27 @@ class RunRecorder:
         if abandoned is not None:
             run, earlier = abandoned.run, self._abandon(abandoned)
         else:
-            if step > 0:
-                self._begin_writing()
-            run, earlier = take_up_run(step, checkpoint, self._journal, self._ranks, self._clock())
+            run, earlier = self._files.take_up(step, checkpoint)
         if self._split is not None:
             self._split.stop()
-        told = self._ranks.gather_first(
+        devices = self._ranks.gather_first(
             lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices))
         )
         # On all ranks, or on none.
-        trace = None if self._trace is None else self._trace.begin(self._ranks, self._run_folder, step, run)
+        trace = None if self._trace is None else self._trace.begin(self._ranks, self._files.folder, step, run)
         self._split = self._ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace, self.rank == 0))
         if self._trace is not None:
             self._trace.compare_clocks(self._ranks)
         # The boards of a job are alike.
         intervals = LogIntervals(self._split.max_watts * self._ranks.gpu_count)
-        ranks = decode(tuple[RankRecord, ...], told or [])
+        ranks = decode(tuple[RankRecord, ...], devices or [])
         charges = self._new_charges(earlier, self._split)
         self._part = part = RunPart(
-            run, step, step, step, earlier, self._split, intervals, self._clock(), ranks, self._work, charges
+            run, step, step, step, earlier, self._split, intervals, self._files.clock(), ranks, self._work, charges
         )
         part.is_alone = self._ranks.size == 1
         self._limit.start()
-        if self._keeper is not None:
-            self._keeper.begin(run, is_new=abandoned is None and step == 0)
-        if self._journal is not None:  # a part that is killed before its first log has begun now
-            self._journal.append(part.entry(Account(), part.begun_at_seconds))
+        self._files.begin(part, is_new=abandoned is None and step == 0)
 
     def _abandon(self, part: RunPart) -> Account:
         """End a part whose steps will be redone; return the account of its run. A collective call."""
@@ -280,7 +273,7 @@ class RunRecorder:
         part.summarized, part.logged_step = None, part.step
         if self._trace is not None:
             self._trace.log(self._ranks)
-        now = self._combine(part, self._own_account)
+        now = self._combine(part)
         totals: dict[str, float | None] = {
             "total_energy_j": (part.earlier.total + now.total).energy_joules,
             "power_limit_w": self._limit.watts(set_limit_watts),
@@ -299,7 +292,7 @@ class RunRecorder:
         """Return time and energy of the run so far; that of the latest one after it, None before. A collective call."""
         part = self._part
         if part is not None:
-            self._spent = (part.earlier + self._combine(part, self._own_account)).total
+            self._spent = (part.earlier + self._combine(part)).total
         return self._spent
 
     def logged_evaluation_joules(self, leaves_out: bool = False) -> float | None:
@@ -313,7 +306,7 @@ class RunRecorder:
             return self.evaluation_joules()
         part.summarized = None
         latest_joules = self.evaluation_joules() if part.leaves_out else None
-        joules = part.intervals.next_evaluation(self._combine(part, self._own_account))
+        joules = part.intervals.next_evaluation(self._combine(part))
         part.leaves_out = leaves_out
         return joules if latest_joules is None else latest_joules
 
@@ -330,48 +323,15 @@ class RunRecorder:
         if self._trace is not None:
             self._trace.compare_clocks(self._ranks)
         part.split.end_steps()
-        told = self._combine(part, lambda part: self._write_down(part, is_last=True))
+        whole = part.combine(self._ranks, lambda: self._write_down(part, is_last=True))
         part.is_whole = True
-        self.last_log = part.intervals.close(told, has_stepped=part.step > part.logged_step)
+        self.last_log = part.intervals.close(whole, has_stepped=part.step > part.logged_step)
         part.logged_step = part.step
-        account = part.earlier + told
+        account = part.earlier + whole
         self._spent = account.total
         with suppress(WorldError):  # the account is known, also if a rank ends before it has sent those of its devices
-            self._report(part, told.total.seconds)
+            part.report_all(self._ranks, whole.total.seconds)
         return part.step - part.begin_step, account
-
-    def _report(self, part: RunPart, seconds: float) -> None:
-        """Report the devices of all ranks to the first one, at the end of a part; a collective call."""
-        ranks, is_listed = self._ranks, self._ranks.size <= LISTED_RANKS
-        sent = ranks.gather_first(lambda: encode(part.report(has_power=is_listed)))
-        if not is_listed and seconds > 0:
-            power = ranks.reduce(lambda: part.power_numbers(seconds)).sums
-            points = (
-                EnergyPoint(seconds * (number + 1) / POWER_BINS, 1e-3 * sum_) for number, sum_ in enumerate(power)
-            )
-            part.power = (EnergyPoint(0.0, 0.0), *points)
-        part.reports = dict(enumerate(decode(tuple[RankReport, ...], sent or [], "reports")))
-        remarks = [
-            (f"rank {rank}, " if ranks.size > 1 else "") + remark
-            for rank, report in part.reports.items()
-            for remark in report.remarks
-        ]
-        first_remarks = ranks.decide(lambda: remarks[:LISTED_RANKS])
-        part.remarks = remarks or first_remarks
-
-    def _combine(self, part: RunPart, own: Callable[[RunPart], Account]) -> Account:
-        """Add up the accounts of all ranks of a part; a collective call."""
-        if part.is_alone:
-            part.told = own(part)
-            return part.told
-
-        def tell() -> Account:
-            account = own(part)
-            part.told_seconds = account.total.seconds
-            return account
-
-        part.told, part.others = self._ranks.combine_all(tell)
-        return part.told
 
     def _end(self) -> tuple[int, Account] | None:
         """End the part. Not collective: only a job of one rank gets what `account` returns."""
@@ -395,9 +355,8 @@ class RunRecorder:
             outcome: All that is known beside the account.
         """
         part = self._part or self._ended
-        if part is None or self._keeper is None or self._journal is None or self._journal.waits:
-            return
-        self._keeper.keep(run_so_far(part, self._ranks, outcome, self._electricity, part is self._ended, self._clock()))
+        if part is not None:
+            self._files.keep_run(part, outcome, self._electricity, part is self._ended)
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -408,14 +367,14 @@ class RunRecorder:
     @property
     def keeps_run(self) -> bool:
         """Whether this rank keeps the file of the run."""
-        return self._keeper is not None
+        return self._files.keeps_run
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, in JSON types; empty outside of training. Not collective."""
         part = self._part
         if part is None:
             return {}
-        self._begin_writing()
+        self._files.begin_writing()
         own = part.summarized or self._write_down(part)
         if self._trace is not None:
             self._trace.keep(own)
@@ -430,19 +389,6 @@ class RunRecorder:
         except UsageError as error:
             _logger.warning("the energy state of the checkpoint is damaged: %s", error)
 
-    @property
-    def _run_folder(self) -> Path | None:
-        return None if self._folder is None else self._folder / JOURNAL_FOLDER
-
-    def _open_journal(self) -> None:
-        folder = self._run_folder
-        self._journal = None if folder is None else Journal(folder, self._ranks.rank, self._ranks.size, self._waits)
-        self._keeper = None if folder is None or self._ranks.rank != 0 else RunKeeper(folder)
-
-    def _begin_writing(self) -> None:
-        if self._journal is not None:
-            self._journal.begin_writing()
-
     def _shared_gpu_indices(self) -> list[int]:
         if self._gpu_indices is None:
             signals = () if self._electricity is None else self._electricity.signals
@@ -456,20 +402,17 @@ class RunRecorder:
         self._split.update()
         return Account(total=self._split.evaluation or Tally())
 
-    def _own_account(self, part: RunPart) -> Account:
-        return part.account() if part.split.extend() else self._write_down(part)
+    def _combine(self, part: RunPart) -> Account:
+        """Add up the accounts of all ranks of a part; a collective call."""
+        return part.combine(self._ranks, lambda: part.account() if part.split.extend() else self._write_down(part))
 
     def _write_down(self, part: RunPart, is_last: bool = False) -> Account:
         """Bring the journal up to date. Return the account of this rank, of the part so far."""
         part.split.update(is_last)
         own = part.own = part.account()
         part.summarized = own if is_last else None
-        if self._journal is not None:
-            self._journal.append(part.entry(own, self._clock(), is_last))
+        self._files.write(part, own, is_last)
         return own
-
-    def _clock(self) -> float:
-        return clock_seconds(self._monitor.time_source)
 
     def _new_charges(self, earlier: Account, split: ActivitySplit) -> PartCharges | None:
         if self._electricity is None:

@@ -1,6 +1,10 @@
 """Compiled loops give what Python gives, to the last bit, and so do plans."""
 
+import itertools
 import math
+import os
+import signal
+import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -142,6 +146,35 @@ def test_what_is_not_of_the_language_is_refused(function):
 def test_an_array_with_gaps_is_refused():
     with pytest.raises(ValueError, match="gaps"):
         call_compiled(swap, np.zeros(8)[::2], 0, 1)
+
+
+def test_a_child_compiles_that_was_forked_while_a_thread_compiled():
+    types, has_ended = itertools.product((True, 1, 1.0), repeat=6), threading.Event()
+
+    def compile_until_the_end():
+        while not has_ended.is_set():
+            call_compiled(sum_of, *next(types))
+
+    thread = threading.Thread(target=compile_until_the_end)
+    thread.start()
+    children = []
+    for _ in range(5):
+        if (child := os.fork()) == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # ends a child that waits for a thread of its parent
+            try:
+                os._exit(call_compiled(sum_of, 1, 2, 3, 4, 5, 6) - 21)
+            finally:
+                os._exit(1)
+        children.append(child)
+    states = [os.waitpid(child, 0)[1] for child in children]
+    has_ended.set()
+    thread.join()
+    assert states == [0] * 5
+
+
+def sum_of(a, b, c, d, e, f):
+    return a + b + c + d + e + f
 
 
 def plans_of(seed):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from zeus_core.files import without_links, write_atomically
 from zeus_core.process.deadline import waiting_for
@@ -76,9 +77,8 @@ class Journal:
         try:
             if not self._is_ready:
                 self._make_ready()
-            line = entry.to_line()
-            with waiting_for("files"), open(self._path, "a", encoding="utf-8", opener=without_links) as file:
-                file.write(line)
+            with waiting_for("files"):
+                _append(self._path, entry.to_line())
             self._lines += 1
             if entry.is_end and _MANY_LINES < self._lines < _QUICK_LINES:
                 self._lines = 0
@@ -121,13 +121,12 @@ class Journal:
                     lines = JournalLines(run, is_strict=True)
                     lines.add(file)
                     lines.finish()
-                if path == self._path and lines.superseded > _MANY_LINES:
+                if path == self._path and lines.superseded > _MANY_LINES and _is_at(path, file):
                     with suppress(OSError), waiting_for("files"):
                         write_atomically(path, lines.text())
-                        late = file.read()  # of another process that has appended to the file before it was replaced
-                        if late:
-                            with open(path, "a", encoding="utf-8", opener=without_links) as anew:
-                                anew.write(late)
+                        # Of another process that has appended to the file before it was replaced.
+                        late = lines.unfinished + file.read()
+                        _append(path, late[: late.rfind("\n") + 1])
         except OSError as error:
             _logger.warning("the energy journal %s cannot be read: %s", path, error)
         if lines.damaged:
@@ -141,6 +140,21 @@ class Journal:
                 lines.reason,
             )
         return lines.entries
+
+
+def _append(path: Path, text: str) -> None:
+    """Append to a file; again if another process has written it anew meanwhile, which may not have seen the text."""
+    with open(path, "a", encoding="utf-8", opener=without_links) as file:
+        file.write(text)
+        file.flush()
+        is_seen = _is_at(path, file)
+    if not is_seen:
+        _append(path, text)
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    """Return whether a file that is open has not been replaced by another."""
+    return os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def _ends_within_a_line(path: Path) -> bool:

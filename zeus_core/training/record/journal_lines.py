@@ -86,6 +86,7 @@ class JournalLines:
     Attributes:
         entries: The latest entry of each part, in the order in which the parts began; made by `finish`.
         superseded: Lines that a later one of their part stands for.
+        unfinished: The last line, if it has no end: another process may be writing it, or a kill has cut it.
         damaged: Lines that are no JSON.
         unknown: Lines that are no entries.
         reason: Why the latest of those is none.
@@ -99,6 +100,7 @@ class JournalLines:
         self._latest: dict[str, dict[str, Any]] = {}  # the fields of its latest line
         self.entries: list[Entry] = []
         self.superseded: int = 0
+        self.unfinished: str = ""
         self.damaged: int = 0
         self.unknown: int = 0
         self.reason: str = ""
@@ -106,6 +108,7 @@ class JournalLines:
     def add(self, lines: Iterable[str]) -> None:
         """Read lines."""
         for line in lines:
+            self.unfinished = "" if line.endswith("\n") else line
             if self._run not in line:  # an entry of another of the runs that use this folder
                 self._others.append(line)
                 continue
@@ -156,13 +159,13 @@ def _points_of(fields: Any) -> list[Point]:
         total = fields["account"]["total"]
         energy = total["measured"]
         times = fields["step"], fields["at_seconds"], total["seconds"]
-        own = Point(
-            *times, energy["energy_joules"], energy["uncertainty_joules"], total["lost_seconds"], energy["method"]
-        )
+        off_joules = energy["uncertainty_joules"] or 0.0
+        own = Point(*times, energy["energy_joules"], off_joules, total["lost_seconds"], energy["method"])
         points = [*(Point(*point) for point in fields.get("before", ())), own]
-        if all(math.isfinite(sum(point[:-1])) and point.method in _METHODS for point in points) and fields["part"]:
+        is_named = isinstance(fields["run"], str) and isinstance(fields["part"], str)
+        if is_named and all(math.isfinite(sum(point[:-1])) and point.method in _METHODS for point in points):
             return points
-    except (AttributeError, LookupError, TypeError):
+    except (AttributeError, LookupError, TypeError, OverflowError):
         pass
     _entry_of(fields if isinstance(fields, Mapping) else {})
     raise UsageError("its numbers are none")

@@ -56,24 +56,24 @@ def take_up_run(
     Args:
         step: The optimizer step training begins at; 0 begins a new run.
         checkpoint: The state in the checkpoint of that step, of which the first rank's counts; None if there is none.
-        journal: The journals of the run; None if none are kept.
+        journal: The journals of the run; None without any.
         ranks: The ranks.
         now_seconds: The clock, in seconds since 1970.
 
     Raises:
         WorldError: A rank failed, or did not answer in time.
     """
-    name, kept = ranks.decide(lambda: (uuid.uuid4().hex, checkpoint and checkpoint.to_json()))
+    name, document = ranks.decide(lambda: (uuid.uuid4().hex, checkpoint and checkpoint.to_json()))
     if step == 0:
         return name, Account()
-    if kept is None:
+    if document is None:
         _logger.warning(
             "training resumes at step %d from a checkpoint with no energy state: the totals exclude what was spent "
             "before it",
             step,
         )
         return name, Account()
-    checkpoint = Checkpoint.from_json(kept)
+    checkpoint = Checkpoint.from_json(document)
     if checkpoint.world_size != ranks.size:
         _logger.warning(
             "training resumes with %d ranks from a checkpoint of %d: the totals include what was spent before only as "
@@ -93,10 +93,10 @@ def _earlier(step: int, checkpoint: Checkpoint, journal: Journal | None, ranks: 
         known = earlier_account(journal.read(checkpoint.run), checkpoint.run, step, now_seconds)
         return known and encode(known)
 
-    told = ranks.gather_first(journalled) or []
+    accounts = ranks.gather_first(journalled) or []
 
     def added_up() -> object:
-        known = [decode(Account, fields) for fields in told if fields is not None]
+        known = [decode(Account, fields) for fields in accounts if fields is not None]
         return encode(Account.from_ranks(known)) if known else None
 
     known = ranks.decide(added_up)
@@ -107,8 +107,8 @@ def _earlier(step: int, checkpoint: Checkpoint, journal: Journal | None, ranks: 
         "%d",
         step,
     )
-    kept = checkpoint.account
-    account = replace(kept, interruptions=kept.interruptions + 1, unrecorded_joules=None)
+    before = checkpoint.account
+    account = replace(before, interruptions=before.interruptions + 1, unrecorded_joules=None)
     if journal is not None and ranks.rank == 0:  # for the parts to come
         journal.append(Entry(checkpoint.run, "before", 0, step, account, now_seconds, is_end=True))
     return account

@@ -182,7 +182,7 @@ class RunRecord:
         run: The name of the run, as in the journals.
         account: Time, energy and work of the whole run.
         parts: The parts that are known, in their order, the latest last. Those whose process was killed before its
-            first checkpoint are in the account, as far as the journals tell, and not among the parts.
+            first checkpoint are in the account, as far as the journals have them, and not among the parts.
         saving_fraction: The part of the energy of a step that the chosen setting saves; None if none was chosen, or
             the saving is smaller than its uncertainty.
         saving_uncertainty: How far that can be off.

@@ -71,7 +71,7 @@ class RankReport(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """All that others than the account tell of a part; see `PartRecord` and `RunRecord`."""
+    """All that is known of a part beside the account; see `PartRecord` and `RunRecord`."""
 
     results: Mapping[str, str]
     search: Mapping[str, Any] | None
@@ -98,7 +98,7 @@ class RunKeeper:
         self._has_failed = False
 
     def begin(self, run: str, is_new: bool) -> None:
-        """Begin a part of a run, and take over what the files in the folder tell of the earlier ones."""
+        """Begin a part of a run, and read the earlier ones from the files in the folder."""
         self._own_path, self._earlier = None, ()
         if is_new:
             return
@@ -174,9 +174,9 @@ def rank_record(monitor: ZeusMonitor, gpu_indices: Collection[int], cpu_indices:
         cpu_indices: The CPU packages to count.
     """
     unknown: tuple[float | None, str | None] = (None, None)
-    told = dict(zip(monitor.gpus, monitor.ask(_limit_and_driver, unknown), strict=True))
+    known = dict(zip(monitor.gpus, monitor.ask(_limit_and_driver, unknown), strict=True))
     devices = [
-        DeviceRecord(gpu.uuid, index, gpu.name, gpu.is_simulated, told[index][1], told[index][0])
+        DeviceRecord(gpu.uuid, index, gpu.name, gpu.is_simulated, known[index][1], known[index][0])
         for index, gpu in monitor.gpus.items()
         if index in gpu_indices
     ]

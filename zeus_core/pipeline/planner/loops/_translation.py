@@ -59,11 +59,7 @@ def translate(function: Callable[..., Any], types: tuple[Type, ...]) -> tuple[st
     found = entry.called(name, result, [entry.words("%in", kind, at) for at, kind in places(types)])
     entry.write_words(found, "%out")
     entry.add("ret void")
-    texts = [
-        *module.texts,
-        entry.text("define void @entry(ptr %in, ptr %out)"),
-    ]
-    return "\n".join([*texts, DECLARATIONS]), result
+    return "\n".join([*module.texts, entry.text("define void @entry(ptr %in, ptr %out)"), DECLARATIONS]), result
 
 
 @cache

@@ -26,7 +26,12 @@ _WITHOUT_LLVM = "ZEUS_WITHOUT_LLVM"
 _OLDEST_LLVM = (20,)  # of llvmlite 0.45; earlier ones write addresses otherwise
 _ELEMENTS = {"int64": "i64", "uint32": "i32", "float64": "double", "bool": "i8"}
 
-_compiling = threading.Lock()  # of LLVM, one at a time
+_compiling = threading.RLock()  # the lock of LLVM, which one thread at a time imports and uses
+if hasattr(os, "register_at_fork"):  # not on Windows
+    # A child must not inherit it, nor the lock of llvmlite, from a thread that does not exist in the child.
+    os.register_at_fork(
+        before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release
+    )
 
 
 def has_compiler() -> bool:
@@ -37,9 +42,10 @@ def has_compiler() -> bool:
 @cache
 def _can_compile() -> bool:
     try:
-        import llvmlite.binding as llvm
+        with _compiling:
+            import llvmlite.binding as llvm
 
-        llvm.check_jit_execution()
+            llvm.check_jit_execution()
     except (ImportError, OSError):  # it is not installed, or the system executes no memory
         return False
     return llvm.llvm_version_info >= _OLDEST_LLVM and Path(__file__).is_file()  # a frozen program has no sources
@@ -94,7 +100,7 @@ def _compiled(function: Callable[..., Any], types: tuple[Type, ...]) -> tuple[Ca
     text, result = translate(function, types)
     with _compiling:
         engine = _engine(text)
-    entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("entry"))
+        entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("entry"))
     entry.engine = engine  # type: ignore[attr-defined] # which holds the code
     return entry, result
 

@@ -16,17 +16,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from zeus_core.pipeline.planner.dependencies import Indices
 from zeus_core.pipeline.planner.frontier.rounding import next_random
-from zeus_core.pipeline.planner.loops.compiled import call_compiled
 from zeus_core.pipeline.planner.switching._switch_search import (
     copy_clocks,
     find_latest,
     fits,
-    improve_runs,
     run_end,
 )
-from zeus_core.pipeline.planner.switching._switch_task import RunState, SwitchTask, run_iteration
+from zeus_core.pipeline.planner.switching._switch_task import run_iteration
 
 # On 25 problems of `benchmarks/plan_switching.py` (26 November 2026) last weights of 5, 20 and 100 gave ever better
 # plans, as those with lower ones often end after the limit.
@@ -36,36 +33,18 @@ _SEVERAL_RANKS_IN = 8
 _MOVE_VISITS = 6  # drawing a move takes as long as visiting so many instructions
 
 
-def improve(task: SwitchTask, chosen: Indices, state: RunState, visits: int) -> None:
-    """Change `chosen`, which keeps limit and dwell, by a local search alone.
-
-    Args:
-        task: The problem.
-        chosen: The clocks.
-        state: Memory.
-        visits: How many instructions to look at, at most.
-    """
-    call_compiled(improve_runs, task, chosen, state, visits)
-
-
-def anneal(
-    task: SwitchTask, chosen: Indices, state: RunState, late_watts: float, hot_joules: float, visits: int, seed: int
-) -> None:
+def anneal(p: Any, chosen: Any, s: Any, late_watts: float, hot_joules: float, visits: int, seed: int) -> None:
     """Change `chosen`, which keeps limit and dwell, for less cost within limit and dwell.
 
     Args:
-        task: The problem.
+        p: The `SwitchTask`.
         chosen: The clocks.
-        state: Memory.
+        s: The `RunState`: memory.
         late_watts: The price of time beyond the limit, above 0.
         hot_joules: The first temperature, above 0.
         visits: How many instructions to look at, at most.
         seed: That of the random moves.
     """
-    call_compiled(_anneal, task, chosen, state, late_watts, hot_joules, visits, seed)
-
-
-def _anneal(p: Any, chosen: Any, s: Any, late_watts: float, hot_joules: float, visits: int, seed: int) -> None:
     run_iteration(p, chosen, s)
     find_latest(p, chosen, s)
     joules, seconds, random, left = s.result[2], s.result[0], seed, visits

@@ -19,10 +19,12 @@ from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import Indices
 from zeus_core.pipeline.planner.execution import SwitchPrice, execute
 from zeus_core.pipeline.planner.frontier.frontier import Frontier
+from zeus_core.pipeline.planner.loops.compiled import call_compiled
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.planner.simple_plans import simple_plans
-from zeus_core.pipeline.planner.switching._switch_annealing import anneal, improve
+from zeus_core.pipeline.planner.switching._switch_annealing import anneal
 from zeus_core.pipeline.planner.switching._switch_bound import find_bound
+from zeus_core.pipeline.planner.switching._switch_search import improve_runs
 from zeus_core.pipeline.planner.switching._switch_starts import one_clock_per_rank, starts_by_prices
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, RunState, SwitchTask, run
 
@@ -78,7 +80,7 @@ def plan_switches(
     state = RunState.for_task(task)
     visits, local_visits = (int(effort * visits) for visits in (_VISITS, _VISITS_OF_LOCAL_SEARCH))
     for chosen in (found := [start.copy() for start in starts[:_STARTS]]):
-        improve(task, chosen, state, local_visits)
+        call_compiled(improve_runs, task, chosen, state, local_visits)
     found = _cheapest_first(task, [*found, starts[0]])
     late_watts = max(bound.limit_watts, task.time_watts) or 1.0  # any price if time has none
     hot_joules = late_watts * price.seconds + float(task.switch_joules.max())
@@ -86,8 +88,8 @@ def plan_switches(
     annealed = []
     for seed, (number, heat) in enumerate(_ANNEALED if visits else (), start=1):
         annealed.append(found[min(number, len(found) - 1)].copy())
-        anneal(task, annealed[-1], state, late_watts, heat * hot_joules, visits, seed)
-        improve(task, annealed[-1], state, local_visits)
+        call_compiled(anneal, task, annealed[-1], state, late_watts, heat * hot_joules, visits, seed)
+        call_compiled(improve_runs, task, annealed[-1], state, local_visits)
     best = _cheapest_first(task, [*annealed, found[0]])[0]
     joules = bound.cost_joules + problem.transfer_joules
     if is_waiting:
