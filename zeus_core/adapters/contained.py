@@ -145,7 +145,8 @@ def contained(
             begin = perf_counter()
         is_outermost = thread not in seconds_left
         try:
-            seconds_left.setdefault(thread, HOOK_SECONDS)
+            if is_outermost:
+                seconds_left[thread] = HOOK_SECONDS
             return method(self, *args, **kwargs)
         except Exception as error:
             if on_fault is not None:

@@ -199,8 +199,8 @@ class EnergyReporter(Reporter):
 
     def end_step(self, samples: int) -> None:
         """Report the end of an optimizer step, and count its samples."""
-        super().end_step(samples)
-        self._energy.count(samples=samples)
+        self._energy.on_step_end()
+        self._energy.count(samples)
 
     def save(self, args: TrainingArguments, state: TrainerState) -> None:
         """Add the state to a checkpoint."""
