@@ -145,8 +145,7 @@ def contained(
             begin = perf_counter()
         is_outermost = thread not in seconds_left
         try:
-            if is_outermost:
-                seconds_left[thread] = HOOK_SECONDS
+            seconds_left.setdefault(thread, HOOK_SECONDS)
             return method(self, *args, **kwargs)
         except Exception as error:
             if on_fault is not None:
