@@ -51,8 +51,8 @@ def test_a_setting_lasts_as_long_as_the_run_however_it_ends(program, options, _,
         assert "The power limit was 300 W for the whole run." in errors
     else:
         process.send_signal(end)
-        process.stdin.close()
         assert process.wait() == -end
+        process.stdin.close()  # ends a command that outlives a `run` that was killed
         process.stdout.close()
         process.stderr.close()
     until(lambda: (driver[0].power_limit_watts, driver[0].locked_clock_mhz) == (ORIGINAL_WATTS, None))
