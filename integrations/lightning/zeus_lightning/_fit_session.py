@@ -218,7 +218,7 @@ class Steps:
 
 
 def _optimizer_steps(trainer: Trainer) -> int:
-    """Return `trainer.global_step`, or more by a constant: one of the counts stands still. That asks half the objects."""
+    """Return `trainer.global_step`, or more by a constant: one count stands still. It asks half as many objects."""
     loop = trainer.fit_loop.epoch_loop
     manual = loop.manual_optimization.optim_step_progress.total.completed
     return int(loop.automatic_optimization.optim_progress.optimizer.step.total.completed + manual)
