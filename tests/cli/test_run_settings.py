@@ -4,12 +4,15 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.cli.run._step_output import Point, StepMatches, steps_table
+from zeus_core.cli.run._step_output import CountedSteps, Point, StepMatches, steps_table
+from zeus_core.device import Work
+from zeus_core.optimizer.asked import asked_optimizer
 
 ORIGINAL_WATTS = 450.0
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
@@ -174,20 +177,62 @@ def test_a_command_whose_reader_ends_notices_it(on_simulated):
     assert (ended.stdout, ended.returncode) == ("x\nx\n", 128 + signal.SIGPIPE)
 
 
-STEPPING = "i=0; while [ $i -lt 600 ]; do i=$((i+1)); echo step $i; sleep 0.01; done"
+STEPPING = """
+import os, sys, time
+for step in range(int(sys.argv[2])):
+    print("step", step)
+    time.sleep(0.05)
+    if os.path.exists(sys.argv[1]):
+        sys.exit(3)
+"""
 
 
-@pytest.mark.long
-def test_a_search_runs_on_printed_steps(on_simulated):
-    """In real time: what it chooses, and whether it comes to an end, is tested elsewhere."""
-    ended = on_simulated("run", "--save", "10%", "--step-pattern", r"step (\d+)", "--", "sh", "-c", STEPPING)
-    assert re.search(r"^\| power limit .* of \d+ settings", ended.stderr, re.MULTILINE)
-    assert re.search(r"^\| steps +\d+: ", ended.stderr, re.MULTILINE)
+def stepping(end_path, max_steps):
+    """A command that prints a step every 50 ms, and ends with 3 once a file exists."""
+    return [sys.executable, "-c", STEPPING, str(end_path), str(max_steps)]
 
 
-def test_observing_changes_nothing(program):
+def test_lines_that_were_read_together_are_one_step(monitor, gpu, time_source):
+    """Else they look like steps that take no time, and the next block has thousands of them."""
+    steps = CountedSteps(monitor, lambda monitor: asked_optimizer(monitor, {"ZEUS_SAVE": "10%"}), quiet=True)
+    gpu.submit(Work(seconds=1000.0, active_power_watts=340.0))
+    original, limits = gpu.read_power_limit_watts(), set()
+    steps.note([0])
+    steps.note([1] * 100)
+    for _ in range(50):
+        time_source.advance(0.1)
+        steps.note([1])
+        limits.add(gpu.read_power_limit_watts())
+    assert limits > {original}
+    steps.end()
+    assert (gpu.read_power_limit_watts(), steps.points[-1].steps) == (original, 150)
+
+
+@pytest.mark.parametrize("end", [3, signal.SIGTERM, signal.SIGKILL], ids=str)
+def test_a_search_by_printed_steps_restores_the_original(program, tmp_path, end):
     run, driver = program
-    ended = run("run", "--observe", "--step-pattern", r"step (\d+)", "--", "sh", "-c", STEPPING.replace("600", "60"))
+    driver[0].set_load(400.0)
+    arguments = ["--save", "10%", "--step-pattern", r"step (\d+)", "--", *stepping(tmp_path / "end", 1200)]
+    process = run.start("run", *arguments, stdout=subprocess.DEVNULL)
+    until(lambda: driver[0].power_limit_watts < ORIGINAL_WATTS)
+    if end == 3:
+        (tmp_path / "end").touch()
+        errors = process.communicate()[1]
+        assert "| power limit" in errors
+        assert re.search(r"^\| steps +\d+: ", errors, re.MULTILINE)
+        assert process.returncode == 3
+    else:
+        process.send_signal(end)
+        assert process.wait() == -end
+        process.stdin.close()
+        process.stderr.close()
+        (tmp_path / "end").touch()
+    until(lambda: driver[0].power_limit_watts == ORIGINAL_WATTS)
+
+
+def test_observing_changes_nothing(program, tmp_path):
+    run, driver = program
+    ended = run("run", "--observe", "--step-pattern", r"step (\d+)", "--", *stepping(tmp_path / "end", 15))
     assert "| power limit" in ended.stderr
     assert not any(call.function.startswith("nvmlDeviceSetPowerManagementLimit") for call in driver.calls())
 
@@ -197,3 +242,10 @@ def test_trainings_of_the_command_are_asked_to_save(on_nothing):
     assert on_nothing("run", "--save", "10%", "--", *show).stdout == "1 10%\n"
     assert on_nothing("run", "--observe", "--", *show).stdout == "1 1\n"
     assert on_nothing("run", "--save", "10%", "--step-pattern", "x", "--", *show).stdout == "\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--save", "10%"]])
+def test_without_a_gpu_the_command_runs_and_says_so(on_nothing, options):
+    ended = on_nothing("run", *options, "--step-pattern", "x", "--", "printf", r"x\nx\nx\n")
+    assert ended.stdout == "x\nx\nx\n"
+    assert ended.stderr.endswith("  No steps were counted: no GPU is measured\n")

@@ -144,10 +144,11 @@ def _followed(meter: GuardedMeter, asked: Asked, is_quiet: bool) -> tuple[Counte
     from zeus_core.cli.run._step_output import CountedSteps, FollowedOutput
     from zeus_core.device import CpuDiscovery
     from zeus_core.monitor import ZeusMonitor
+    from zeus_core.monitor.no_monitor import NoMonitor
 
     assert asked.step_pattern is not None
     gpus = list(meter.gpus)
-    monitor = ZeusMonitor(range(len(gpus)), [], gpus=gpus, cpus=CpuDiscovery(()))
+    monitor = ZeusMonitor(range(len(gpus)), [], gpus=gpus, cpus=CpuDiscovery(())) if gpus else NoMonitor("no GPU")
     steps = CountedSteps(monitor, asked.make_optimizer, is_quiet)
     return steps, FollowedOutput(asked.step_pattern, steps)
 

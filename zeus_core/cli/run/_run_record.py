@@ -64,9 +64,9 @@ class RunRecord:
         if self.steps is not None:
             from zeus_core.cli.run._step_output import steps_table
 
-            lines.append(
-                steps_table(self.steps) or "  No steps were counted: fewer than two lines match --step-pattern"
-            )
+            is_measured = bool(self.measurement.gpu_energy)
+            reason = "fewer than two lines match --step-pattern" if is_measured else "no GPU is measured"
+            lines.append(steps_table(self.steps) or f"  No steps were counted: {reason}")
         return "\n".join(lines).rstrip()
 
     def to_json(self) -> dict[str, Any]:

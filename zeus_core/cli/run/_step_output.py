@@ -96,22 +96,30 @@ class CountedSteps:
         make_optimizer: Callable[[ZeusMonitor], TrainingOptimizer | None],
         quiet: bool = False,
     ) -> None:
-        # Now, as the first step is not to wait for it.
+        # Now, as the first steps are not to wait for it: they would be read all at once, as if they took no time.
         from zeus_core.ports.world import SoloWorld
         from zeus_core.training.followed_steps import FollowedSteps
 
-        self._begin: Callable[[], FollowedSteps] = lambda: FollowedSteps(monitor, SoloWorld(), make_optimizer, quiet)
+        optimizer = make_optimizer(monitor)
+        self._begin: Callable[[], FollowedSteps] = lambda: FollowedSteps(
+            monitor, SoloWorld(), lambda _: optimizer, quiet
+        )
         self._followed: FollowedSteps | None = None
         self._point_at = 0.0  # when the latest point was added
         self.points: list[Point] = []
 
-    def note(self, steps: int) -> None:
-        """Note that so many steps have ended, as one line reports."""
+    def note(self, steps: Sequence[int]) -> None:
+        """Note the steps that have ended, as each of the lines reports that were read together.
+
+        Their times are not known one by one, where a program writes many lines at once: together they are one step of
+        the search. The first line of all says where the count begins.
+        """
         if self._followed is None:
             self._followed, self._point_at = self._begin(), time.monotonic()
             self.points.append(Point(0, 0.0, 0.0))
-        elif steps:
-            self._followed.end_step(steps)
+            steps = steps[1:]
+        if any(steps):
+            self._followed.end_step(sum(steps))
             if time.monotonic() - self._point_at >= _POINT_SECONDS:
                 self._point_at = time.monotonic()
                 logged = self._followed.energy.log()
@@ -222,7 +230,7 @@ class FollowedOutput:
 
     def _count(self, source: int, chunk: bytes) -> None:
         with contextlib.suppress(Exception):  # the command's output is what counts
-            for steps in self._matches[source].feed(chunk):
+            if steps := list(self._matches[source].feed(chunk)):
                 self._steps.note(steps)
 
 
