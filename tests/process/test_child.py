@@ -9,11 +9,21 @@ from zeus_core.errors import UsageError, ZeusError
 from zeus_core.pipeline.optimizer.frequency_settings import PipelineFrequencySettings
 from zeus_core.process import child_process as child
 from zeus_core.process.child_process import run_in_child
+from zeus_core.process.lock import process_id
 
 
 def test_a_function_returns_from_another_process():
     assert run_in_child(os.getpid) != os.getpid()
     assert run_in_child(divmod, 7, 3) == (2, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_knows_its_own_number():
+    child_id = os.fork()
+    if child_id == 0:
+        os._exit(process_id() != os.getpid())
+    assert os.waitpid(child_id, 0)[1] == 0
+    assert process_id() == os.getpid()
 
 
 def test_what_it_raises_is_raised_here():

@@ -13,6 +13,7 @@ the fraction by which parts drew more or less.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -206,7 +207,7 @@ class ExpectedEnergy:
         variance += sum(self.unlikeness(one.kind) * one.joules**2 for one in drawn)
         total = sum(one.joules for one in drawn)
         off = energy_joules - total
-        row, constant = np.sum([one.row for one in drawn], axis=0), np.sum([one.constant for one in drawn], axis=0)
+        row, constant = reduce(np.add, [one.row for one in drawn]), reduce(np.add, [one.constant for one in drawn])
         is_known = self.regression.power_watts.shape[1] > 0
         self.regression.add(row, energy_joules - constant, variance, off)
         if is_known:

@@ -68,9 +68,8 @@ def counted_energy(
             return energy
         return _estimated(energy.energy_joules, energy.uncertainty_joules, fault)
     is_counted = last.joules != first.joules and fault is None and begin.still_from is end.still_from is None
-    slack_seconds = _QUICK_CALL * period_seconds
-    is_quick = first.until - begin.at <= slack_seconds and last.until - end.at <= slack_seconds
-    may_be_steady = average_seconds <= period_seconds and is_quick and is_counted
+    longest_call = max(first.until - begin.at, last.until - end.at) if is_counted else math.inf
+    may_be_steady = average_seconds <= period_seconds and longest_call <= _QUICK_CALL * period_seconds
     likely_joules, uncertainty_joules = _likely(begin, end, seconds, period_seconds, may_be_steady)
     if likely_joules is None:
         return DeviceEnergy.lost(fault or "the energy counter was not updated, and the power could not be read")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 
 from zeus_core.device import Cpu, CpuDiscovery, Gpu, discover_cpus, discover_gpus
 from zeus_core.device.gpu import checked_gpus
@@ -54,11 +54,6 @@ class Window:
         if self._measurement is None:
             raise UsageError(f"window {self.name!r} has no measurement: read it after the `with` block has ended")
         return self._measurement
-
-
-class _OpenWindow(NamedTuple):
-    start_time: float  # of the wall clock, for the log
-    begin: Callable[[], Reading]
 
 
 class ZeusMonitor:
@@ -144,7 +139,7 @@ class ZeusMonitor:
         """All measured devices: the keys of `Measurement.devices`, in the same order."""
         self.peak_watts: dict[int, float] = dict(zip(self.gpus, self._instruments.peak_watts, strict=True))
         """The most that each GPU can draw, by index."""
-        self._open_windows: dict[str, _OpenWindow] = {}
+        self._open_windows: dict[str, tuple[float, Callable[[], Reading]]] = {}  # the first by the wall clock
         self._reported_losses: set[tuple[str, str]] = set()
         self._keeper = RaplKeeper(found_cpus.zones) if self.cpus else None
 
@@ -164,7 +159,7 @@ class ZeusMonitor:
         """
         if sync_execution:
             synchronize(self)
-        window = _OpenWindow(time.time(), self._instruments.begin_reading())
+        window = time.time(), self._instruments.begin_reading()
         # Each of these operations on the dictionary is atomic: windows may be opened in several threads.
         if restart:
             self._open_windows[key] = window
@@ -194,14 +189,15 @@ class ZeusMonitor:
         if cancel:
             self._end_sampling()
             return Measurement(0.0, dict.fromkeys(self.devices, DeviceEnergy()))
-        measurement = self._instruments.between(window.begin(), self._instruments.read_last())
+        start_time, begin = window
+        measurement = self._instruments.between(begin(), self._instruments.read_last())
         self._end_sampling()
         for energy in measurement.devices.values():  # cheaper than `measurement.lost_because` for each window
             if energy.lost_because is not None:
                 self._report_losses(f"window {key!r}", measurement)
                 break
         if self._log is not None:
-            self._log.append(window.start_time, key, measurement)
+            self._log.append(start_time, key, measurement)
         return measurement
 
     def read(self, sync_execution: bool = True) -> Reading:

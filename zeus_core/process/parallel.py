@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from zeus_core.errors import DriverFaultError
 from zeus_core.process.deadline import Patience, no_answer, unanswered, waiting_for
-from zeus_core.process.lock import ProcessLock
+from zeus_core.process.lock import ProcessLock, process_id
 
 _Answer = TypeVar("_Answer")
 
@@ -202,12 +202,12 @@ class ParallelCalls:
 
         No lock is taken where they are running, as signal handlers call this at any moment.
         """
-        if self._process_id == os.getpid() and len(self._threads) >= count:
+        if self._process_id == process_id() and len(self._threads) >= count:
             return True
         with self._lock:
-            if self._process_id != os.getpid():
+            if self._process_id != process_id():
                 self._threads.clear()
-                self._process_id = os.getpid()
+                self._process_id = process_id()
             try:
                 while len(self._threads) < count:
                     self._threads.append(_DeviceThread())

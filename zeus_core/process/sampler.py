@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 
-from zeus_core.process.lock import ProcessLock
+from zeus_core.process.lock import ProcessLock, process_id
 
 
 class Sampler:
@@ -37,7 +36,7 @@ class Sampler:
     @property
     def is_running(self) -> bool:
         """Whether the thread samples in this process."""
-        return self._process_id == os.getpid()
+        return self._process_id == process_id()
 
     def start(self) -> None:
         """Begin to sample. Does nothing if the thread runs. A forked child must start its own."""
@@ -46,7 +45,7 @@ class Sampler:
                 # A new event each time: that of a parent process may be locked by a thread that does not exist here.
                 self._stop = threading.Event()
                 threading.Thread(target=self._run, args=(self._stop,), name=self._name, daemon=True).start()
-                self._process_id = os.getpid()
+                self._process_id = process_id()
 
     def stop(self) -> None:
         """Stop sampling. A call under way ends later; waiting for it could take as long as a driver that hangs."""

@@ -303,7 +303,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
 
     def count(self, samples: int = 0, tokens: int = 0) -> None:
         """Count samples or tokens this rank has trained on, since the previous call."""
-        self._recorder.count(samples=samples, tokens=tokens)
+        self._recorder.count(samples, tokens)
 
     @contextmanager
     def step(self, samples: int = 0, tokens: int = 0) -> Iterator[None]:

@@ -20,7 +20,7 @@ _BITS = 32  # of the fraction of an amount
 _MOST = 2.0**40  # of an amount of a rank, so that the sum over 4 million of them has 62 bits: 35,000 years, 300 GWh
 _MOST_COUNT = 2**48  # samples or tokens of a rank, in 16,000 ranks; 10^13 is a whole training of today
 _METHODS = get_args(Method)  # best first
-_NOTHING = DeviceEnergy()
+_NOTHING, _NO_TALLY = DeviceEnergy(), Tally()
 _ABSENT = -1.0  # seconds of an activity that a rank has not had
 
 
@@ -42,12 +42,12 @@ class Account:
             often as before; None if nobody knows.
     """
 
-    total: Tally = field(default_factory=Tally)
+    total: Tally = _NO_TALLY
     activities: Mapping[Activity, Tally] = field(default_factory=dict)
-    redone: Tally = field(default_factory=Tally)
+    redone: Tally = _NO_TALLY
     samples: int = 0
     tokens: int = 0
-    host: Tally = field(default_factory=Tally)
+    host: Tally = _NO_TALLY
     charges: Mapping[str, Charge] = field(default_factory=dict)
     interruptions: int = 0
     unrecorded_joules: float | None = 0.0

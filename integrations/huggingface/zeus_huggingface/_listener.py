@@ -220,7 +220,7 @@ class TrainerListener:
         return {}
 
     @contained
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         """Report that training begins, or begins again after `auto_find_batch_size` reduced the batch size."""
         if self.steps_aside:
             return
@@ -244,9 +244,14 @@ class TrainerListener:
         self.reporter.observer.use_work(work)
 
     @contained
-    def on_step_end(self, args: TrainingArguments, state: TrainerState) -> None:
-        """Report that an optimizer step has ended."""
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
+        """Report that an optimizer step has ended, and do what the observer and a recurring run ask for."""
         self.reporter.end_step(self._samples_per_step or 0)
+        if self.reporter.observer.is_end_due:
+            control.should_save = True
+        run = self.recurring_run
+        if run is not None and state.epoch and run.progress(epoch=state.epoch):
+            control.should_training_stop = True
 
     @contained
     def pause(self, activity: Activity) -> None:
@@ -260,12 +265,12 @@ class TrainerListener:
         self.reporter.resume()
 
     @contained
-    def on_save(self, args: TrainingArguments, state: TrainerState) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         """Report that a checkpoint was saved."""
         self.reporter.save(args, state)
 
     @contained
-    def on_train_end(self, args: TrainingArguments, state: TrainerState) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         """Report that training has ended. A Trainer with a `train` of its own shows the result here."""
         self.reporter.end(args)
         self.reporter.observer.receive(TRAIN_END)
@@ -317,15 +322,8 @@ def listening(callback_class: _CallbackClass) -> _CallbackClass:
 
 
 def _to_listener(name: str) -> Callable[..., None]:
-    def on_event(self: Any, args: TrainingArguments, state: TrainerState, *others: Any, **__: Any) -> None:
-        getattr(self.listener, name)(args, state)
-        if name == "on_step_end" and others:
-            control: TrainerControl = others[0]
-            if self.listener.reporter.observer.is_end_due:
-                control.should_save = True
-            run = self.listener.recurring_run
-            if run is not None and state.epoch and run.progress(epoch=state.epoch):
-                control.should_training_stop = True
+    def on_event(self: Any, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        getattr(self.listener, name)(args, state, control)
 
     return on_event
 

@@ -10,7 +10,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from zeus_core.adapters import contained
 from zeus_core.adapters.result import energy_text
-from zeus_core.events import Activity
+from zeus_core.events import STEP_END, Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
@@ -199,8 +199,8 @@ class EnergyReporter(Reporter):
 
     def end_step(self, samples: int) -> None:
         """Report the end of an optimizer step, and count its samples."""
-        super().end_step(samples)
-        self._energy.count(samples=samples)
+        self._energy.receive(STEP_END)
+        self._energy.count(samples)
 
     def save(self, args: TrainingArguments, state: TrainerState) -> None:
         """Add the state to a checkpoint."""

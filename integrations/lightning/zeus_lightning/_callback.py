@@ -198,12 +198,13 @@ class ZeusCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """End a batch, and maybe an optimizer step with it."""
-        self._count(pl_module, batch)
-        self._current.end_batch()
-        values = self._current.values_to_log()
+        session = self._current
+        self._count(session.energy, pl_module, batch)
+        session.end_batch()
+        values = session.values_to_log()
         if values:
-            self._current.publish({f"train/{name}": value for name, value in values.items()})
-            self._current.show(values)
+            session.publish({f"train/{name}": value for name, value in values.items()})
+            session.show(values)
         if self._run is not None and self._run.progress(epoch=epochs_of(trainer)):
             trainer.should_stop = True
 
@@ -309,13 +310,13 @@ class ZeusCallback(Callback):
         return self is first
 
     @contained
-    def _count(self, module: LightningModule, batch: Any) -> None:
+    def _count(self, energy: TrainingEnergy, module: LightningModule, batch: Any) -> None:
         tokens = 0 if self._tokens_in is None else int(self._tokens_in(batch))
-        if self._samples_in is not _samples_in or not hasattr(module, "windows_batch_size"):
-            samples = int(self._samples_in(batch))
-        else:  # neuralforecast: of each batch of series it trains on so many windows; on all of them if None
+        samples = int(self._samples_in(batch))
+        if self._samples_in is _samples_in and "windows_batch_size" in vars(module):
+            # neuralforecast: of each batch of series it trains on so many windows; on all of them if None
             samples = module.windows_batch_size if isinstance(module.windows_batch_size, int) else 0
-        self._current.energy.count(samples, tokens)
+        energy.count(samples, tokens)
 
 
 def _counter(argument: str, count: int | Callable[[Any], int] | None) -> Callable[[Any], int] | None:
@@ -332,4 +333,6 @@ def _constant(count: int, batch: Any) -> int:
 
 def _samples_in(batch: Any) -> int:
     """Return the length of the first tensor in a batch, as Lightning itself does; 0 without one."""
-    return next((len(tensor) if tensor.ndim else 1 for tensor in tensors_in(batch)), 0)
+    for tensor in tensors_in(batch):
+        return len(tensor) if tensor.ndim else 1
+    return 0

@@ -5,7 +5,6 @@ Nothing is loaded before the first call. Every call that fails raises one of the
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Any
 from zeus_core._nvml import UNINITIALIZED, device_error
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, NotSupportedError
+from zeus_core.process.lock import process_id
 
 _RESTORING_FUNCTIONS = (
     "nvmlDeviceGetPowerManagementLimitConstraints",
@@ -58,7 +58,7 @@ class NvmlSession:
 
     def handle(self, uuid: str) -> Any:
         """Return the handle of a GPU in this process. Raises what the binding raises."""
-        if self._process_id != os.getpid():
+        if self._process_id != process_id():
             self._open()
         handle = self._handles.get(uuid)
         return self._find_handle(uuid) if handle is None else handle
@@ -101,7 +101,7 @@ class NvmlSession:
         """Call an NVML function that concerns no GPU of the session. Raises `DeviceError`."""
         import pynvml
 
-        if self._process_id != os.getpid():
+        if self._process_id != process_id():
             self._open()
         try:
             return getattr(pynvml, function)(*arguments)
@@ -125,7 +125,7 @@ class NvmlSession:
         import pynvml
 
         def open_once() -> str:
-            if self._process_id != os.getpid():
+            if self._process_id != process_id():
                 self._open()
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -167,7 +167,7 @@ class NvmlSession:
             with suppress(Exception):  # an older driver lacks it, or another binding has no such look-up
                 pynvml._nvmlGetFunctionPointer(function)
         self._handles = {}
-        self._process_id = os.getpid()
+        self._process_id = process_id()
 
 
 _VALUE_BYTES = 40

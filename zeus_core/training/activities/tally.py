@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy, Measurement
+
+_NOTHING = DeviceEnergy()
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Tally:
     """
 
     seconds: float = 0.0
-    measured: DeviceEnergy = field(default_factory=DeviceEnergy)
+    measured: DeviceEnergy = _NOTHING
     lost_seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -38,7 +40,7 @@ class Tally:
     def from_measurement(cls, measurement: Measurement, gpu_indices: Collection[int]) -> Tally:
         """Tally some of the GPUs of a measurement: those that no other rank counts."""
         gpus = [device for device in measurement.devices if device.kind == "gpu" and device.index in gpu_indices]
-        energy = sum((measurement.devices[gpu] for gpu in gpus), DeviceEnergy())
+        energy = sum((measurement.devices[gpu] for gpu in gpus), _NOTHING)
         if energy.energy_joules is None:
             return cls(measurement.time, lost_seconds=measurement.time)
         return cls(measurement.time, energy)
