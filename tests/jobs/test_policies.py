@@ -117,20 +117,6 @@ class TestTheAdaptivePolicy:
         )
         assert AdaptiveBatchSize().propose(problem, [], 0).batch_size == 128
 
-    def test_the_best_size_shows_the_scatter_before_a_trial_beyond_dearer_ones(self):
-        """It costs nothing, and here shows that costs rise for certain: a trial of 128 cost 1.4 trainings."""
-        epoch_costs = {8: 100.0, 16: 60.0, 32: 40.0, 64: 30.0, 128: 25.0}
-        problem = BatchProblem(PROBLEM.batch_sizes, 32, 800, epoch_costs=epoch_costs)
-        runs = [reached(32, 202, 202 * 40.0), reached(64, 306, 306 * 30.0)]
-        tried = []
-        for number in range(20):
-            size = AdaptiveBatchSize().propose(problem, runs, 0).batch_size
-            epochs = {16: 150, 32: 200, 64: 300}[size] + number % 3
-            runs.append(reached(size, epochs, epochs * epoch_costs[size]))
-            tried.append(size)
-        assert tried[0] == 32
-        assert tried.count(32) >= 14
-
     def test_it_walks_on_where_costs_fall(self):
         runs, order = [], []
         for _ in range(8):

@@ -114,19 +114,11 @@ class AdaptiveBatchSize:
             return self._without_success(problem, history, costs, feasible)
         best = min((costs.sizes.index(size) for size in proven), key=costs.means.__getitem__)
         numbers = {costs.sizes.index(size) for size in proven}
-        half_life_runs = problem.half_life_runs
-        horizon = self.horizon if half_life_runs is None else min(self.horizon, half_life_runs / math.log(2))
         worth = {
-            number: self._worth(costs, number, best, numbers, horizon)
+            number: self._worth(costs, number, best, numbers, problem.half_life_runs)
             for number in map(costs.sizes.index, _candidates(history, feasible, costs, best))
         }
         chosen = max(worth, key=lambda number: (worth[number], number == best))
-        # Where costs have risen towards a size to try, a run at the best one may show that they do so for certain: it
-        # costs nothing, and has the trial wait for one of `horizon` runs.
-        low, high = sorted((costs.sizes[chosen], costs.sizes[best]))
-        is_beyond = any(low < size < high for size in history.tried)
-        if is_beyond and worth.get(best, 0.0) > worth[chosen] / horizon:
-            chosen = best
         size = costs.sizes[chosen]
         if size in proven:
             reason = "it is expected to cost least" if chosen == best else "it may cost less than the best so far"
@@ -134,8 +126,11 @@ class AdaptiveBatchSize:
         max_cost = self.stop_factor * math.exp(costs.means[best])
         return BatchProposal(size, max_cost, reason=f"it may cost less than {costs.sizes[best]}, the best so far")
 
-    def _worth(self, costs: _Costs, number: int, best: int, proven: Collection[int], horizon: float) -> float:
+    def _worth(
+        self, costs: _Costs, number: int, best: int, proven: Collection[int], half_life_runs: float | None
+    ) -> float:
         """Return what a run at a size is expected to gain over the next runs, in trainings at the best size."""
+        horizon = self.horizon if half_life_runs is None else min(self.horizon, half_life_runs / math.log(2))
         factors = costs.over(number, best)
         excess = factors - 1.0
         if number not in proven:

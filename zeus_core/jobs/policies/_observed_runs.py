@@ -16,7 +16,7 @@ from zeus_core.jobs.policies.batch_size_policy import BatchProblem, BatchRun
 
 # Epochs to a target scatter by up to 14 % from seed to seed (Zeus, NSDI'23, section 2); taken as if it had been seen in
 # so many pairs of runs.
-_EPOCH_DEVIATION, _PRIOR_COUNT = 0.14, 2
+_EPOCH_DEVIATION, _PRIOR_COUNT = 0.14, 4
 _MAX_DEVIATION = 0.5  # of two runs in a row, for the estimate: more is a change of the work
 _EPOCH_COST_DEVIATION = 0.02  # energy and time of an epoch repeat within 2 %
 _KNOWN_DEVIATION = 0.05  # of epochs known from another GPU model: its mean of several seeds
