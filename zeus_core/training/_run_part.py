@@ -118,7 +118,7 @@ class RunPart:
 
         Args:
             ranks: The ranks.
-            seconds: What the part took.
+            seconds: The time that the part took.
         """
         is_listed = ranks.size <= LISTED_RANKS
         sent = ranks.gather_first(lambda: encode(self.report(has_power=is_listed)))
