@@ -94,7 +94,7 @@ def test_a_board_that_accepts_no_limit_stays_at_the_original_without_retries(mak
     found = told(process)
     process.communicate(timeout=60)
     assert (found["chosen"], found["tried"]) == (450, [450])
-    assert len(driver.calls("nvmlDeviceSetPowerManagementLimit")) < 2 * len(TRIED)
+    assert len(driver.calls("nvmlDeviceSetPowerManagementLimit")) <= 2 * len(TRIED)
     wait_until_restored(driver)
 
 

@@ -144,7 +144,11 @@ def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_fre
     attached = vars(engine).get("perseus")
     if isinstance(attached, Perseus):
         return attached
-    blocks = _Blocks(engine)
+    try:
+        blocks = _Blocks(engine)
+    except Exception as error:  # it cannot even be a key of a dictionary
+        _log_why_not(engine, error)
+        return None
     try:
         config = read_perseus_block(engine)
     except UsageError as error:

@@ -137,7 +137,7 @@ class PartRecord:
         fields = dict(self.search)
         if isinstance(fields.get("result"), Mapping):
             result = fields["result"] = completed(SearchResult, fields["result"])
-            if isinstance(result["comparison"], Mapping):
+            if isinstance(result.get("comparison"), Mapping):
                 result["comparison"] = completed(Comparison, result["comparison"])
         return decode(SearchRecord, fields, "search")
 
