@@ -114,11 +114,11 @@ class SignalTable:
             first = text.partition("\n")[0]
             self._separator = max(",;\t", key=lambda mark: len(next(csv.reader([first], delimiter=mark), [])))
             reader = csv.reader(io.StringIO(text, newline=""), delimiter=self._separator)
-            self.columns = [name.strip() for name in next(reader, [])]
+            self.columns: list[str] = [name.strip() for name in next(reader, [])]
             self._rows = [(reader.line_num, row) for row in reader if row]
         except (OSError, ValueError, csv.Error) as error:
             raise UsageError(f"the signal {path} cannot be read: {error}") from error
-        self.layout = next((layout for layout in _LAYOUTS if self._fits(layout)), _PLAIN)
+        self.layout: Layout = next((layout for layout in _LAYOUTS if self._fits(layout)), _PLAIN)
         self._times = self._chosen(times, self.layout.times, "timestamp_column", is_first=True)
         self._where = {self._chosen(name, "", "where"): value for name, value in (where or {}).items()}
 
