@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 VARIABLE = "ZEUS"
 """Environment variable: "1" measures each trainer, "off" turns off all that the command line and variables ask for."""
 
+SAVE = "ZEUS_SAVE"
+"""Environment variable: the slowdown within which energy is saved, such as "10%"."""
+
+OBSERVE = "ZEUS_OBSERVE"
+"""Environment variable: "1" changes nothing, and predicts what that would save."""
+
 SEEN = "ZEUS_SEEN"
 """Environment variable: the file in which processes note what they do, a word a line."""
 

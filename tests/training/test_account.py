@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.accounts import accounts
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy, Measurement
@@ -16,18 +17,6 @@ from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.journal import Journal, earlier_account
 from zeus_core.training.record.journal_lines import Entry
 from zeus_core.training.record.resume import Checkpoint
-
-amounts = st.floats(0, 1e9)
-energies = st.builds(DeviceEnergy, amounts, amounts, st.sampled_from(["counted", "integrated", "estimated"]))
-tallies = st.builds(Tally, amounts, energies, st.sampled_from([0.0, 1.5]))
-accounts = st.builds(
-    Account,
-    tallies,
-    st.dictionaries(st.sampled_from(list(Activity)), tallies),
-    tallies,
-    st.integers(0, 10**9),
-    st.integers(0, 10**12),
-)
 
 
 def taken(seconds, joules, lost_seconds=0.0):

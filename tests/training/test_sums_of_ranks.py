@@ -10,6 +10,7 @@ import torch.distributed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.accounts import accounts
 from tests.support.ranks import run_ranks, torchrun_environments
 from zeus_core.codec import decode, encode
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
@@ -115,28 +116,6 @@ def test_a_rank_that_dies_in_a_sum_ends_it_on_others(mode):
     for process in processes:
         process.join(60)
     assert [process.exitcode for process in processes] == [0, 9, 0, 0]
-
-
-amounts = st.floats(0, 1e9)
-tallies = st.builds(
-    Tally,
-    amounts,
-    st.builds(DeviceEnergy, amounts, amounts, st.sampled_from(["counted", "integrated", "estimated"])),
-    st.sampled_from([0.0, 1.5]),
-)
-charges = st.builds(Charge, st.floats(-1e6, 1e9), amounts, amounts, amounts, amounts)
-accounts = st.builds(
-    Account,
-    tallies,
-    st.dictionaries(st.sampled_from(list(Activity)), tallies),
-    tallies,
-    st.integers(0, 10**9),
-    st.integers(0, 10**12),
-    tallies,
-    st.dictionaries(st.sampled_from(["g", "EUR"]), charges),
-    st.integers(0, 3),
-    st.none() | amounts,
-)
 
 
 @given(st.lists(accounts, min_size=2, max_size=7), st.randoms(use_true_random=False), st.integers(1, 6))

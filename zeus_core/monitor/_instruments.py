@@ -6,6 +6,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -185,7 +186,8 @@ class Instruments:
                 self._sampler.start()
             return
         self._was_used = False
-        self._sample_gpus()
+        with suppress(Exception):  # readings that somebody waits for raise it, and are what reports it
+            self._sample_gpus()
         if next(self._samples) % self._samples_per_cpu_read == 0:
             for meter in self._cpu_meters:
                 meter.read()

@@ -7,19 +7,13 @@ import os
 import re
 from collections.abc import Mapping
 
-from zeus_core._launch import VARIABLE
+from zeus_core._launch import OBSERVE, SAVE, VARIABLE
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.optimizers import GlobalPowerLimitOptimizer
 from zeus_core.optimizer.global_setting.search_options import Mode
 from zeus_core.search.objectives import EnergyWithin
 from zeus_core.validate import shown
-
-SAVE = "ZEUS_SAVE"
-"""Environment variable: the slowdown within which energy is saved, such as "10%"."""
-
-OBSERVE = "ZEUS_OBSERVE"
-"""Environment variable: "1" changes nothing, and predicts what that would save."""
 
 _USUAL = "10%"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 from zeus_core.process.lock import ProcessLock, process_id
 
@@ -58,6 +57,5 @@ class Sampler:
     def _run(self, stop: threading.Event) -> None:
         self._wait(stop, self._period_seconds)
         while not stop.is_set():
-            with suppress(Exception):  # readings that somebody waits for raise it, and are what reports it
-                self._sample()
+            self._sample()
             self._wait(stop, self._period_seconds)

@@ -190,9 +190,8 @@ class _Follower:
         ):
             self._leader, self._leader_name = optimizer, name
             if leader is not None:
-                self.steps.steps += (
-                    self._counts[optimizer] - 1 - self._counts[leader]
-                )  # as if it had led from the first
+                # As if it had led from the first.
+                self.steps.steps += self._counts[optimizer] - 1 - self._counts[leader]
                 self.steps.energy.forget()
         if len(self._counts) > 1:
             seldom = f"that of {len(self._counts)} optimizers which steps most seldom"

@@ -144,11 +144,7 @@ def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_fre
     attached = vars(engine).get("perseus")
     if isinstance(attached, Perseus):
         return attached
-    try:
-        blocks = _Blocks(engine)
-    except Exception as error:  # it cannot even be a key of a dictionary
-        _log_why_not(engine, error)
-        return None
+    blocks = _Blocks(engine)
     try:
         config = read_perseus_block(engine)
     except UsageError as error:
@@ -196,7 +192,7 @@ def _check_enabled(of_ranks: Sequence[str]) -> None:
 
 
 # The engines of this process, each with its number and a counter of calls.
-_calls: weakref.WeakKeyDictionary[Any, tuple[int, Iterator[int]]] = weakref.WeakKeyDictionary()
+_calls: dict[int, tuple[int, Iterator[int]]] = {}  # of each engine, by its identity
 _numbers = itertools.count()
 
 
@@ -214,9 +210,10 @@ class _Blocks:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             with suppress(AttributeError, RuntimeError, ValueError):  # a private name of torch
                 self._store = torch.distributed.distributed_c10d._get_default_store()
-        if engine not in _calls:
-            _calls[engine] = next(_numbers), itertools.count()
-        number, calls = _calls[engine]
+        if id(engine) not in _calls:  # an object of a user may refuse to be compared
+            _calls[id(engine)] = next(_numbers), itertools.count()
+            weakref.finalize(engine, _calls.pop, id(engine))
+        number, calls = _calls[id(engine)]
         self._prefix = f"zeus_deepspeed/{number}/{next(calls)}"
         self._own = ""
 

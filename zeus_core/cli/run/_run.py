@@ -18,7 +18,7 @@ from zeus_core.cli.run._reached import ReachedPrograms
 from zeus_core.cli.run._run_options import USAGE, Asked, add_asked, asked_by
 from zeus_core.cli.run._run_record import RunRecord, check_writable, write_record
 from zeus_core.cli.run._start_by import add_start_by, wait_for_start
-from zeus_core.cli.text import write
+from zeus_core.cli.text import complain, write
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.measurement import Measurement
 
@@ -125,7 +125,7 @@ def _run(
     if outputs is not None:
         outputs.end()
     if missing is not None:
-        _complain(f"zeus-core: {missing}")
+        complain(f"zeus-core: {missing}")
     return status, RunRecord(
         command=list(command),
         exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status),
@@ -192,11 +192,4 @@ def _report(record: RunRecord, output: Path | None, is_quiet: bool) -> None:
         if output is not None:
             write_record(record, output)
     except OSError as error:
-        _complain(f"zeus-core: the measurement could not be written: {error}")
-
-
-def _complain(text: str) -> None:
-    try:
-        write(text, sys.stderr)
-    except OSError:
-        return  # there is nobody left to tell
+        complain(f"zeus-core: the measurement could not be written: {error}")

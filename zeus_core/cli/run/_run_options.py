@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeus_core._launch import VARIABLE
+from zeus_core._launch import OBSERVE, SAVE, VARIABLE
 from zeus_core.errors import UsageError
 from zeus_core.validate import shown
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 USAGE = "[--trainer] [--save 10%%] [--observe] [--limit 300W] [--clock 1200MHz]\n       [--step-pattern 'step (\\d+)']"
 _LIMIT, _CLOCK = "ZEUS_LIMIT", "ZEUS_CLOCK"
-_SAVE, _OBSERVE = "ZEUS_SAVE", "ZEUS_OBSERVE"  # as in `zeus_core.optimizer.asked`, which takes long to import
 
 
 @dataclass(frozen=True)
@@ -44,13 +43,13 @@ class Asked:
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the command: its trainings save, unless we do that by its output or ourselves."""
-        rest = {name: value for name, value in environment.items() if name not in {_LIMIT, _CLOCK, _SAVE, _OBSERVE}}
+        rest = {name: value for name, value in environment.items() if name not in {_LIMIT, _CLOCK, SAVE, OBSERVE}}
         return rest if self.step_pattern is not None else {**rest, **self._variables}
 
     @property
     def _variables(self) -> dict[str, str]:
-        saves = {} if self.save is None else {_SAVE: self.save}
-        return {**saves, **({_OBSERVE: "1"} if self.observes else {})}
+        saves = {} if self.save is None else {SAVE: self.save}
+        return {**saves, **({OBSERVE: "1"} if self.observes else {})}
 
     def make_optimizer(self, monitor: ZeusMonitor) -> GlobalPowerLimitOptimizer | None:
         """Make the search of steps that are counted in the output, if there is to be one."""
@@ -71,12 +70,12 @@ def add_asked(parser: argparse.ArgumentParser) -> None:
         "--save",
         metavar="10%",
         help="in these trainings, find the power limit that takes the least energy within a slowdown, and restore the "
-        f"original at the end ({_SAVE})",
+        f"original at the end ({SAVE})",
     )
     parser.add_argument(
         "--observe",
         action="store_true",
-        help=f"change nothing, and predict what --save would save ({_OBSERVE}=1)",
+        help=f"change nothing, and predict what --save would save ({OBSERVE}=1)",
     )
     parser.add_argument("--limit", metavar="300W", help=f"power limit of the GPUs for the whole run ({_LIMIT})")
     parser.add_argument("--clock", metavar="1200MHz", help=f"SM clock of the GPUs for the whole run ({_CLOCK})")
@@ -97,8 +96,8 @@ def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.
     is_off = environment.get(VARIABLE) == "off"
     variables = {} if is_off else environment
     pattern = None if arguments.step_pattern is None else _pattern(arguments.step_pattern)
-    save_name, save = _named("--save", arguments.save, _SAVE, variables)
-    observes = arguments.observe or variables.get(_OBSERVE) == "1"
+    save_name, save = _named("--save", arguments.save, SAVE, variables)
+    observes = arguments.observe or variables.get(OBSERVE) == "1"
     limit_name, limit = _named("--limit", arguments.limit, _LIMIT, variables)
     clock_name, clock = _named("--clock", arguments.clock, _CLOCK, variables)
     if save is not None:
