@@ -148,7 +148,7 @@ class Card:
         """
         path = self.limit_path
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)  # as a shell opens it
             try:
                 os.write(descriptor, b"%d\n" % microwatts_from_watts(limit_watts))
             finally:
