@@ -39,6 +39,7 @@ class Board:
     joules: float = 5000.0
     energy: str = "counts"  # or "zero", "frozen", "all-ones", "double"
     shows_power: bool = True
+    clock_mhz: float = 1980.0
 
     @property
     def hwmon(self) -> Path:
@@ -58,6 +59,7 @@ class Board:
 
     def write(self) -> None:
         """Write the sensors."""
+        self.set_file("hwmon/hwmon3/freq1_input", f"{round(self.clock_mhz * 1e6)}\n")
         header, size, power_at, energy_at = TABLES[self.revision]
         units = {"zero": 0, "frozen": 327_680_000, "all-ones": 2**64 - 1}.get(self.energy, int(self.joules * 65536))
         watts = round(self.watts) if self.shows_power else 0
@@ -101,7 +103,6 @@ class FakeSysfs:
             "uevent": f"DRIVER=amdgpu\nPCI_SLOT_NAME={address}\n",
             "product_name": f"{name}\n",
             "hwmon/hwmon3/name": "amdgpu\n",
-            "hwmon/hwmon3/freq1_input": "1980000000\n",
         }.items():
             board.set_file(file, text)
         if serial:
