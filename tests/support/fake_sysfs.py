@@ -151,7 +151,7 @@ class FakeSysfs:
 class Running:
     """Boards that draw power in real time: at most their limit."""
 
-    def __init__(self, boards, watts, period_seconds=0.005):
+    def __init__(self, boards, watts, period_seconds=0.01):
         self._boards, self._watts, self._period_seconds = boards, watts, period_seconds
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
