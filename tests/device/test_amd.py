@@ -192,6 +192,12 @@ def test_limits_are_in_the_range_of_the_moment_and_are_read_back(tree):
     assert board.cap_watts == 400
 
 
+def test_a_kernel_that_does_not_tell_the_lowest_limit_has_half_the_default(tree):
+    tree.set_range(tree.add(), 0, HIGHEST_WATTS)
+    (gpu,) = discover_gpus({})
+    assert gpu.read_power_limit_range_watts() == (DEFAULT_WATTS / 2, HIGHEST_WATTS)
+
+
 def test_the_clock_is_refused_by_name(tree):
     tree.add()
     (gpu,) = discover_gpus({})
