@@ -69,7 +69,7 @@ def follow(framework: str) -> None:
         importlib.import_module("zeus_huggingface.auto")
     else:
         note("torch")
-        importlib.import_module("zeus_core.pytorch.followed_optimizers").follow_optimizers()
+        importlib.import_module("zeus_core.pytorch.followed.followed_optimizers").follow_optimizers()
 
 
 def lightning_callbacks() -> "list[Any]":

@@ -12,7 +12,7 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.pytorch import SimulatedCompute, follow_optimizers
-from zeus_core.pytorch.followed_optimizers import followed_energy, stop_following
+from zeus_core.pytorch.followed.followed_optimizers import followed_energy, stop_following
 from zeus_core.search import GridSearch
 from zeus_core.training import TrainingEnergy
 
@@ -245,6 +245,21 @@ def test_two_optimizers_that_step_in_turn_are_one_step(loop):
             other.step()
 
     assert counted(train) == 50
+
+
+@pytest.mark.parametrize("inner_steps", [1, 2, 3, 5])
+def test_optimizers_made_anew_for_inner_loops_are_no_steps(loop, inner_steps, capsys):
+    for _ in range(40):
+        inner = torch.optim.Adam(torch.nn.Linear(2, 2).parameters())
+        for _ in range(inner_steps):
+            loop.backward()
+            inner.step()
+        loop.optimizer.step()
+    assert ended(capsys)[1]["steps"].startswith("40: ")
+
+
+def test_trainings_one_after_another_are_counted_in_full(gpu, followed):
+    assert counted(lambda: [Loop(gpu).train(30) for _ in range(3)]) == 90
 
 
 def test_an_optimizer_that_steps_no_more_leaves_its_place_to_others(loop):

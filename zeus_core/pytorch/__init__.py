@@ -8,8 +8,8 @@ from zeus_core.pytorch.torch_world import torch_world  # now, as its module has 
 if TYPE_CHECKING:
     from zeus_core.pytorch._micro_batches import MicroBatches
     from zeus_core.pytorch._simulated_compute import SimulatedBatches, SimulatedCompute
-    from zeus_core.pytorch.fabric_callback import FabricCallback
-    from zeus_core.pytorch.followed_optimizers import follow_optimizers
+    from zeus_core.pytorch.followed.fabric_callback import FabricCallback
+    from zeus_core.pytorch.followed.followed_optimizers import follow_optimizers
     from zeus_core.pytorch.torch_events import device_events_for
 
 __all__ = [
@@ -23,12 +23,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FabricCallback": "zeus_core.pytorch.fabric_callback",
+    "FabricCallback": "zeus_core.pytorch.followed.fabric_callback",
     "MicroBatches": "zeus_core.pytorch._micro_batches",
     "SimulatedBatches": "zeus_core.pytorch._simulated_compute",
     "SimulatedCompute": "zeus_core.pytorch._simulated_compute",
     "device_events_for": "zeus_core.pytorch.torch_events",
-    "follow_optimizers": "zeus_core.pytorch.followed_optimizers",
+    "follow_optimizers": "zeus_core.pytorch.followed.followed_optimizers",
 }
 
 if not TYPE_CHECKING:
