@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from zeus_core.pytorch._simulated_compute import SimulatedBatches, SimulatedCompute
     from zeus_core.pytorch.followed.fabric_callback import FabricCallback
     from zeus_core.pytorch.followed.followed_optimizers import follow_optimizers
+    from zeus_core.pytorch.followed.torchtune_logger import TorchtuneLogger
+    from zeus_core.pytorch.followed.ultralytics_callbacks import follow_ultralytics
     from zeus_core.pytorch.torch_events import device_events_for
 
 __all__ = [
@@ -17,8 +19,10 @@ __all__ = [
     "MicroBatches",
     "SimulatedBatches",
     "SimulatedCompute",
+    "TorchtuneLogger",
     "device_events_for",
     "follow_optimizers",
+    "follow_ultralytics",
     "torch_world",
 ]
 
@@ -27,8 +31,10 @@ _HOMES = {
     "MicroBatches": "zeus_core.pytorch._micro_batches",
     "SimulatedBatches": "zeus_core.pytorch._simulated_compute",
     "SimulatedCompute": "zeus_core.pytorch._simulated_compute",
+    "TorchtuneLogger": "zeus_core.pytorch.followed.torchtune_logger",
     "device_events_for": "zeus_core.pytorch.torch_events",
     "follow_optimizers": "zeus_core.pytorch.followed.followed_optimizers",
+    "follow_ultralytics": "zeus_core.pytorch.followed.ultralytics_callbacks",
 }
 
 if not TYPE_CHECKING:
