@@ -42,28 +42,39 @@ def follow_ultralytics(optimizer: Callable[[ZeusMonitor], TrainingOptimizer | No
 class _Loop:
     """The loop under way, if there is one."""
 
+    def __init__(self) -> None:
+        self._is_paused = False
+
     @contained
     def pause(self, activity: Activity) -> None:
-        """Begin other work than training."""
+        """Begin other work than training, after the work that interrupts it already."""
+        self._resume()
         energy = followed_energy()
         if energy is not None:
+            self._is_paused = True
             energy.on_interference()  # a trial cannot use half a step
             energy.on_pause(activity)
 
     @contained
     def go_on(self, trainer: Any) -> None:
         """Go on training, unless this was the last epoch: then the weights are saved, and the best ones validated."""
-        energy = followed_energy()
         if trainer.stop:
             self.pause(Activity.CHECKPOINT)
-        elif energy is not None:
-            energy.on_resume()
+        else:
+            self._resume()
 
     @contained
     def end(self) -> None:
         """End the loop; after an exception it ends with the process, as other ranks may not come here."""
+        self._resume()
         if sys.exc_info()[0] is None:
             end_loop()
+
+    def _resume(self) -> None:
+        energy = followed_energy()
+        if self._is_paused and energy is not None:
+            energy.on_resume()
+        self._is_paused = False
 
 
 _loop = _Loop()
