@@ -66,6 +66,11 @@ def main(name: str, folder: Path) -> int:
     (folder / "requirements.txt").write_text(f"{name}\n")
     lay_over(folder / "venv", folder / "requirements.txt")
     binaries = (folder / "venv" / "bin").absolute()
+    # Built for CUDA, they cannot be imported beside a torch without it. transformers does without the first, and
+    # LLaMA-Factory imports the second only for sound: an empty module stands in for it.
+    removal = [binaries / "python", "-m", "pip", "uninstall", "--quiet", "--yes", "torchvision", "torchaudio"]
+    subprocess.run(removal, check=True)
+    (next(folder.glob("venv/lib/*/site-packages")) / "torchaudio.py").touch()
     subprocess.run([binaries / "python", "-c", _MODEL], cwd=folder, check=True)
     lines = [{"text": " ".join(_WORDS[number:] + _WORDS[:number])} for number in range(len(_WORDS))]
     (folder / "words.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
