@@ -5,6 +5,9 @@
 
 Each is installed into an environment of its own in the folder, over that of this Python, with the same torch. The model
 and the data are made there; nothing else is downloaded. It takes minutes and needs no GPU: one is simulated.
+
+LLaMA-Factory 0.9.5: the same weights, one box (2026-11-26). axolotl 0.21.0 was not installed after nine minutes on two
+busy cores, so its part has not run.
 """
 
 from __future__ import annotations
