@@ -1,18 +1,18 @@
 """Runs of several activities in virtual time: one setting for all, or one for each, by known curves and by the search.
 
-    python benchmarks/activities.py [--seeds 20] [--cycles 50 500 5000] [--spread 2 10 20] [--factor 1.01 1.02 1.05 1.10]
+    python benchmarks/activities.py [--seeds 20] [--cycles 50 500 5000] [--spread 2 10 20] [--factor 1.01 1.02 1.05 1.1]
                                     [--mix NAME ...] [--held-out] [--drift none longer fewer more] [--pace slow fast]
 
 A run is a number of cycles, each with visits of some activities, such as generation and a training step, on a simulated
 GPU whose model is left out of the prior. Settings are locked SM clocks. Visits scatter by --spread percent, each on its
-own; the first one of a mix may get longer by half (longer), or have 0.4 or 2 times the length from mid-run on (fewer, more).
-A change takes 10 ms, in which the setting before holds; an activity settles for 2 s at a new setting. With --pace fast,
-cycles are 20 times as short and settings change as often as they like, with slow 120 times an hour at most.
+own; the first one of a mix may get longer by half (longer), or last 0.4 or 2 times as long from mid-run on (fewer,
+more). A change takes 10 ms, in which the setting before holds; an activity settles for 2 s at a new setting. With
+--pace fast, cycles are 20 times as short and settings may change at any time; with slow, 120 times an hour at most.
 
-Beside each other, in percent of the energy: the best limit and the best clock for all activities from the first cycle on,
-within the bound; the best clock of each by known curves, among those that visits and changes allow; and the search, which
-knows nothing beforehand. --held-out draws boards by seed: other voltages, static powers, draws and shares. Exits with 1
-if a target below is missed.
+Beside each other, in percent of the energy: the best limit and the best clock for all activities from the first cycle
+on, within the bound; the best clock of each by known curves, among those that visits and changes allow; a search for
+one clock for all, with a cycle as its step ("one"); and the search for each, which knows nothing beforehand. --held-out
+draws boards by seed: other voltages, static powers, draws and shares. Exits with 1 if a target below is missed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +160,15 @@ class Board:
     def _all(self) -> Iterator[tuple[Part, np.ndarray, np.ndarray]]:
         return zip(self.parts, self.seconds, self.watts, strict=True)
 
+    def as_one(self) -> tuple[Board, float]:
+        """Return a cycle as one step, and the scatter of its duration over that of one activity."""
+        one = copy(self)
+        one.parts = (replace(self.parts[0], name=STEPS, every=1),)
+        seconds, joules = self._at_clocks.sum(axis=0)
+        one.seconds, one.watts = [seconds], [joules / seconds]
+        shares = self._at_clocks[:, 0, 0] / seconds[0]
+        return one, float(np.sqrt(np.sum(shares**2 * [part.every for part in self.parts])))
+
     def best_limit(self, factor: float) -> float:
         return self._saved([self._at_limits.sum(axis=0)], factor)
 
@@ -178,7 +188,7 @@ class Board:
         return max(saved)
 
     def _saved(self, groups: list[np.ndarray], factor: float) -> float:
-        """Return the most energy saved within the bound, with a setting for each group: from all that pay in any sum."""
+        """Return the most energy saved within the bound with a setting for each group, of all that pay."""
         seconds, joules = np.zeros(1), np.zeros(1)
         for group in groups:
             seconds = np.add.outer(seconds, group[0]).ravel()
@@ -205,6 +215,7 @@ class Outcome:
     best_limit: float
     best_clock: float
     best_each: float
+    saved_by_one: float
 
     @property
     def excess(self) -> float:
@@ -321,6 +332,9 @@ def outcome(board: Board, case: Case, seed: int) -> Outcome:
     random = np.random.default_rng(zlib.crc32(repr((case, seed)).encode()))
     run = Run(board, case, random)
     run.finish()
+    together, share = board.as_one()
+    one = Run(together, replace(case, spread=case.spread * share), random)
+    one.finish()
     return Outcome(
         case,
         run.seconds / run.untouched_seconds,
@@ -328,25 +342,26 @@ def outcome(board: Board, case: Case, seed: int) -> Outcome:
         board.best_limit(case.factor),
         board.best_clock(case.factor),
         board.best_each(case.factor),
+        1 - one.joules / one.untouched_joules,
     )
 
 
 def show(name: str, some: list[Outcome]) -> None:
-    limit, clock, each, saved = (
+    limit, clock, each, one, saved = (
         float(np.mean([getattr(one, field) for one in some]))
-        for field in ("best_limit", "best_clock", "best_each", "saved")
+        for field in ("best_limit", "best_clock", "best_each", "saved_by_one", "saved")
     )
     excesses = np.array([one.excess for one in some])
     behind = max(one.best_common - one.saved for one in some)
     print(
-        f"  {name:26} {len(some):5} {limit:7.1%} {clock:7.1%} {each:7.1%} {saved:7.1%} {saved / each:6.0%} "
+        f"  {name:26} {len(some):5} {limit:7.1%} {clock:7.1%} {each:7.1%} {one:7.1%} {saved:7.1%} {saved / each:6.0%} "
         f"{min(one.saved for one in some):7.1%} {behind:7.1%} {np.mean(excesses > 0):7.1%} {excesses.max():+7.2%}"
     )
 
 
 def show_tables(outcomes: list[Outcome]) -> None:
-    columns = ("limit", "clock", "each", "search", "share", "least", "behind", "beyond", "worst")
-    heads = " ".join(f"{one:>{width}}" for one, width in zip(columns, (7, 7, 7, 7, 6, 7, 7, 7, 7), strict=True))
+    columns = ("limit", "clock", "each", "one", "search", "share", "least", "behind", "beyond", "worst")
+    heads = " ".join(f"{one:>{width}}" for one, width in zip(columns, (7, 7, 7, 7, 7, 6, 7, 7, 7, 7), strict=True))
     print(f"  {'':26}  runs {heads}")
     for field in ("mix", "factor", "cycles", "spread", "drift", "pace"):
         for value in dict.fromkeys(getattr(one.case, field) for one in outcomes):
