@@ -5,8 +5,8 @@
 
 A run is a number of cycles, each with visits of some activities, such as generation and a training step, on a simulated
 GPU whose model is left out of the prior. Settings are locked SM clocks. Visits scatter by --spread percent, each on its
-own; the first one of a mix may get longer by half (longer), or last 0.4 or 2 times as long from mid-run on (fewer,
-more). A change takes 10 ms, in which the setting before holds; an activity settles for 2 s at a new setting. With
+own; the first one of a mix may get longer by half (longer), be visited in 2 of 5 cycles alone from mid-run on (fewer),
+or twice in each (more). A change takes 10 ms, in which the setting before holds; an activity settles for 2 s at a new setting. With
 --pace fast, cycles are 20 times as short and settings may change at any time; with slow, 120 times an hour at most.
 
 Beside each other, in percent of the energy: the best limit and the best clock for all activities from the first cycle
@@ -314,18 +314,16 @@ class Run:
         case = self.case
         activities = [Activity(self, place) for place in range(len(self.board.parts))]
         lengths = np.exp(case.spread * self.random.standard_normal((case.cycles, len(activities))) - case.spread**2 / 2)
-        late = np.arange(case.cycles) >= case.cycles / 2
-        lengths[:, 0] *= {
-            "none": 1.0,
-            "longer": 1 + 0.5 * np.arange(case.cycles) / case.cycles,
-            "fewer": np.where(late, 0.4, 1.0),
-            "more": np.where(late, 2.0, 1.0),
-        }[case.drift]
+        if case.drift == "longer":
+            lengths[:, 0] *= 1 + 0.5 * np.arange(case.cycles) / case.cycles
         for cycle in range(case.cycles):
             self.cycle = cycle
             for part, activity, length in zip(self.board.parts, activities, lengths[cycle], strict=True):
+                is_first = activity is activities[0] and cycle >= case.cycles / 2
+                rate = {"fewer": 0.4, "more": 2.0}.get(case.drift, 1.0) if is_first else 1.0
                 if cycle % part.every == part.every - 1:
-                    activity.visit(float(length))
+                    for _ in range(math.floor((cycle + 1) * rate) - math.floor(cycle * rate)):
+                        activity.visit(float(length))
 
 
 def outcome(board: Board, case: Case, seed: int) -> Outcome:
