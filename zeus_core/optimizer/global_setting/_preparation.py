@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.optimizer.global_setting._measuring import RunSteps, TrialRecorder
 from zeus_core.optimizer.global_setting._setting_search import SettingSearch
-from zeus_core.optimizer.global_setting.limiter import Limiter, ReplacedError
+from zeus_core.optimizer.limiter import Limiter, ReplacedError
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments, SearchOptions
 from zeus_core.optimizer.gpu_facts import GpuFacts, conditions_on, with_power
@@ -29,6 +30,9 @@ from zeus_core.ports.exchange import Exchange
 from zeus_core.search.objectives import OptimumSelector, ZeusCost
 from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.kinds import POWER_LIMIT, Kind
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer.global_setting._activities import Visits
 
 _logger = logging.getLogger(__name__)
 
@@ -83,6 +87,12 @@ class Preparation:
         self._work: dict[str, int | str] = {}
         self._resumed: Any = None  # the state of a checkpoint, until a training begins
         self._has_forgotten = False  # the stored trials of this work are of other work
+        self.visits: Visits | None = None
+        """The activities on this rank, where each has its own setting."""
+        if options.has_own_settings:
+            from zeus_core.optimizer.global_setting._activities import Visits
+
+            self.visits = Visits(recorder)
         self._limiters: list[Limiter] = []
         self._is_restored = True  # what an earlier training has changed
         self._searches: list[SettingSearch] = []  # of the latest training
@@ -145,7 +155,10 @@ class Preparation:
         if not self._has_checked:
             from zeus_core.optimizer.global_setting._rival_searches import possible_kinds  # for knob="auto" alone
 
-            self._kinds = possible_kinds(self._kinds, self._gpus, self._user, self._exchange)
+            kinds = self._kinds[::-1] if self.visits is not None else self._kinds  # clocks, if they can be locked
+            self._kinds = possible_kinds(kinds, self._gpus, self._user, self._exchange)
+            if self.visits is not None:
+                self._kinds = self._kinds[:1]
             self._has_checked = True
         self._limiters = [limiter for limiter in self._limiters if not limiter.restore()]
         self._is_restored = not self._limiters
@@ -193,7 +206,12 @@ class Preparation:
             self._recorder.begin_run(known.run_seconds)
         if max_steps is None and steps_left is not None:
             max_steps = run.steps + steps_left
-        return SettingSearch(
+        make: Callable[..., SettingSearch] = SettingSearch
+        if self.visits is not None:
+            from zeus_core.optimizer.global_setting._activities import ActivitySearch
+
+            make = partial(ActivitySearch, self.visits)
+        return make(
             settings,
             conditions,
             known.blocks,
@@ -239,6 +257,7 @@ class Preparation:
                 "warmup_steps": str(options.warmup_steps),
                 "profile_steps": str(options.profile_steps),
                 "mode": options.mode,
+                "activities": options.activities,
                 **limiter.kind.arguments,
             },
             limiter.settings,
@@ -250,7 +269,14 @@ class Preparation:
             raise NoDeviceError("this rank has no GPU")
         if not self._is_restored:
             raise DeviceError("the original settings of an earlier training have not been restored yet")
-        self._limiters.append(Limiter(self._gpus, kind, self._user, self.options.observes))
+        arguments = (self._gpus, kind, self._user, self.options.observes)
+        if self.visits is None:
+            self._limiters.append(Limiter(*arguments))
+        else:
+            from zeus_core.optimizer.activity_limiter import ActivityLimiter
+
+            time_source, changes = self._recorder.time_source, self.options.changes_per_hour
+            self._limiters.append(ActivityLimiter(*arguments, time_source, changes))
         return self._limiters[-1]
 
 

@@ -15,7 +15,7 @@ from zeus_core.events import Event, StepBegin, StepEnd, TrainBegin
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._preparation import Preparation
 from zeus_core.optimizer.global_setting._setting_search import SettingSearch
-from zeus_core.optimizer.global_setting.limiter import ReplacedError
+from zeus_core.optimizer.limiter import ReplacedError
 from zeus_core.optimizer.global_setting.phases import (
     MEASURED,
     STEP_BOUNDARIES,

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 from zeus_core.errors import DeviceError
 from zeus_core.optimizer.global_setting._measuring import CommonBlock, RunSteps, TrialRecorder
 from zeus_core.optimizer.global_setting._orders import Order, Orders
 from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
-from zeus_core.optimizer.global_setting.limiter import Answer, Limiter
+from zeus_core.optimizer.limiter import Answer, Limiter
 from zeus_core.optimizer.global_setting.phases import MEASURED, Outcome, Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments
 from zeus_core.optimizer.trial_store import Conditions, MeasuredBlock, TrialStore
@@ -28,7 +29,7 @@ _MAX_TRIES = 3
 _MIN_STEPS = 2  # measured before a block may end early: one step has no scatter
 
 # Steps of a block after which the search is asked whether it may go on: seldom enough for exchanges of many ranks.
-_CHECKED_STEPS = frozenset(round(1.25**power) for power in range(3, 90))
+CHECKED_STEPS: frozenset[int] = frozenset(round(1.25**power) for power in range(3, 90))
 
 _logger = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ class SettingSearch:
         arguments: Make the search. Those of rank 0 are used.
         run: Counts the steps of the training.
     """
+
+    make_orders: ClassVar[type[Orders]] = Orders
 
     def __init__(
         self,
@@ -97,7 +100,7 @@ class SettingSearch:
         self._exchange = exchange
         self._store = store
         self._options = arguments.options
-        self._orders = Orders(arguments, settings)
+        self._orders = self.make_orders(arguments, settings)
         self._before = self.order
         self._taken: dict[int, int] = {}  # by the setting that was asked for: the one that all boards take for it
         self._setting: int | None = None  # of the latest block, unless it is to be set again
@@ -216,7 +219,7 @@ class SettingSearch:
     def is_to_end_early(self, phase: Phase, steps_left: int) -> bool:
         """Return whether the block under way ends here. All ranks call this at the end of the same steps."""
         order, steps = self.order, self.block.steps
-        if not order.is_limited or steps not in _CHECKED_STEPS or order.steps - steps_left < _MIN_STEPS:
+        if not order.is_limited or steps not in CHECKED_STEPS or order.steps - steps_left < _MIN_STEPS:
             return False
         seconds = self.block.seconds(phase)
         return not self._exchange.decide(lambda: self._orders.may_continue(steps, seconds), phase)
