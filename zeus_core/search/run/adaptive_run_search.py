@@ -19,7 +19,7 @@ from zeus_core.search.belief import Curves, Knob
 from zeus_core.search.comparison import POWER_CV, Comparison
 from zeus_core.search.objectives import OptimumSelector, longest_factor
 from zeus_core.search.run._block_lengths import MIN_BLOCK_STEPS, BlockLengths, planned_share
-from zeus_core.search.run._run_account import RunAccount
+from zeus_core.search.run._run_account import RunAccount, Spare
 from zeus_core.search.run._run_estimate import MeasuredBlock, RunEstimate, pooled_cv
 from zeus_core.search.run.run_plan import Prediction, RunProgress, SearchCost, search_cost
 from zeus_core.search.run.run_search import Block
@@ -36,7 +36,9 @@ _LATE_SHARE = 0.125
 
 # A run may be beyond its bound by more than this with so much of the probability with which it may be beyond at all.
 # Bounds kept with 98 % alone were broken by more than 1 % in 4 of 3,600 runs, by up to 1.2 % (search_run.py).
-_MAX_EXCESS, _EXCESS_SHARE = 0.01, 0.005
+MAX_EXCESS, EXCESS_SHARE = 0.01, 0.005
+
+_ALONE: Spare = (0.0, 0.0)  # what the other activities of a run leave of its bound, where there are none
 
 _MIN_GAIN = 0.003  # of the energy: where a better setting is likely to keep the bound, it is tried
 _LIKELY = 0.5
@@ -88,7 +90,9 @@ class AdaptiveRunSearch:
         self._settings = checked_settings(settings)
         self._search = AdaptiveSearch(self._settings, selector, knob=knob, confidence=confidence, prior=prior)
         self._selector, self._confidence = selector, confidence
-        self._aim, self._factor = aim_for(selector, confidence), longest_factor(selector)
+        self._aim, self._bound = aim_for(selector, confidence), longest_factor(selector)
+        self._factor = self._bound  # that of these steps
+        self._others: tuple[Spare, Spare, Spare] = (_ALONE, _ALONE, _ALONE)
         self._max_steps = max_steps if max_steps is None else checked_whole_number("max_steps", max_steps, 1)
         self._settle_seconds = checked_number("settle_seconds", settle_seconds, 0.0, math.inf, "seconds, such as 2.0")
         self._slowest: Array | None = None
@@ -188,12 +192,12 @@ class AdaptiveRunSearch:
             return f"{original} is the only setting"
         beyond = self._excluded if self._doubted is None else self._doubted
         if self._factor is not None and beyond < len(self._settings):
-            return f"steps at {text(self._settings[beyond])} took more than {self._factor:g} times as long"
+            return f"steps at {text(self._settings[beyond])} took more than {self._factor:.4g} times as long"
         if self._factor is None:
             return f"no setting below {original} is expected to cost less"
         return (
             f"no setting below {original} is known to save energy and to keep this run of {horizon:,} steps within "
-            f"{self._factor:g} times its duration with a probability of {self._confidence:.1%}"
+            f"{self._bound:g} times its duration with a probability of {self._confidence:.1%}"
         )
 
     def prediction(self, setting: int | None = None) -> Prediction | None:
@@ -242,6 +246,7 @@ class AdaptiveRunSearch:
         if not any(block.trial.setting == original for block in self._blocks):
             return Block(original, self._lengths.shortest_steps, is_choice=True)
         curves = self._curves = self._estimate.after(self._blocks)
+        self._share_bound(curves)
         if not self._progress.steps_left:
             return self._next
         if self._factor is not None:
@@ -270,6 +275,13 @@ class AdaptiveRunSearch:
         self._expected = chosen
         return Block(self._settings[chosen], lengths.choice_steps, is_choice=True)
 
+    def _share_bound(self, curves: Curves) -> None:
+        """Find the part of the bound that these steps may use; all of it, unless they are one activity of several."""
+
+    def _group_costs(self, log_joules: Array) -> Array:
+        """Return the logarithm of the energy at each setting, with that of other activities that follow it."""
+        return log_joules
+
     def _is_to_be_left(self, factor: float) -> bool:
         """Return whether the choice is to be left for the original: its latest steps were certainly beyond the bound.
 
@@ -296,7 +308,7 @@ class AdaptiveRunSearch:
         """Return the places of the choice and of the next trial."""
         tried = {self._settings.index(block.trial.setting) for block in self._blocks}
         if self._factor is not None:
-            return self._judged_by_bound(curves, tried, self._factor)
+            return self._judged_by_bound(curves, tried, self._bound or self._factor)
         if self._aim is None:
             return self._judged_by_rule(tried)
         try:
@@ -309,20 +321,23 @@ class AdaptiveRunSearch:
         return chosen, None if len(tried) > _MAX_COST_TRIALS else trial
 
     def _judged_by_bound(self, curves: Curves, tried: set[int], factor: float) -> tuple[int, int | None]:
-        log_joules = curves.mean(curves.log_seconds + curves.log_watts)
-        account = self._account
-        keeps, nearly_keeps = (account.keeps(curves, bound) for bound in (factor, factor * (1 + _MAX_EXCESS)))
+        log_joules = self._group_costs(curves.mean(curves.log_seconds + curves.log_watts))
+        account, (others, others_nearly, others_tried) = self._account, self._others
+        keeps = account.keeps(curves, factor, others)
+        nearly_keeps = account.keeps(curves, factor * (1 + MAX_EXCESS), others_nearly)
+        may_keep = keeps if others_tried is others else account.keeps(curves, factor, others_tried)
         if self._slowest is not None:
             keeps[account.surely_keeps(self._slowest, factor)] = 1.0
-        keeps[self._excluded :] = 0.0
-        keeps[0] = 1.0
+        for probability in (keeps, may_keep):
+            probability[self._excluded :] = 0.0
+            probability[0] = 1.0
         nearly_keeps[keeps == 1.0] = 1.0
-        may_exceed = _EXCESS_SHARE * (1 - self._confidence)
+        may_exceed = EXCESS_SHARE * (1 - self._confidence)
         chosen, likely = (
             best_place(self._selector, log_joules, is_known)
             for is_known in (
                 (keeps >= self._confidence) & (nearly_keeps >= 1 - may_exceed),
-                keeps >= min(_LIKELY, self._confidence),
+                may_keep >= min(_LIKELY, self._confidence),
             )
         )
         lengths = self._lengths
