@@ -52,7 +52,9 @@ class ActivityLimiter(Limiter):
         self._now = time_source.now
         self._background = ThreadBackground() if isinstance(time_source, MonotonicTime) else None
         self._process_id = os.getpid()
-        self._steps_setting = self._requested = self._confirmed = self._replaced = self.settings[0]
+        self.requested: int = self.settings[0]
+        """The setting that was requested last, which is in force after the latency of a change."""
+        self._steps_setting = self._confirmed = self._replaced = self.settings[0]
         self._taken: dict[int, int] = {}
         self._confirmed_at = self._stay_began = self._checked_at = -_HOUR_SECONDS
         self._is_settled = True
@@ -87,7 +89,7 @@ class ActivityLimiter(Limiter):
         if self.observes or not self._has_set:
             answer = super().set(setting)
             if answer.denial is None:
-                self._steps_setting = self._requested = self._confirmed = setting
+                self._steps_setting = self.requested = self._confirmed = setting
             return answer
         self._raise_fault()
         self._steps_setting = setting
@@ -102,10 +104,10 @@ class ActivityLimiter(Limiter):
         """
         wanted = self._steps_setting if setting is None else setting
         now = self._now()
-        is_requested = wanted == self._requested or setting is None or self._may_change(now)
+        is_requested = wanted == self.requested or setting is None or self._may_change(now)
         self._stay_began, self._is_settled, self._replaced = now, False, self._confirmed
-        if is_requested and wanted != self._requested and not self.observes and not self.is_over:
-            self._requested = wanted
+        if is_requested and wanted != self.requested and not self.observes and not self.is_over:
+            self.requested = wanted
             self._changes.append(now)
             self.switches += 1
             if self._background is None:
@@ -122,7 +124,7 @@ class ActivityLimiter(Limiter):
         """
         if self._is_settled:
             return 0.0
-        wanted, confirmed, at = self._requested, self._confirmed, self._confirmed_at
+        wanted, confirmed, at = self.requested, self._confirmed, self._confirmed_at
         if confirmed != wanted and not is_last:
             return 0.0
         self._is_settled = True
@@ -134,7 +136,7 @@ class ActivityLimiter(Limiter):
 
         Work at s in place of a higher setting S advances by at least s / S of what it would: limits as well as clocks.
         """
-        return late_seconds * max(1 - self._replaced / self._requested, 0.0)
+        return late_seconds * max(1 - self._replaced / self.requested, 0.0)
 
     def is_undisturbed(self) -> bool:
         """Return whether the settings were in force, as far as it was looked in the background. Raises as `set`."""
@@ -162,7 +164,7 @@ class ActivityLimiter(Limiter):
 
     def _serve(self) -> None:
         """Set what was requested last. Runs in the background."""
-        setting = self._requested
+        setting = self.requested
         if self.is_over or self._fault is not None or setting == self._confirmed:
             return
         began = self._now()

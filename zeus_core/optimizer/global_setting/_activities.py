@@ -1,7 +1,7 @@
 """A setting for each activity: its visits are measured on each rank, and rank 0 orders their settings with the steps'.
 
 A visit begins and ends where the loop says so, and no rank waits for another one there. What the ranks have measured of
-the activities is exchanged at the end of a block of steps, where they meet in any case; a block ends early if that of an
+the activities is exchanged at the end of a block of steps, where they meet in any case; it ends early if that of an
 activity is over.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.events import Activity, Event, PassBegin, PassEnd, Pause, Resume, StepBegin, StepEnd
@@ -22,7 +22,6 @@ from zeus_core.optimizer.global_setting._setting_search import CHECKED_STEPS, Se
 from zeus_core.optimizer.global_setting._trials import MeasuredBlocks, TrialPart, trial_from_parts
 from zeus_core.optimizer.global_setting.phases import Outcome, Phase
 from zeus_core.optimizer.trial_store import MeasuredBlock
-from zeus_core.search import Trial
 from zeus_core.search.run.activities_search import STEPS
 from zeus_core.search.run.run_search import RunSearch
 from zeus_core.search.run.safe_clock import SafeClock
@@ -47,6 +46,7 @@ _MIN_STEPS = 4  # of a block that ends as that of an activity is over
 
 # They have no setting of their own: the GPU computes nothing, or something that nobody has announced.
 _OTHERS = frozenset({"steps", "idle", "between_steps", "checkpoint", "waiting"})
+
 
 @dataclass(frozen=True)
 class VisitsPart:
@@ -131,8 +131,8 @@ class Visits:
         recorder = self._steps if outer is None else outer.recorder
         self._leave_out(limiter, recorder, is_last=True)
         recorder.interrupt()
-        visits.is_at_order = limiter.begin_stay(visits.order)
-        visits.begin()
+        is_at_order = limiter.begin_stay(visits.order)
+        visits.begin(limiter.requested, is_at_order)
 
     def _leave(self, limiter: ActivityLimiter) -> None:
         visits = self._under_way.pop()
@@ -175,16 +175,17 @@ class ActivityVisits:
     """
 
     def __init__(self, recorder: TrialRecorder, original: int) -> None:
-        self.recorder = recorder
+        self.recorder: TrialRecorder = recorder
+        """Measures them."""
         self.order: int | None = original
         """The setting of the visits to come; None for that of the steps."""
-        self.is_ordered = False
+        self.is_ordered: bool = False
+        """Whether rank 0 has ordered it."""
         self.visits: int = 0
         """All visits of the run so far."""
         self.measured: int = 0
         """Those of the block under way."""
-        self.is_at_order: bool = True
-        """Whether the visit under way has the setting of the order."""
+        self._is_measured = False  # the visit under way
         self._setting = original
         self._begin_block()
 
@@ -192,23 +193,22 @@ class ActivityVisits:
         self.measured, self._block_began = 0, self.recorder.run_seconds
         self.recorder.begin_trial(1)
 
-    def begin(self) -> None:
-        """Begin a visit."""
+    def begin(self, setting: int, is_at_order: bool) -> None:
+        """Begin a visit at a setting, which is that of the order, if it could be requested."""
+        if self.order is None and setting != self._setting:
+            self._setting = setting
+            self._begin_block()
+        self._is_measured = is_at_order and self.measured < _MAX_BLOCK_VISITS
         self.recorder.begin_step()
-        if self.is_measured:
+        if self._is_measured:
             self.recorder.open_segment()
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the visit under way is measured."""
-        return self.is_at_order and self.order is not None and self.measured < _MAX_BLOCK_VISITS
 
     def end(self, late_seconds: float) -> None:
         """End it."""
         recorder = self.recorder
         self.visits += 1
         before = recorder.run_seconds
-        if not self.is_measured:
+        if not self._is_measured:
             recorder.end_step()
         else:
             recorder.end_measured_step()
@@ -241,7 +241,7 @@ class ActivityVisits:
 
     def take_part(self) -> VisitsPart | None:
         """Return what was measured since the last time; None without a whole visit."""
-        if not self.measured or self.order is None:
+        if not self.measured:
             return None
         part = self.recorder.finish_trial()
         self._begin_block()
@@ -284,7 +284,7 @@ class ActivityOrders(Orders):
         blocks = {name: self.group.of(name).ask() for name in self.activities}
         return replace(
             order,
-            visits={name: 0 if block.is_choice else block.steps for name, block in blocks.items()},
+            visits={name: -block.steps if block.is_choice else block.steps for name, block in blocks.items()},
             settings={name: FOLLOWS if name in following else block.setting for name, block in blocks.items()},
         )
 
@@ -335,12 +335,14 @@ class ActivitySearch(SettingSearch):
         measured = order.steps - steps_left
         if self.block.steps not in CHECKED_STEPS or measured < (least_steps if order.is_choice else order.steps / 2):
             return False
-        return self._exchange.longest(lambda: float(bool(_due([self._measured()], order.visits))), phase) > 0
+        is_over = partial(_due, orders=order.visits, with_choices=False)
+        return self._exchange.longest(lambda: float(bool(is_over([self._measured()]))), phase) > 0
 
     def conclude(self) -> Outcome | None:
         """See `SettingSearch`. The blocks of activities that are over end before."""
         phase, exchange, orders = Phase.CONCLUDE, self._exchange, self.order.visits
-        due = exchange.conclude_of(dict[str, int], self._measured, list[str], lambda ranks: _due(ranks, orders), phase)
+        conclude = partial(_due, orders=orders, with_choices=True)
+        due = exchange.conclude_of(dict[str, int], self._measured, list[str], conclude, phase)
         ended = exchange.conclude_of(
             dict[str, VisitsPart], lambda: self._parts(due), dict[str, MeasuredBlock], _blocks, phase
         )
@@ -358,15 +360,18 @@ class ActivitySearch(SettingSearch):
     def chosen_of(self, name: str) -> int | None:
         """Return the setting that the visits of an activity continue at; None before it was chosen."""
         setting = self.order.settings.get(name)
-        return None if setting is None or self.order.visits[name] else self.choice if setting == FOLLOWS else setting
+        if setting is None or self.order.visits[name] > 0:
+            return None
+        return self.choice if setting == FOLLOWS else setting
 
     def _measured(self) -> dict[str, int]:
         """Return the visits of the blocks under way on this rank; as many as needed, for one that may not go on."""
         measured = {name: one.measured for name, one in self.visits.activities.items() if one.measured}
         if self._exchange.rank == 0:
             for name, one in self.visits.activities.items():
-                if self.order.visits.get(name) and not self._orders.may_visit(name, one.measured, one.block_seconds):
-                    measured[name] = self.order.visits[name]
+                visits = abs(self.order.visits.get(name, 0))
+                if visits and not self._orders.may_visit(name, one.measured, one.block_seconds):
+                    measured[name] = visits
         return measured
 
     def _parts(self, due: Sequence[str]) -> dict[str, VisitsPart]:
@@ -393,10 +398,21 @@ class ActivitySearch(SettingSearch):
         return outcome
 
 
-def _due(ranks: Sequence[Mapping[str, int]], orders: Mapping[str, int]) -> list[str]:
-    """Return the activities whose block is over on a rank, by the visits that were measured on each."""
-    names = dict.fromkeys(name for measured in ranks for name in measured)
-    return [name for name in names if max(one.get(name, 0) for one in ranks) >= orders.get(name, _FIRST_VISITS)]
+def _due(ranks: Sequence[Mapping[str, int]], orders: Mapping[str, int], with_choices: bool) -> list[str]:
+    """Return the activities whose block is over on a rank, by the visits that were measured on each.
+
+    Args:
+        ranks: The measured visits of each rank, by activity.
+        orders: See `Order.visits`.
+        with_choices: Whether a block at a choice is over after any visit: it ends with that of the steps.
+    """
+    due = []
+    for name in dict.fromkeys(name for measured in ranks for name in measured):
+        ordered = orders.get(name, _FIRST_VISITS)
+        enough = 1 if with_choices and ordered < 0 else abs(ordered)
+        if max(measured.get(name, 0) for measured in ranks) >= enough:
+            due.append(name)
+    return due
 
 
 def _blocks(ranks: Sequence[Mapping[str, VisitsPart]]) -> dict[str, MeasuredBlock]:

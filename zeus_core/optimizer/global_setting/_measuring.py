@@ -25,8 +25,8 @@ from zeus_core.optimizer.global_setting._trials import (
     trial_from_parts,
     usual_seconds,
 )
-from zeus_core.optimizer.limiter import Limiter, ReplacedError
 from zeus_core.optimizer.global_setting.phases import Phase, Window
+from zeus_core.optimizer.limiter import Limiter, ReplacedError
 from zeus_core.ports import TimeSource
 from zeus_core.ports.exchange import Exchange
 from zeus_core.search import Trial
@@ -111,7 +111,7 @@ class TrialRecorder:
             self._begin = self._monitor.begin_reading(sync_execution=False)
 
     def leave_out(self, seconds: float) -> None:
-        """Leave so much out of the time of the step under way: it was slowed down by something that is no part of it."""
+        """Leave so much out of the time of the step under way: something that is no part of it slowed it down."""
         began = self._step_ends[-1] if self._step_ends else self._step_began
         if began is not None and seconds > 0:
             self._leave_out(min(seconds, max(self._now() - began, 0.0)))

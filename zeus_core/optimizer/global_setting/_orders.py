@@ -48,7 +48,7 @@ class Order:
         prediction: The expected effect of what the selector would choose, where no setting may be changed.
         expected: The expected effect of the choice; None if the search does not predict it.
         settings: The settings of the activities that were visited, by name.
-        visits: The visits that are measured at them; 0 for any number, at their choice.
+        visits: How many visits to measure at them, the negative number at a choice.
     """
 
     setting: int

@@ -12,10 +12,10 @@ from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.optimizer.global_setting._measuring import RunSteps, TrialRecorder
 from zeus_core.optimizer.global_setting._setting_search import SettingSearch
-from zeus_core.optimizer.limiter import Limiter, ReplacedError
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments, SearchOptions
 from zeus_core.optimizer.gpu_facts import GpuFacts, conditions_on, with_power
+from zeus_core.optimizer.limiter import Limiter, ReplacedError
 from zeus_core.optimizer.trial_store import (
     Conditions,
     MeasuredBlock,

@@ -13,9 +13,9 @@ from zeus_core.errors import DeviceError
 from zeus_core.optimizer.global_setting._measuring import CommonBlock, RunSteps, TrialRecorder
 from zeus_core.optimizer.global_setting._orders import Order, Orders
 from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
-from zeus_core.optimizer.limiter import Answer, Limiter
 from zeus_core.optimizer.global_setting.phases import MEASURED, Outcome, Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments
+from zeus_core.optimizer.limiter import Answer, Limiter
 from zeus_core.optimizer.trial_store import Conditions, MeasuredBlock, TrialStore
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import WholeNumbers

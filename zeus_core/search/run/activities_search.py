@@ -80,6 +80,7 @@ class ActivitiesRunSearch:
         self._following: dict[str, str] = {}  # the reasons, by activity
         self._steps = 0
         self._other_seconds = 0.0
+        self._late_seconds = 0.0
         self.of(STEPS)
 
     def of(self, name: str) -> RunSearch:
@@ -97,6 +98,10 @@ class ActivitiesRunSearch:
     def add_other(self, seconds: float) -> None:
         """Add time of the run that has no setting of its own."""
         self._other_seconds += max(seconds, 0.0)
+
+    def add_late(self, seconds: float) -> None:
+        """Add time that the run has lost as settings came into force late, and that is in no block."""
+        self._late_seconds += max(seconds, 0.0)
 
     @property
     def following(self) -> dict[str, str]:
@@ -150,14 +155,15 @@ class ActivitiesRunSearch:
         """
         stakes = self._stakes()
         own = stakes.get(member.name)
-        if self._bound is None or own is None or (len(stakes) == 1 and not self._other_seconds):
+        is_alone = len(stakes) == 1 and not self._other_seconds and not self._late_seconds
+        if self._bound is None or own is None or is_alone:
             return None
         groups, mine = self._groups(stakes), STEPS if self.follows(member.name) else member.name
         followers = [stakes[name] for name in self._following if name in stakes] if member.name == STEPS else []
         following = sum(followers[1:], start=followers[0]) if followers else None
         spares: list[Spare] = []
         factor = self._bound
-        given = (self._bound - 1) * self._other_seconds
+        given = (self._bound - 1) * self._other_seconds - self._late_seconds
         for confidence in (self._confidence, 0.5):
             places = cheapest(list(groups.values()), self._demand(list(groups.values()), confidence))
             spare, variance, seconds = given, 0.0, self._other_seconds
@@ -210,7 +216,8 @@ class ActivitiesRunSearch:
         quantile = NormalDist().inv_cdf(confidence)
         beyond = NormalDist().inv_cdf(1 - EXCESS_SHARE * (1 - self._confidence)) if confidence > 0.5 else 0.0
         seconds = self._other_seconds + sum(stake.original_seconds for stake in stakes)
-        return Demand(quantile, beyond, MAX_EXCESS * bound * seconds, (bound - 1) * self._other_seconds)
+        given = (bound - 1) * self._other_seconds - self._late_seconds
+        return Demand(quantile, beyond, MAX_EXCESS * bound * seconds, given)
 
 
 class _ActivitySearch(AdaptiveRunSearch):
