@@ -62,7 +62,10 @@ class ActivityLimiter(Limiter):
         self._is_disturbed = False
         self._is_over = False
         self._latencies: deque[float] = deque(maxlen=_RECENT_SWITCHES)
-        self._changes_per_hour = changes_per_hour
+        self.changes_per_hour: int = changes_per_hour
+        """The most changes in an hour."""
+        self.is_limited: bool = False
+        """Whether a visit had to go without its setting, as there were as many."""
         self._changes: deque[float] = deque(maxlen=max(changes_per_hour, 1))
         self.switches: int = 0
         """The changes that were requested for activities."""
@@ -105,6 +108,7 @@ class ActivityLimiter(Limiter):
         wanted = self._steps_setting if setting is None else setting
         now = self._now()
         is_requested = wanted == self.requested or setting is None or self._may_change(now)
+        self.is_limited |= not is_requested
         self._stay_began, self._is_settled, self._replaced = now, False, self._confirmed
         if is_requested and wanted != self.requested and not self.observes and not self.is_over:
             self.requested = wanted
@@ -160,7 +164,7 @@ class ActivityLimiter(Limiter):
         """Return whether a visit may change the setting, and change it back."""
         while self._changes and self._changes[0] <= now - _HOUR_SECONDS:
             self._changes.popleft()
-        return self._fault is None and len(self._changes) + 2 <= (1 - _RESERVE) * self._changes_per_hour
+        return self._fault is None and len(self._changes) + 2 <= (1 - _RESERVE) * self.changes_per_hour
 
     def _serve(self) -> None:
         """Set what was requested last. Runs in the background."""

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import NoMonitor, training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
-from zeus_core.optimizer.global_setting.search_options import KnobName, MakeSearch, Mode
+from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, Activities, KnobName, MakeSearch, Mode
 from zeus_huggingface._listener import Reporter, TrainerListener, listening
 from zeus_huggingface._trainer_patches import patch_trainer
 
@@ -58,13 +58,23 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
         search: MakeSearch | None = None,
         mode: Mode = "search",
         carbon_aware: CarbonAware | None = None,
+        activities: Activities = "common",
+        changes_per_hour: int = CHANGES_PER_HOUR,
         strict: bool = False,
         quiet: bool = False,
     ) -> None:
         monitor = training_monitor(monitor, strict)
         positional = optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path
         self.optimizer = GlobalPowerLimitOptimizer(
-            monitor, *positional, knob=knob, search=search, mode=mode, carbon_aware=carbon_aware, quiet=True
+            monitor,
+            *positional,
+            knob=knob,
+            search=search,
+            mode=mode,
+            carbon_aware=carbon_aware,
+            activities=activities,
+            changes_per_hour=changes_per_hour,
+            quiet=True,
         )
         self.listener = TrainerListener(
             type(self).__name__, Reporter(self.optimizer), monitor, frozenset({"power limit"}), quiet

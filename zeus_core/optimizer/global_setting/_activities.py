@@ -11,17 +11,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zeus_core.events import Activity, Event, PassBegin, PassEnd, Pause, Resume, StepBegin, StepEnd
 from zeus_core.measurement import DeviceEnergy, Measurement
 from zeus_core.optimizer.activity_limiter import ActivityLimiter
-from zeus_core.optimizer.global_setting._measuring import TrialRecorder
+from zeus_core.optimizer.global_setting._activity_visits import FOLLOWS, Visits, VisitsPart
 from zeus_core.optimizer.global_setting._orders import Order, Orders
 from zeus_core.optimizer.global_setting._setting_search import CHECKED_STEPS, SettingSearch
 from zeus_core.optimizer.global_setting._trials import MeasuredBlocks, TrialPart, trial_from_parts
 from zeus_core.optimizer.global_setting.phases import Outcome, Phase
 from zeus_core.optimizer.trial_store import MeasuredBlock
+from zeus_core.search.comparison import Comparison, percentage
 from zeus_core.search.run.activities_search import STEPS
 from zeus_core.search.run.run_search import RunSearch
 from zeus_core.search.run.safe_clock import SafeClock
@@ -31,36 +31,9 @@ if TYPE_CHECKING:
 
     from zeus_core.search.run.activities_search import ActivitiesRunSearch
 
-FOLLOWS = -1
-"""The order for an activity that has the setting of the steps."""
-
-MOST_ACTIVITIES = 32
-"""Activities with a setting of their own; those beyond have that of the steps."""
-
-_MIN_VISIT_LATENCIES = 20  # of a visit with a setting of its own, as in `activities_search`
-_MAX_LATE_SHARE = 0.1  # of a visit at the setting before; one that was later tells little of its own
-_MAX_DEPTH = 64  # of activities within activities
-_MAX_BLOCK_VISITS = 4096  # that are measured: the readings of more would fill the memory
 _FIRST_VISITS = 5  # in the first block of an activity, which rank 0 has not ordered
+_LEAST_ADVANTAGE = 0.003  # of the energy: with less, one setting for all is as good
 _MIN_STEPS = 4  # of a block that ends as that of an activity is over
-
-# They have no setting of their own: the GPU computes nothing, or something that nobody has announced.
-_OTHERS = frozenset({"steps", "idle", "between_steps", "checkpoint", "waiting"})
-
-
-@dataclass(frozen=True)
-class VisitsPart:
-    """What one rank has measured of an activity.
-
-    Attributes:
-        setting: The setting of the measured visits.
-        part: The measured visits since the last time.
-        visits: All visits of the run so far.
-    """
-
-    setting: int
-    part: TrialPart
-    visits: int
 
 
 @dataclass(frozen=True)
@@ -76,176 +49,63 @@ class LateSeconds:
     latency: float
 
 
-class Visits:
-    """The activity under way, and the visits of all of them, on this rank.
+class ActivityPart(NamedTuple):
+    """What is known of the visits of an activity, or of the steps.
 
-    Args:
-        steps: Measures the steps.
+    Attributes:
+        measured: All that was measured.
+        original: The original setting.
+        setting: The one of the visits to come.
+        visits: How many there were.
+        seconds: Their time.
     """
 
-    def __init__(self, steps: TrialRecorder) -> None:
-        self._steps = steps
-        self._limiter: ActivityLimiter | None = None
-        self._under_way: list[ActivityVisits | None] = []  # none for what has no setting of its own
-        self._is_in_step = False
-        self.activities: dict[str, ActivityVisits] = {}
-        """Those that were visited, by name, in this order."""
-        self.late_seconds: float = 0.0
-        """How much longer steps and visits took by the settings before, since `take_late_seconds`."""
-
-    def begin(self, limiter: ActivityLimiter) -> None:
-        """Begin a training."""
-        self._limiter, self._under_way, self.activities, self.late_seconds = limiter, [], {}, 0.0
-
-    def receive(self, event: Event) -> None:
-        """Follow an event: activities begin and end."""
-        limiter = self._limiter
-        if limiter is None or limiter.is_over:
-            return
-        match event:
-            case Pause() | PassBegin():
-                self._enter(limiter, event.activity, isinstance(event, PassBegin))
-            case Resume() | PassEnd():
-                if self._under_way:
-                    self._leave(limiter)
-            case _:
-                while self._under_way:
-                    self._leave(limiter)
-                if type(event) is StepEnd:
-                    self._leave_out(limiter, self._steps, is_last=False)
-                self._is_in_step = type(event) is StepBegin
-
-    def take_late_seconds(self) -> float:
-        """Return `late_seconds`, and begin to count anew."""
-        seconds, self.late_seconds = self.late_seconds, 0.0
-        return seconds
-
-    def _enter(self, limiter: ActivityLimiter, activity: Activity, is_pass: bool) -> None:
-        name = str(getattr(activity, "value", activity))
-        is_part = name in _OTHERS or (is_pass and (self._under_way or not self._is_in_step))
-        visits = None if is_part or len(self._under_way) >= _MAX_DEPTH else self._visits_of(name, limiter)
-        self._under_way.append(visits)
-        if visits is None:
-            return
-        outer = self._innermost(len(self._under_way) - 1)
-        recorder = self._steps if outer is None else outer.recorder
-        self._leave_out(limiter, recorder, is_last=True)
-        recorder.interrupt()
-        is_at_order = limiter.begin_stay(visits.order)
-        visits.begin(limiter.requested, is_at_order)
-
-    def _leave(self, limiter: ActivityLimiter) -> None:
-        visits = self._under_way.pop()
-        if visits is None:
-            return
-        late_seconds = self._leave_out(limiter, visits.recorder, is_last=True)
-        visits.end(late_seconds)
-        if not visits.is_ordered:
-            visits.follow_if_short(_MIN_VISIT_LATENCIES * limiter.latency_seconds)
-        outer = self._innermost(len(self._under_way))
-        (self._steps if outer is None else outer.recorder).resume()
-        limiter.begin_stay(None if outer is None else outer.order)
-
-    def _innermost(self, place: int) -> ActivityVisits | None:
-        """Return the activity under way, of the first ones; None for the steps."""
-        return next((one for one in reversed(self._under_way[:place]) if one is not None), None)
-
-    def _leave_out(self, limiter: ActivityLimiter, recorder: TrialRecorder, is_last: bool) -> float:
-        """Charge the time at the setting before to no step or visit, as far as it made it longer. Returns that time."""
-        late_seconds = limiter.late_seconds(is_last=is_last)
-        if late_seconds > 0:
-            excess = limiter.excess_seconds(late_seconds)
-            recorder.leave_out(excess)
-            self.late_seconds += excess
-        return late_seconds
-
-    def _visits_of(self, name: str, limiter: ActivityLimiter) -> ActivityVisits | None:
-        visits = self.activities.get(name)
-        if visits is None and len(self.activities) < MOST_ACTIVITIES:
-            visits = self.activities[name] = ActivityVisits(self._steps.beside(), limiter.settings[0])
-        return visits
-
-
-class ActivityVisits:
-    """The visits of one activity on this rank.
-
-    Args:
-        recorder: Measures them.
-        original: The original setting, at which it is measured first.
-    """
-
-    def __init__(self, recorder: TrialRecorder, original: int) -> None:
-        self.recorder: TrialRecorder = recorder
-        """Measures them."""
-        self.order: int | None = original
-        """The setting of the visits to come; None for that of the steps."""
-        self.is_ordered: bool = False
-        """Whether rank 0 has ordered it."""
-        self.visits: int = 0
-        """All visits of the run so far."""
-        self.measured: int = 0
-        """Those of the block under way."""
-        self._is_measured = False  # the visit under way
-        self._setting = original
-        self._begin_block()
-
-    def _begin_block(self) -> None:
-        self.measured, self._block_began = 0, self.recorder.run_seconds
-        self.recorder.begin_trial(1)
-
-    def begin(self, setting: int, is_at_order: bool) -> None:
-        """Begin a visit at a setting, which is that of the order, if it could be requested."""
-        if self.order is None and setting != self._setting:
-            self._setting = setting
-            self._begin_block()
-        self._is_measured = is_at_order and self.measured < _MAX_BLOCK_VISITS
-        self.recorder.begin_step()
-        if self._is_measured:
-            self.recorder.open_segment()
-
-    def end(self, late_seconds: float) -> None:
-        """End it."""
-        recorder = self.recorder
-        self.visits += 1
-        before = recorder.run_seconds
-        if not self._is_measured:
-            recorder.end_step()
-        else:
-            recorder.end_measured_step()
-            if late_seconds <= _MAX_LATE_SHARE * (recorder.run_seconds - before):
-                recorder.close_segment()
-                self.measured += 1
-            else:
-                recorder.drop_segment()
-        recorder.pause()
-
-    def follow_if_short(self, seconds: float) -> None:
-        """Take the setting of the steps, until there is an order, if a visit is shorter than that."""
-        if self.recorder.run_seconds < seconds * self.visits:
-            self.order = None
+    measured: MeasuredBlocks
+    original: int
+    setting: int
+    visits: int
+    seconds: float
 
     @property
-    def block_seconds(self) -> float:
-        """The time of the visits since the block began, also of those that were not measured."""
-        return self.recorder.run_seconds - self._block_began
+    def joules(self) -> float:
+        """Their energy, by the power of those that were measured."""
+        trials = [block.trial.measurement for block in self.measured.blocks]
+        seconds = math.fsum(one.time for one in trials)
+        return math.fsum(one.total_energy or 0.0 for one in trials) / seconds * self.seconds
 
-    def take_order(self, setting: int) -> None:
-        """Follow an order from the next visit on."""
-        self.is_ordered = True
-        order = None if setting == FOLLOWS else setting
-        if order != self.order:
-            self.order = order
-            self._begin_block()
-        if order is not None:
-            self._setting = order
+    @property
+    def comparison(self) -> Comparison | None:
+        """Visits at the original setting, and at the choices; None if they are one, or one was not measured."""
+        return self.measured.comparison(self.setting)
 
-    def take_part(self) -> VisitsPart | None:
-        """Return what was measured since the last time; None without a whole visit."""
-        if not self.measured:
-            return None
-        part = self.recorder.finish_trial()
-        self._begin_block()
-        return VisitsPart(self._setting, part, self.visits) if part.measurement is not None else None
+    @property
+    def is_changed(self) -> bool:
+        """Whether some of them were at another setting than the original one."""
+        return any(block.trial.setting != self.original for block in self.measured.blocks)
+
+    @property
+    def saving(self) -> tuple[float, float] | None:
+        """The energy that the choice saves, as a fraction, and how far it can be off; None without a choice."""
+        comparison = self.comparison
+        return None if comparison is None else (comparison.saving_fraction, comparison.saving_uncertainty)
+
+    @property
+    def original_joules(self) -> float:
+        """The energy of as many visits at the original setting."""
+        comparison = self.comparison
+        return self.joules if comparison is None else comparison.before.joules_per_step * self.visits
+
+    @property
+    def text(self) -> str:
+        """The saving and the slowdown for people, to continue a sentence."""
+        comparison = self.comparison
+        if comparison is None:
+            return ""
+        if not comparison.is_certain:
+            return f"; saving {comparison.saving_text}"
+        saving = percentage(comparison.saving_fraction, comparison.saving_uncertainty)
+        slowdown = percentage(comparison.slowdown_factor - 1, comparison.slowdown_uncertainty, sign="+")
+        return f"; saves {saving} of it, for {slowdown} time"
 
 
 class ActivityOrders(Orders):
@@ -285,8 +145,14 @@ class ActivityOrders(Orders):
         return replace(
             order,
             visits={name: -block.steps if block.is_choice else block.steps for name, block in blocks.items()},
+            following={name: because for name, because in following.items() if name in blocks},
+            is_common_as_good=bool(blocks) and self._is_common_as_good(),
             settings={name: FOLLOWS if name in following else block.setting for name, block in blocks.items()},
         )
+
+    def _is_common_as_good(self) -> bool:
+        savings = self.group.common_saving()
+        return savings is not None and savings[1] - savings[0] < _LEAST_ADVANTAGE
 
 
 class _SafeWhileAlone(SafeClock):
@@ -363,6 +229,81 @@ class ActivitySearch(SettingSearch):
         if setting is None or self.order.visits[name] > 0:
             return None
         return self.choice if setting == FOLLOWS else setting
+
+    @property
+    def saving(self) -> tuple[float, float] | None:
+        """The energy that the choices of all activities save, as a fraction, and how far it can be off.
+
+        By the energies E(a) of all visits at the original settings, it is the sum of E(a) s(a) over that of E(a).
+        """
+        parts = [(part.original_joules, part.saving) for part in self.parts().values()]
+        joules = math.fsum(original for original, _ in parts)
+        known = [(original / joules, *saving) for original, saving in parts if saving is not None and joules > 0]
+        if not known or any(math.isinf(off) for _, _, off in known):
+            return None
+        return math.fsum(part * saved for part, saved, _ in known), math.hypot(*(part * off for part, _, off in known))
+
+    def run_slowdown(self) -> tuple[float, float] | None:
+        """See `SettingSearch`. Of all activities: their time over that at the original setting.
+
+        With the times T(a) and the slowdowns f(a), it is the sum of T(a) over the sum of T(a) / f(a).
+        """
+        seconds = original = variance = 0.0
+        for name, part in self.parts().items():
+            measured = self.measured if name == STEPS else self.of_activities[name]
+            slowdown = measured.run_slowdown(part.visits, self.choice if name == STEPS else part.setting)
+            if slowdown is None and part.is_changed:
+                return None
+            factor, off = slowdown or (1.0, 0.0)
+            seconds, original = seconds + part.seconds, original + part.seconds / factor
+            variance += (part.seconds * off / factor) ** 2
+        if not original:
+            return None
+        return (seconds + self.visits.all_late_seconds) / original, math.sqrt(variance) / original
+
+    def parts(self) -> dict[str, ActivityPart]:
+        """Return what is known of steps and activities, by name."""
+        found = {}
+        for name, measured in {STEPS: self.measured, **self.of_activities}.items():
+            blocks = measured.blocks
+            if not blocks:
+                continue
+            setting = self.choice if name == STEPS else self.setting_of(name)
+            visits, seconds = blocks[-1].run_steps, blocks[-1].run_seconds
+            if name == STEPS:
+                visits, seconds = self.run.steps, self.run.seconds
+            found[name] = ActivityPart(measured, self.original, setting, visits, seconds)
+        return found
+
+    def setting_of(self, name: str) -> int:
+        """Return the setting of the visits of an activity, as it was ordered last."""
+        setting = self.order.settings.get(name, self.original)
+        return self.choice if setting == FOLLOWS else setting
+
+    def rows(self) -> dict[str, str]:
+        """Return what is known of steps and activities as labelled lines; empty where there are steps alone."""
+        parts = self.parts()
+        if len(parts) < 2:
+            return {}
+        seconds = math.fsum(part.seconds for part in parts.values())
+        joules = math.fsum(part.joules for part in parts.values())
+        following, state = self.order.following, self.kind.state_text
+        rows = {}
+        for name, part in parts.items():
+            shares = f"{part.seconds / seconds:.0%} of the time, {part.joules / joules:.0%} of the energy"
+            setting = state(part.setting, is_original=part.setting == self.original)
+            because = f", that of steps, as {following[name]}" if name in following else ""
+            rows[f"during {name.replace('_', ' ')}"] = f"{setting}{because}; {shares}{part.text}"
+        limiter = self.limiter
+        rows["changes"] = (
+            f"{limiter.switches:,} of the setting, {limiter.switching_seconds:.3g} s of calls of the driver beside "
+            f"training; {self.visits.all_late_seconds:.3g} s longer as settings came late"
+        )
+        if limiter.is_limited:
+            rows["changes"] += f"; visits were without their own beyond {limiter.changes_per_hour} changes an hour"
+        if self.order.is_common_as_good:
+            rows["one for all"] = "one common setting is as good here"
+        return rows
 
     def _measured(self) -> dict[str, int]:
         """Return the visits of the blocks under way on this rank; as many as needed, for one that may not go on."""

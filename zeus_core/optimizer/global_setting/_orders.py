@@ -49,6 +49,8 @@ class Order:
         expected: The expected effect of the choice; None if the search does not predict it.
         settings: The settings of the activities that were visited, by name.
         visits: How many visits to measure at them, the negative number at a choice.
+        following: The reasons of those that have the setting of the steps.
+        is_common_as_good: Whether one setting for all of them is expected to save as much.
     """
 
     setting: int
@@ -68,6 +70,8 @@ class Order:
     expected: Prediction | None = None
     settings: Mapping[str, int] = field(default_factory=dict)
     visits: Mapping[str, int] = field(default_factory=dict)
+    following: Mapping[str, str] = field(default_factory=dict)
+    is_common_as_good: bool = False
 
     @property
     def piece_steps(self) -> int:

@@ -32,7 +32,7 @@ from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.kinds import POWER_LIMIT, Kind
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.global_setting._activities import Visits
+    from zeus_core.optimizer.global_setting._activity_visits import Visits
 
 _logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Preparation:
         self.visits: Visits | None = None
         """The activities on this rank, where each has its own setting."""
         if options.has_own_settings:
-            from zeus_core.optimizer.global_setting._activities import Visits
+            from zeus_core.optimizer.global_setting._activity_visits import Visits
 
             self.visits = Visits(recorder)
         self._limiters: list[Limiter] = []

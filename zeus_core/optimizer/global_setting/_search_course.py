@@ -25,8 +25,8 @@ from zeus_core.optimizer.global_setting.phases import (
     advance,
 )
 from zeus_core.optimizer.global_setting.search_options import SearchOptions
-from zeus_core.optimizer.global_setting.setting_history import SettingHistory
 from zeus_core.optimizer.limiter import ReplacedError
+from zeus_core.optimizer.setting_history import SettingHistory
 from zeus_core.optimizer.trial_store import TrialStore
 from zeus_core.ports import World
 from zeus_core.ports.exchange import Exchange

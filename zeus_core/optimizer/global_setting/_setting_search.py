@@ -142,6 +142,22 @@ class SettingSearch:
         best = self.order.best
         return best if best is None else self._taken.get(best, best)
 
+    @property
+    def saving(self) -> tuple[float, float] | None:
+        """The energy that the choice saves, as a fraction, and how far it can be off; None if it is not known."""
+        comparison = self.measured.comparison(self.chosen)
+        if comparison is None or comparison.doubt is not None:
+            return None
+        return comparison.saving_fraction, comparison.saving_uncertainty
+
+    def run_slowdown(self) -> tuple[float, float] | None:
+        """Return the slowdown of the whole run; see `MeasuredBlocks.run_slowdown`."""
+        return self.measured.run_slowdown(self.run.steps, self.choice)
+
+    def rows(self) -> dict[str, str]:
+        """Return what is known of activities with settings of their own, as labelled lines."""
+        return {}
+
     def predicted(self, setting: int) -> Prediction | None:
         """Predict what a setting would do; None if nobody knows. On rank 0 alone."""
         return self._orders.prediction(setting)

@@ -45,7 +45,7 @@ from zeus_core.optimizer.global_setting.search_options import (
     checked_knob,
     kinds_of,
 )
-from zeus_core.optimizer.global_setting.setting_history import SettingHistory
+from zeus_core.optimizer.setting_history import SettingHistory
 from zeus_core.optimizer.trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.ports import World
 from zeus_core.ports.world import checked_world
@@ -299,7 +299,9 @@ class SearchOptimizer(SearchFacts):
         if because is not None:
             return result.rows()
         credit = None if self._follower is None else self._follower.credit
-        return {**result.rows(), **self._course.rival_rows, **({} if credit is None else credit.rows())}
+        search = self._search
+        own = {} if search is None else search.rows()
+        return {**result.rows(), **own, **self._course.rival_rows, **({} if credit is None else credit.rows())}
 
     def close(self) -> None:
         """Restore the original limits. Training that continues, or begins again, resumes the search."""
