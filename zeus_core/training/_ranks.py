@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
+from zeus_core.events import MOST_OWN, Activity, own_activities
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import WholeNumbers
@@ -74,28 +76,59 @@ class Ranks(Exchange):
             "first_ranks": [_first_ranks(gpus), _first_ranks(cpus)],
         }
 
+    own_activities: Sequence[Activity] = ()
+    """The activities of a user's own on which the ranks agree; see `combine_all`."""
+
     def combine(self, account: Callable[[], Account]) -> Account:
         """Add up the accounts of all ranks."""
         return account() if self.size == 1 else self.combine_all(account)[0]
 
     def combine_all(self, account: Callable[[], Account]) -> tuple[Account, WholeNumbers]:
-        """Add up the accounts of all ranks; return it, and that of the others for `with_others`."""
+        """Add up the accounts of all ranks; return it, and that of the others for `with_others`.
+
+        The sums hold how many activities some rank has that are not agreed on yet. If there are any, all ranks know,
+        and exchange the names, and the sums once more.
+        """
+        known: list[Account] = []
+
+        def first() -> Account:
+            known.append(account())
+            return known[0]
+
+        total, others = self._sums(first)
+        own = self.own_activities
+        if len(own) < MOST_OWN and total.sums[-1] > 0:
+            of_ranks = self.gather_first(lambda: list(known[0].activities))
+            of_all = self.decide(lambda: own_activities(map(Activity, [*own, *chain(*(of_ranks or []))])))
+            self.own_activities = tuple(map(Activity, of_all))
+            total, others = self._sums(lambda: known[0])
+        return self._account(total), others
+
+    def _sums(self, account: Callable[[], Account]) -> tuple[WholeNumbers, WholeNumbers]:
+        """Return the numbers of all ranks, and of the others."""
         own = WholeNumbers()
 
         def numbers() -> WholeNumbers:
             nonlocal own
-            own = account().to_numbers(self.units)
+            own = self._numbers(account())
             return own
 
         total = self.reduce(numbers)
         others = [of_all - of_own for of_all, of_own in zip(total.sums, own.sums, strict=True)]
-        return Account.from_numbers(total, self.units), WholeNumbers(others, total.largest)
+        return total, WholeNumbers(others, total.largest)
+
+    def _numbers(self, account: Account) -> WholeNumbers:
+        """Return the numbers of an account; the last sum is how many of its activities are not agreed on."""
+        numbers = account.to_numbers(self.units, self.own_activities)
+        unknown = sum(each.is_own and each not in self.own_activities for each in account.activities)
+        return WholeNumbers((*numbers.sums, unknown), numbers.largest)
+
+    def _account(self, numbers: WholeNumbers) -> Account:
+        return Account.from_numbers(WholeNumbers(numbers.sums[:-1], numbers.largest), self.units, self.own_activities)
 
     def with_others(self, own: Account, others: WholeNumbers | None) -> Account:
         """Add up a later account of this rank and those of the others by `combine_all`, if there was one."""
-        if others is None:
-            return own
-        return Account.from_numbers(WholeNumbers.of_all([own.to_numbers(self.units), others]), self.units)
+        return own if others is None else self._account(WholeNumbers.of_all([self._numbers(own), others]))
 
 
 def _first_ranks(uuids: Sequence[Sequence[str]]) -> dict[str, int]:
