@@ -21,9 +21,9 @@ from zeus_core.optimizer.micro_batch.micro_batch_optimizer import (
 )
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
-from zeus_huggingface._passes_of_steps import PassHooks
 from zeus_huggingface._listener import Reporter, TrainerListener, Training, listening
 from zeus_huggingface._model_card import add_energy
+from zeus_huggingface._passes_of_steps import PassHooks
 from zeus_huggingface._trainer_optimizer import HFGlobalPowerLimitOptimizer, warn_of_copied_search
 from zeus_huggingface._trainer_patches import patch_trainer
 

@@ -25,6 +25,7 @@ from zeus_core.search.comparison import Comparison, percentage
 from zeus_core.search.run.activities_search import STEPS
 from zeus_core.search.run.run_search import RunSearch
 from zeus_core.search.run.safe_clock import SafeClock
+from zeus_core.settings.kinds import POWER_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from zeus_core.search.run.activities_search import ActivitiesRunSearch
 
 _FIRST_VISITS = 5  # in the first block of an activity, which rank 0 has not ordered
+_FAR_BELOW = 0.8  # of a limit: work whose mean power is below binds it at no moment, as power scatters by some percent
+_UNTOUCHED = "it draws far less"
 _LEAST_ADVANTAGE = 0.003  # of the energy: with less, one setting for all is as good
 _MIN_STEPS = 4  # of a block that ends as that of an activity is over
 
@@ -123,13 +126,21 @@ class ActivityOrders(Orders):
         return steps if bound is None else _SafeWhileAlone(self, steps, self._settings, *bound)
 
     @cached_property
+    def _watts(self) -> dict[str, float]:
+        """The power of each activity in its latest block, of the GPU that drew most."""
+        return {}
+
+    @cached_property
     def activities(self) -> list[str]:
         """The activities that were reported."""
         return []
 
     def tell_visits(self, name: str, block: MeasuredBlock) -> None:
         """Report a block of visits of an activity."""
-        self.group.of(name).tell(block.trial, block.run_steps, block.run_seconds)
+        trial = block.trial
+        self.group.of(name).tell(trial, block.run_steps, block.run_seconds)
+        watts = [energy.average_power_watts(trial.measurement.time) for energy in trial.measurement.devices.values()]
+        self._watts[name] = max(one or 0.0 for one in watts)
         if name not in self.activities:
             self.activities.append(name)
 
@@ -140,8 +151,9 @@ class ActivityOrders(Orders):
     def next(self, run_steps: int, run_seconds: float) -> Order:
         """Return what to do next, also in visits of activities."""
         order = super().next(run_steps, run_seconds)
-        following = self.group.following
         blocks = {name: self.group.of(name).ask() for name in self.activities}
+        following = {name: _UNTOUCHED for name in blocks if self._is_untouched(name, order.setting)}
+        following |= self.group.following
         return replace(
             order,
             visits={name: -block.steps if block.is_choice else block.steps for name, block in blocks.items()},
@@ -149,6 +161,10 @@ class ActivityOrders(Orders):
             is_common_as_good=bool(blocks) and self._is_common_as_good(),
             settings={name: FOLLOWS if name in following else block.setting for name, block in blocks.items()},
         )
+
+    def _is_untouched(self, name: str, setting: int) -> bool:
+        """Return whether an activity draws so little that the limit of the steps cannot touch it: no other one saves."""
+        return self._arguments.kind == POWER_LIMIT and self._watts.get(name, math.inf) <= _FAR_BELOW * setting
 
     def _is_common_as_good(self) -> bool:
         savings = self.group.common_saving()

@@ -93,6 +93,7 @@ class Visits:
         self._under_way.append(visits)
         if visits is None:
             return
+        self._steps.synchronize()
         outer = self._innermost(len(self._under_way) - 1)
         recorder = self._steps if outer is None else outer.recorder
         self._leave_out(limiter, recorder, is_last=True)
@@ -104,6 +105,7 @@ class Visits:
         visits = self._under_way.pop()
         if visits is None:
             return
+        self._steps.synchronize()
         late_seconds = self._leave_out(limiter, visits.recorder, is_last=True)
         visits.end(late_seconds)
         if not visits.is_ordered:

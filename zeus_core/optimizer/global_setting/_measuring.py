@@ -17,6 +17,7 @@ from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.monitor.clock_sampler import ClockSampler
 from zeus_core.monitor.reading import Reading
+from zeus_core.monitor.windows import synchronize
 from zeus_core.optimizer.global_setting._trials import (
     Piece,
     TrialPart,
@@ -88,6 +89,10 @@ class TrialRecorder:
     def beside(self) -> TrialRecorder:
         """Return another recorder of the same GPUs."""
         return TrialRecorder(self._monitor, self._sets_clocks)
+
+    def synchronize(self) -> None:
+        """Wait until the accelerator has done what it was given."""
+        synchronize(self._monitor)
 
     def interrupt(self) -> None:
         """Note that work of another kind begins within a step, until `resume`. Time and energy are none of the step."""

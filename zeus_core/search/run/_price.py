@@ -20,11 +20,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from zeus_core.search._curves import Array
 
 _LOWEST, _HIGHEST = math.log(1e-4), math.log(1e4)  # of the price, over the mean power of the work
 _BISECTIONS = 30  # to a relative 2e-8
 _ROUNDS = 3  # of rho
+_MAX_SHARE = 50  # percent of the visits of an activity, at the original setting
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,12 @@ class Stake:
     spare: Array
     variance: Array
     original_seconds: float
+
+    def hopeful(self, deviations: float) -> Stake:
+        """Return the stake if all settings take less time, by so many standard deviations, at the same power."""
+        quicker = deviations * np.sqrt(np.maximum(self.variance - self.variance[0], 0.0))
+        joules = np.maximum(self.joules * (1 - quicker / self.original_seconds), 0.0)
+        return Stake(joules, self.spare + quicker, self.variance, self.original_seconds)
 
     def __add__(self, other: Stake) -> Stake:
         """Return two activities as one, which are always at the same setting."""
@@ -82,12 +91,15 @@ class Demand:
         return max(self.excess_quantile if is_far else self.quantile, 0.0) / (2 * deviation)
 
 
-def cheapest(stakes: Sequence[Stake], demand: Demand) -> list[int]:
+def cheapest(stakes: Sequence[Stake], demand: Demand) -> tuple[list[int], float]:
     """Return the place of the setting of each activity, at the lowest price of a second at which the bound is kept.
 
     Where no price keeps it, all are at the original setting.
+
+    Returns:
+        The places, and the price, in watts.
     """
-    best, rho = [0] * len(stakes), 0.0
+    best, rho, best_price = [0] * len(stakes), 0.0, 0.0
     power = sum(float(stake.joules[0]) for stake in stakes) / sum(stake.original_seconds for stake in stakes)
 
     def at(log_price: float) -> list[int]:
@@ -104,11 +116,30 @@ def cheapest(stakes: Sequence[Stake], demand: Demand) -> list[int]:
         for _ in range(0 if keeps(at(low)) else _BISECTIONS):
             middle = (low + high) / 2
             low, high = (low, middle) if keeps(at(middle)) else (middle, high)
-        found = at(low if keeps(at(low)) else high)
+        price = low if keeps(at(low)) else high
+        found = at(price)
         if not keeps(best) or total(stakes, found, "joules") < total(stakes, best, "joules"):
-            best = found
+            best, best_price = found, power * math.exp(price)
         rho = demand.variance_price(total(stakes, found, "variance"))
-    return best
+    return best, best_price
+
+
+def original_share(gain_joules: float, second_watts: float, seconds: float, visits: int, cv: float) -> float:
+    """Return the share q of the visits of an activity to measure at the original setting with which a run saves most.
+
+    The least of q G + lambda z sigma(q), where sigma(q) = T cv sqrt((1 - q) / (q N)) is the standard error of the time
+    of the activity.
+
+    Args:
+        gain_joules: G: E + lambda T at the original setting less that at the best one.
+        second_watts: lambda z: the price of a second, times the normal quantile of the confidence.
+        seconds: T: the time of the activity in the run.
+        visits: N: how many visits it has.
+        cv: The standard deviation of the duration of a visit over its mean.
+    """
+    shares = np.arange(1, _MAX_SHARE + 1) / 100
+    losses = shares * gain_joules + second_watts * seconds * cv * np.sqrt((1 - shares) / (shares * visits))
+    return float(shares[losses.argmin()])
 
 
 def total(stakes: Sequence[Stake], places: Sequence[int], field: str) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -18,9 +18,16 @@ from zeus_core.search._curves import Array
 from zeus_core.search._search import checked_settings
 from zeus_core.search.belief import Curves
 from zeus_core.search.objectives import EnergyWithin, OptimumSelector, longest_factor
-from zeus_core.search.run._price import Demand, Stake, cheapest, total
-from zeus_core.search.run._run_account import RunAccount, Spare
-from zeus_core.search.run.adaptive_run_search import EXCESS_SHARE, MAX_EXCESS, AdaptiveRunSearch
+from zeus_core.search.run._price import Demand, Stake, cheapest, original_share, total
+from zeus_core.search.run._run_account import RunAccount
+from zeus_core.search.run._run_estimate import pooled_cv
+from zeus_core.search.run.adaptive_run_search import (
+    EXCESS_SHARE,
+    MAX_EXCESS,
+    MAX_TRIAL_OF_REST,
+    MIN_GAIN,
+    AdaptiveRunSearch,
+)
 from zeus_core.search.run.run_search import Block, RunSearch
 from zeus_core.search.trial import Trial
 from zeus_core.validate import checked_number
@@ -31,7 +38,37 @@ STEPS = "steps"
 _LEAST_FACTOR = 1.0001  # of the steps of an activity: to what nothing is left of the bound
 _MIN_VISIT_LATENCIES = 20  # of a visit with a setting of its own: its switches take a tenth of it
 _MIN_HORIZON = 200  # steps of a run of unknown length, as in `RunProgress`
+# The curves are as good as they may be where steps are quicker by so many standard deviations. Work that hardly depends
+# on the clock is only found by trials that most other work would not be worth.
+_HOPE = 1.0
+_MIN_STEP = 0.07  # of the clock or limit: closer to a setting that was tried, a trial tells little more
+_MAX_TRIALS = 4
 _RECENT = 0.5  # of the steps so far: those that show how often an activity is visited now
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """The part of the bound of a run that an activity may use.
+
+    Attributes:
+        factor: The slowdown bound of its own time, if its curves are as good as they may be.
+        spare: The seconds that the other activities leave below the bound; by setting, with those that follow it.
+        variance: Their variance.
+        excess_seconds: The seconds by which that is more below a bound that is 1 % higher.
+        following: The activities that follow it.
+        hopeful: The place of its setting if its curves are as good as they may be.
+        gain: The energy that would be saved then, over that of the rest of the run.
+        original_share: The share of its visits at the original setting that saves most then.
+    """
+
+    factor: float
+    spare: Array | float
+    variance: Array | float
+    excess_seconds: float
+    following: Stake | None
+    hopeful: int
+    gain: float
+    original_share: float
 
 
 class ActivitiesRunSearch:
@@ -103,6 +140,10 @@ class ActivitiesRunSearch:
         """Add time that the run has lost as settings came into force late, and that is in no block."""
         self._late_seconds += max(seconds, 0.0)
 
+    def _given(self, bound: float) -> float:
+        """Return the seconds that a bound gives for time that has no setting of its own, less those that were lost."""
+        return (bound - 1) * self._other_seconds - self._late_seconds
+
     @property
     def following(self) -> dict[str, str]:
         """The activities that have the setting of `STEPS`, each with the reason, for people."""
@@ -126,8 +167,8 @@ class ActivitiesRunSearch:
         if not original:
             return None
         demand, together = self._demand(stakes, 0.5), sum(stakes[1:], start=stakes[0])
-        common = [cheapest([together], demand)[0]] * len(stakes)
-        own = cheapest(stakes, demand)
+        common = [cheapest([together], demand)[0][0]] * len(stakes)
+        own, _ = cheapest(stakes, demand)
         return 1 - total(stakes, common, "joules") / original, 1 - total(stakes, own, "joules") / original
 
     @property
@@ -146,39 +187,48 @@ class ActivitiesRunSearch:
         """Return whether an activity has the setting of `STEPS`."""
         return name in self._following
 
-    def shared(self, member: _ActivitySearch) -> tuple[float, tuple[Spare, Spare, Spare], Stake | None] | None:
-        """Return the part of the bound that an activity may use.
-
-        Returns:
-            Its own factor; the seconds that the others leave of the bound, of one that is 1 % higher, and of the bound
-            in expectation; and the stake of those that follow it. None if it has all of the bound.
-        """
+    def shared(self, member: _ActivitySearch) -> _Shared | None:
+        """Return the part of the bound that an activity may use; None if it has all of it."""
         stakes = self._stakes()
         own = stakes.get(member.name)
-        is_alone = len(stakes) == 1 and not self._other_seconds and not self._late_seconds
-        if self._bound is None or own is None or is_alone:
+        if self._bound is None or own is None or (len(stakes) == 1 and not self._given(self._bound)):
             return None
-        groups, mine = self._groups(stakes), STEPS if self.follows(member.name) else member.name
         followers = [stakes[name] for name in self._following if name in stakes] if member.name == STEPS else []
         following = sum(followers[1:], start=followers[0]) if followers else None
-        spares: list[Spare] = []
-        factor = self._bound
-        given = (self._bound - 1) * self._other_seconds - self._late_seconds
-        for confidence in (self._confidence, 0.5):
-            places = cheapest(list(groups.values()), self._demand(list(groups.values()), confidence))
-            spare, variance, seconds = given, 0.0, self._other_seconds
-            for (name, stake), place in zip(groups.items(), places, strict=True):
-                if name != mine:
-                    spare, variance = spare + float(stake.spare[place]), variance + float(stake.variance[place])
-                    seconds += stake.original_seconds
-            factor = self._bound + spare / own.original_seconds
-            if following is None:
-                spares += [(spare, variance), (spare + MAX_EXCESS * self._bound * seconds, variance)]
-            else:
-                more = MAX_EXCESS * self._bound * (seconds + following.original_seconds)
-                both = spare + following.spare, variance + following.variance
-                spares += [both, (both[0] + more, both[1])]
-        return max(factor, _LEAST_FACTOR), (spares[0], spares[1], spares[2]), following
+        mine = STEPS if self.follows(member.name) else member.name
+        groups, given = self._groups(stakes), self._given(self._bound)
+
+        def solved(groups: dict[str, Stake], confidence: float) -> tuple[dict[str, int], float, float]:
+            """Return the place of each group, the price of a second, and the seconds that the others leave."""
+            every = list(groups.values())
+            found, price = cheapest(every, self._demand(every, confidence))
+            places = dict(zip(groups, found, strict=True))
+            spare = sum(float(groups[name].spare[place]) for name, place in places.items() if name != mine)
+            return places, price, given + spare
+
+        sure, _, spare = solved(groups, self._confidence)
+        variance = sum(float(groups[name].variance[place]) for name, place in sure.items() if name != mine)
+        expected, _, _ = solved(groups, 0.5)
+        hoped_groups = {**groups, mine: groups[mine].hopeful(_HOPE)}
+        hoped, price, spare_then = solved(hoped_groups, 0.5)
+        gain = total(list(groups.values()), list(expected.values()), "joules")
+        gain -= total(list(hoped_groups.values()), list(hoped.values()), "joules")
+        best, place = hoped_groups[mine], hoped[mine]
+        own_gain = best.joules[0] - best.joules[place] - price * (best.spare[0] - best.spare[place])
+        second_watts = price * NormalDist().inv_cdf(self._confidence)
+        original = sum(stake.original_seconds for stake in stakes.values()) + self._other_seconds
+        excess = MAX_EXCESS * self._bound * (original - own.original_seconds)
+        joules = sum(float(stake.joules[0]) for stake in stakes.values())
+        return _Shared(
+            max(self._bound + spare_then / own.original_seconds, _LEAST_FACTOR),
+            spare + (0.0 if following is None else following.spare),
+            variance + (0.0 if following is None else following.variance),
+            excess,
+            following,
+            place,
+            gain / joules if joules else 0.0,
+            original_share(float(own_gain), second_watts, own.original_seconds, member.horizon_visits, member.visit_cv),
+        )
 
     def judge(self) -> None:
         """Have activities follow `STEPS` that may not have a setting of their own."""
@@ -197,7 +247,7 @@ class ActivitiesRunSearch:
     def _joules_with(self, stakes: dict[str, Stake], follower: str) -> float:
         groups = self._groups(stakes, follower)
         all_groups = list(groups.values())
-        return total(all_groups, cheapest(all_groups, self._demand(all_groups, 0.5)), "joules")
+        return total(all_groups, cheapest(all_groups, self._demand(all_groups, 0.5))[0], "joules")
 
     def _groups(self, stakes: dict[str, Stake], *followers: str) -> dict[str, Stake]:
         """Return the stakes of those that have the same setting as one."""
@@ -216,8 +266,7 @@ class ActivitiesRunSearch:
         quantile = NormalDist().inv_cdf(confidence)
         beyond = NormalDist().inv_cdf(1 - EXCESS_SHARE * (1 - self._confidence)) if confidence > 0.5 else 0.0
         seconds = self._other_seconds + sum(stake.original_seconds for stake in stakes)
-        given = (bound - 1) * self._other_seconds - self._late_seconds
-        return Demand(quantile, beyond, MAX_EXCESS * bound * seconds, given)
+        return Demand(quantile, beyond, MAX_EXCESS * bound * seconds, self._given(bound))
 
 
 class _ActivitySearch(AdaptiveRunSearch):
@@ -233,7 +282,7 @@ class _ActivitySearch(AdaptiveRunSearch):
     ) -> None:
         self._run, self.name = run, name
         self._counts: list[tuple[int, int]] = [(0, 0)]  # the steps of the run and the visits so far, at each block
-        self._followers: Stake | None = None
+        self._shared: _Shared | None = None
         super().__init__(settings, selector, **options)
 
     def ask(self) -> Block:
@@ -263,6 +312,16 @@ class _ActivitySearch(AdaptiveRunSearch):
     def visits_per_step(self) -> float:
         """How often the activity is visited in a step of the run, lately."""
         return 1.0 if self.name == STEPS else self._rates[0]
+
+    @property
+    def horizon_visits(self) -> int:
+        """How many visits the activity is expected to have in the whole run."""
+        return max(self._progress.horizon_steps, 1)
+
+    @property
+    def visit_cv(self) -> float:
+        """The standard deviation of the duration of a visit over its mean."""
+        return pooled_cv(self._blocks)
 
     @property
     def _rates(self) -> tuple[float, float]:
@@ -303,13 +362,34 @@ class _ActivitySearch(AdaptiveRunSearch):
         return Stake(joules, spare, curves.mean(variances + (spares - spare) ** 2), original)
 
     def _share_bound(self, curves: Curves) -> None:
-        shared = self._run.shared(self)
+        self._shared = shared = self._run.shared(self)
         if shared is not None:
-            self._factor, self._others, self._followers = shared
+            self._factor = shared.factor
+            self._others = (
+                (shared.spare, shared.variance),
+                (shared.spare + shared.excess_seconds, shared.variance),
+            )
             self._selector = EnergyWithin(self._bound or 1.0)
 
+    def _best_share(self, curves: Curves, factor: float) -> float | None:
+        if self._shared is None:
+            return super()._best_share(curves, factor)
+        self._planned_share = None  # it may become smaller again
+        return self._shared.original_share
+
+    def _judged_by_bound(self, curves: Curves, tried: set[int], factor: float) -> tuple[int, int | None]:
+        chosen, trial = super()._judged_by_bound(curves, tried, factor)
+        shared, lengths = self._shared, self._lengths
+        if shared is None or lengths.is_noisy:
+            return chosen, trial
+        setting = self._settings[shared.hopeful]
+        is_new = setting <= (1 - _MIN_STEP) * self._settings[max(tried)] and len(tried) <= _MAX_TRIALS
+        is_affordable = lengths.settled_trial_steps <= MAX_TRIAL_OF_REST * lengths.run.steps_left
+        pays = shared.gain >= MIN_GAIN and shared.hopeful < self._excluded
+        return chosen, shared.hopeful if is_new and is_affordable and pays else None
+
     def _group_costs(self, log_joules: Array) -> Array:
-        if self._followers is None:
+        if self._shared is None or self._shared.following is None:
             return log_joules
         visits = max(self._progress.steps_left, 1)
-        return np.asarray(np.log(np.exp(log_joules) + self._followers.joules / visits))
+        return np.asarray(np.log(np.exp(log_joules) + self._shared.following.joules / visits))

@@ -27,7 +27,7 @@ from zeus_core.search.trial import Trial
 from zeus_core.settings.kinds import SM_CLOCK
 from zeus_core.validate import checked_number, checked_one_of, checked_whole_number
 
-_MAX_TRIAL_OF_REST = 0.6  # of the steps to come: for a trial, with the steps in which the device settles
+MAX_TRIAL_OF_REST = 0.6  # of the steps to come: for a trial, with the steps in which the device settles
 _MAX_COST_TRIALS = 5
 
 # So late in the run, time that is left over buys little, for a setting that the run would end at by chance: the choice
@@ -40,7 +40,7 @@ MAX_EXCESS, EXCESS_SHARE = 0.01, 0.005
 
 _ALONE: Spare = (0.0, 0.0)  # what the other activities of a run leave of its bound, where there are none
 
-_MIN_GAIN = 0.003  # of the energy: where a better setting is likely to keep the bound, it is tried
+MIN_GAIN = 0.003  # of the energy: where a better setting is likely to keep the bound, it is tried
 _LIKELY = 0.5
 _SURPRISE = 3.0  # standard deviations
 _DRIFT = 0.01  # of the duration of the steps of a block, for that
@@ -92,7 +92,7 @@ class AdaptiveRunSearch:
         self._selector, self._confidence = selector, confidence
         self._aim, self._bound = aim_for(selector, confidence), longest_factor(selector)
         self._factor = self._bound  # that of these steps
-        self._others: tuple[Spare, Spare, Spare] = (_ALONE, _ALONE, _ALONE)
+        self._others: tuple[Spare, Spare] = (_ALONE, _ALONE)  # of the bound, and of one that is 1 % higher
         self._max_steps = max_steps if max_steps is None else checked_whole_number("max_steps", max_steps, 1)
         self._settle_seconds = checked_number("settle_seconds", settle_seconds, 0.0, math.inf, "seconds, such as 2.0")
         self._slowest: Array | None = None
@@ -250,9 +250,7 @@ class AdaptiveRunSearch:
         if not self._progress.steps_left:
             return self._next
         if self._factor is not None:
-            run, step_cv, share = self._progress, pooled_cv(self._blocks), None
-            if not self._lengths.is_noisy:
-                share = planned_share(curves, run, self._factor, self._confidence, step_cv)
+            share = None if self._lengths.is_noisy else self._best_share(curves, self._factor)
             # Work that gets faster looks like settings that cost no time, for which fewer of these steps would do.
             if not self._has_begun or (share or 0.0) > (self._planned_share or 0.0):
                 self._planned_share = share
@@ -277,6 +275,10 @@ class AdaptiveRunSearch:
 
     def _share_bound(self, curves: Curves) -> None:
         """Find the part of the bound that these steps may use; all of it, unless they are one activity of several."""
+
+    def _best_share(self, curves: Curves, factor: float) -> float | None:
+        """Return the share of the run at its original setting with which it saves most; None for the usual one."""
+        return planned_share(curves, self._progress, factor, self._confidence, pooled_cv(self._blocks))
 
     def _group_costs(self, log_joules: Array) -> Array:
         """Return the logarithm of the energy at each setting, with that of other activities that follow it."""
@@ -322,27 +324,25 @@ class AdaptiveRunSearch:
 
     def _judged_by_bound(self, curves: Curves, tried: set[int], factor: float) -> tuple[int, int | None]:
         log_joules = self._group_costs(curves.mean(curves.log_seconds + curves.log_watts))
-        account, (others, others_nearly, others_tried) = self._account, self._others
+        account, (others, others_nearly) = self._account, self._others
         keeps = account.keeps(curves, factor, others)
         nearly_keeps = account.keeps(curves, factor * (1 + MAX_EXCESS), others_nearly)
-        may_keep = keeps if others_tried is others else account.keeps(curves, factor, others_tried)
         if self._slowest is not None:
             keeps[account.surely_keeps(self._slowest, factor)] = 1.0
-        for probability in (keeps, may_keep):
-            probability[self._excluded :] = 0.0
-            probability[0] = 1.0
+        keeps[self._excluded :] = 0.0
+        keeps[0] = 1.0
         nearly_keeps[keeps == 1.0] = 1.0
         may_exceed = EXCESS_SHARE * (1 - self._confidence)
         chosen, likely = (
             best_place(self._selector, log_joules, is_known)
             for is_known in (
                 (keeps >= self._confidence) & (nearly_keeps >= 1 - may_exceed),
-                may_keep >= min(_LIKELY, self._confidence),
+                keeps >= min(_LIKELY, self._confidence),
             )
         )
         lengths = self._lengths
-        is_affordable = lengths.settled_trial_steps <= _MAX_TRIAL_OF_REST * lengths.run.steps_left
-        pays = log_joules[chosen] - log_joules[likely] >= _MIN_GAIN and is_affordable
+        is_affordable = lengths.settled_trial_steps <= MAX_TRIAL_OF_REST * lengths.run.steps_left
+        pays = log_joules[chosen] - log_joules[likely] >= MIN_GAIN and is_affordable
         return chosen, likely if pays and not lengths.is_noisy and len(tried) == 1 else None
 
     def _judged_by_rule(self, tried: set[int]) -> tuple[int, int | None]:
