@@ -1,13 +1,14 @@
 """Each activity its own setting: simulated GPUs whose generation is bound by memory, in virtual time, also on ranks."""
 
 import gc
+import json
 
 import pytest
 
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.electricity import ConstantSignal
 from zeus_core.errors import PermissionDeniedError, UsageError
-from zeus_core.events import PASS_END, Activity, PassBegin
+from zeus_core.events import PASS_END, Activity, PassBegin, TrainBegin
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer
 from zeus_core.optimizer.carbon_aware import CarbonAware
@@ -261,7 +262,7 @@ def test_both_kinds_take_clocks_if_they_can_be_locked(caplog):
 
 
 @pytest.mark.parametrize(
-    "arguments, name",
+    ("arguments", "name"),
     [
         ({"activities": "all"}, "activities"),
         ({"activities": "each", "search": lambda settings, selector: GridSearch(settings)}, "search"),
@@ -276,3 +277,37 @@ def test_both_kinds_take_clocks_if_they_can_be_locked(caplog):
 def test_wrong_arguments_are_named(arguments, name):
     with pytest.raises(UsageError, match=name):
         Training(**arguments)
+
+
+def test_a_resumed_training_measures_no_curve_again():
+    first = Training(activities="each", changes_per_hour=OFTEN)
+    first.train(150, lambda step: first.visit(Activity.GENERATION, GENERATION))
+    first.optimizer.on_pause(Activity.GENERATION)  # killed within a visit
+    state = json.loads(json.dumps(first.optimizer.state_dict()))
+    order = first.optimizer._search.order
+    second = Training(activities="each", changes_per_hour=OFTEN)
+    second.optimizer.load_state_dict(state)
+    second.optimizer.receive(TrainBegin(300, 150))
+    known = second.optimizer._search.of_activities["generation"]
+    assert [block.trial for block in known.blocks] == [
+        block.trial for block in first.optimizer._search.of_activities["generation"].blocks
+    ]
+    assert second.optimizer._search.visits.activities["generation"].visits == 150
+    assert second.optimizer._search.order.settings["generation"] == pytest.approx(order.settings["generation"], abs=60)
+    for _ in range(20):
+        second.visit(Activity.GENERATION, GENERATION)
+        second.step()
+    second.optimizer.on_train_end()
+    assert second.clock_mhz == second.gpu.preset.highest_clock_mhz
+
+
+def test_the_profile_keeps_the_trials_of_activities(tmp_path):
+    arguments = {"activities": "each", "changes_per_hour": OFTEN, "profile_path": tmp_path / "profile.json"}
+    first = Training(**arguments).generating(60).optimizer
+    first.on_train_end()
+    second = Training(**arguments).generating(2).optimizer
+    known = second._search.trials_of("generation")
+    assert known[: len(first._search.trials_of("generation"))] == first._search.trials_of("generation")
+    second.forget()
+    assert Training(**arguments).generating(2).optimizer._search.activities == ()
+    second.on_train_end()

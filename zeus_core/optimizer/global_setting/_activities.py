@@ -1,8 +1,7 @@
 """A setting for each activity: its visits are measured on each rank, and rank 0 orders their settings with the steps'.
 
-A visit begins and ends where the loop says so, and no rank waits for another one there. What the ranks have measured of
-the activities is exchanged at the end of a block of steps, where they meet in any case; it ends early if that of an
-activity is over.
+A visit begins and ends where the loop says so, and no rank waits for another one there. At the end of a block of steps,
+where they meet in any case, ranks exchange the blocks of visits. It ends early if that of an activity is over.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from zeus_core.optimizer.global_setting._orders import Order, Orders
 from zeus_core.optimizer.global_setting._setting_search import CHECKED_STEPS, SettingSearch
 from zeus_core.optimizer.global_setting._trials import MeasuredBlocks, TrialPart, trial_from_parts
 from zeus_core.optimizer.global_setting.phases import Outcome, Phase
-from zeus_core.optimizer.trial_store import MeasuredBlock
+from zeus_core.optimizer.trial_store import MeasuredBlock, SearchState
+from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, percentage
 from zeus_core.search.run.activities_search import STEPS
 from zeus_core.search.run.run_search import RunSearch
@@ -45,7 +45,7 @@ class LateSeconds:
 
     Attributes:
         seconds: How much longer steps and visits took by the settings before.
-        latency: Of a change of the setting.
+        latency: The latency of a change of the setting.
     """
 
     seconds: float
@@ -53,7 +53,7 @@ class LateSeconds:
 
 
 class ActivityPart(NamedTuple):
-    """What is known of the visits of an activity, or of the steps.
+    """The facts of the visits of an activity, or of the steps.
 
     Attributes:
         measured: All that was measured.
@@ -163,7 +163,7 @@ class ActivityOrders(Orders):
         )
 
     def _is_untouched(self, name: str, setting: int) -> bool:
-        """Return whether an activity draws so little that the limit of the steps cannot touch it: no other one saves."""
+        """Return whether an activity draws so little that the limit of the steps never binds it, nor one that saves."""
         return self._arguments.kind == POWER_LIMIT and self._watts.get(name, math.inf) <= _FAR_BELOW * setting
 
     def _is_common_as_good(self) -> bool:
@@ -192,6 +192,7 @@ class ActivitySearch(SettingSearch):
 
     Args:
         visits: The visits on this rank.
+        known: What was measured of activities before, by name.
         arguments: Those of a `SettingSearch`.
     """
 
@@ -199,15 +200,31 @@ class ActivitySearch(SettingSearch):
     limiter: ActivityLimiter
     _orders: ActivityOrders
 
-    def __init__(self, visits: Visits, *arguments: Any) -> None:
+    def __init__(self, visits: Visits, known: Mapping[str, SearchState], *arguments: Any) -> None:
         super().__init__(*arguments)
         self.visits: Visits = visits
         """The visits on this rank."""
         self.of_activities: dict[str, MeasuredBlocks] = {}
         """All that was measured of the visits of each activity."""
-        self._ended: Mapping[str, MeasuredBlock] = {}  # to be reported
+        self._ended: list[tuple[str, MeasuredBlock]] = []  # to be reported
         self._late: Sequence[LateSeconds] = ()
         visits.begin(self.limiter)
+        for name, state in known.items():
+            visits.resume(self.limiter, name, state.run_steps, state.run_seconds)
+            self.of_activities[name] = MeasuredBlocks(state.blocks, self.original)
+
+    def _tell_known(self) -> None:
+        """See `SettingSearch`. The blocks of steps and activities are reported in the order of the run."""
+        steps, order = max(self.run.steps, 1), []
+        for name, measured in {STEPS: self.measured, **self.of_activities}.items():
+            visits = steps if name == STEPS else max((block.run_steps for block in measured.blocks), default=0)
+            order += [(block.run_steps / max(visits, 1), name, block) for block in measured.blocks]
+        for share, name, block in sorted(order, key=lambda one: one[0]):
+            self._orders.group.at_step(round(share * steps))
+            if name == STEPS:
+                self._orders.tell(block.trial, block.run_steps, block.run_seconds)
+            else:
+                self._orders.tell_visits(name, block)
 
     def is_to_end_early(self, phase: Phase, steps_left: int) -> bool:
         """See `SettingSearch`. A block ends, too, if that of an activity is over, or may not go on."""
@@ -230,13 +247,15 @@ class ActivitySearch(SettingSearch):
         )
         late = LateSeconds(self.visits.take_late_seconds(), self.limiter.latency_seconds)
         self._late = exchange.gather_of(LateSeconds, lambda: late, phase)
-        for name, block in ended.items():
+        self._ended = list(ended.items())
+        for name, block in self._ended:
             measured = self.of_activities.setdefault(name, MeasuredBlocks((), self.original))
             if self.chosen_of(name) == block.trial.setting:
                 measured.add_confirmation(block, is_fixed=False)
             else:
                 measured.add_trial(block)
-        self._ended = ended
+        if ended:
+            self._exchange.attempt(self.save)
         return super().conclude()
 
     def chosen_of(self, name: str) -> int | None:
@@ -245,6 +264,42 @@ class ActivitySearch(SettingSearch):
         if setting is None or self.order.visits[name] > 0:
             return None
         return self.choice if setting == FOLLOWS else setting
+
+    @property
+    def activities(self) -> tuple[str, ...]:
+        """See `SettingSearch`."""
+        return tuple(self.of_activities)
+
+    def trials_of(self, activity: str) -> list[Trial]:
+        """See `SettingSearch`."""
+        return [block.trial for block in self.of_activities[activity].blocks]
+
+    def states(self, run_seconds: float) -> list[SearchState]:
+        """See `SettingSearch`; also of the activities."""
+        visits = self.visits.activities
+        return super().states(run_seconds) + [
+            SearchState(
+                self.conditions.during(name),
+                tuple(measured.blocks),
+                visits[name].visits,
+                visits[name].recorder.run_seconds,
+            )
+            for name, measured in self.of_activities.items()
+            if measured.blocks and name in visits
+        ]
+
+    def save(self) -> None:
+        """See `SettingSearch`; also of the activities."""
+        super().save()
+        if self._exchange.rank == 0:
+            for name in self.of_activities:
+                self._store.save(self.conditions.during(name), self.trials_of(name))
+
+    def forget(self) -> None:
+        """See `SettingSearch`; also of the activities."""
+        for measured in self.of_activities.values():
+            measured.forget()
+        super().forget()
 
     @property
     def saving(self) -> tuple[float, float] | None:
@@ -260,7 +315,7 @@ class ActivitySearch(SettingSearch):
         return math.fsum(part * saved for part, saved, _ in known), math.hypot(*(part * off for part, _, off in known))
 
     def run_slowdown(self) -> tuple[float, float] | None:
-        """See `SettingSearch`. Of all activities: their time over that at the original setting.
+        """See `SettingSearch`: the time of all activities over that at the original settings.
 
         With the times T(a) and the slowdowns f(a), it is the sum of T(a) over the sum of T(a) / f(a).
         """
@@ -343,12 +398,12 @@ class ActivitySearch(SettingSearch):
             if self._late:
                 group.switch_seconds = max(one.latency for one in self._late)
                 group.add_late(max(one.seconds for one in self._late))
-            for name, block in self._ended.items():
+            for name, block in self._ended:
                 self._orders.tell_visits(name, block)
             tell()
 
         outcome = super()._ask(phase, tell_all)
-        self._ended, self._late = {}, ()
+        self._ended, self._late = [], ()
         for name, setting in self.order.settings.items():
             if name in self.visits.activities:
                 self.visits.activities[name].take_order(setting)

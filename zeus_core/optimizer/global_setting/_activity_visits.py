@@ -26,7 +26,7 @@ _OTHERS = frozenset({"steps", "idle", "between_steps", "checkpoint", "waiting"})
 
 @dataclass(frozen=True)
 class VisitsPart:
-    """What one rank has measured of an activity.
+    """The part of one rank in a block of an activity.
 
     Attributes:
         setting: The setting of the measured visits.
@@ -62,6 +62,13 @@ class Visits:
         """Begin a training."""
         self._limiter, self._under_way, self.activities, self.late_seconds = limiter, [], {}, 0.0
         self.all_late_seconds, self._is_in_step = 0.0, False
+
+    def resume(self, limiter: ActivityLimiter, name: str, visits: int, seconds: float) -> None:
+        """Continue an activity of an earlier part of the run, with so many visits that took so long."""
+        known = self._visits_of(name, limiter)
+        if known is not None:
+            known.visits = visits
+            known.recorder.begin_run(seconds)
 
     def receive(self, event: Event) -> None:
         """Follow an event: activities begin and end."""

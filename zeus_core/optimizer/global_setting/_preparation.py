@@ -22,6 +22,7 @@ from zeus_core.optimizer.trial_store import (
     RunSpent,
     SearchState,
     TrialStore,
+    activities_from_state,
     checked_facts,
     search_from_state,
     searches_to_state,
@@ -126,14 +127,9 @@ class Preparation:
         """
         return searches_to_state(
             [
-                SearchState(
-                    search.conditions,
-                    tuple(search.measured.blocks),
-                    search.run.steps,
-                    self._recorder.run_seconds - search.run.excess_seconds,
-                )
+                state
                 for search in self._searches
-                if search.measured.blocks
+                for state in search.states(self._recorder.run_seconds - search.run.excess_seconds)
             ],
             spent,
         )
@@ -210,7 +206,10 @@ class Preparation:
         if self.visits is not None:
             from zeus_core.optimizer.global_setting._activities import ActivitySearch
 
-            make = partial(ActivitySearch, self.visits)
+            activities = exchange.decide_of(
+                dict[str, SearchState], lambda: self._known_activities(conditions), Phase.PREPARE
+            )
+            make = partial(ActivitySearch, self.visits, activities)
         return make(
             settings,
             conditions,
@@ -248,6 +247,21 @@ class Preparation:
         own = [block.trial for block in resumed.blocks]
         others = [MeasuredBlock(trial) for trial in earlier if trial not in own]
         return replace(resumed, blocks=(*others, *resumed.blocks))
+
+    def _known_activities(self, conditions: Conditions) -> dict[str, SearchState]:
+        """Return what is known of the visits of activities, by name; see `_known`."""
+        trials = dict(self._store.load_activities(conditions))
+        for search in self._searches:
+            if search.conditions == conditions:
+                trials |= {activity: search.trials_of(activity) for activity in search.activities}
+        resumed = {} if self._resumed is None else activities_from_state(conditions, self._resumed)
+        found = {}
+        for name in dict.fromkeys([*trials, *resumed]):
+            state = resumed.get(name, SearchState(conditions.during(name), (), 0, 0.0))
+            own = [block.trial for block in state.blocks]
+            others = [MeasuredBlock(trial) for trial in trials.get(name, ()) if trial not in own]
+            found[name] = replace(state, blocks=(*others, *state.blocks))
+        return found
 
     def _information(self, limiter: Limiter) -> RankInformation:
         options = self.options

@@ -16,7 +16,7 @@ from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer.global_setting.phases import MEASURED, Outcome, Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments
 from zeus_core.optimizer.limiter import Answer, Limiter
-from zeus_core.optimizer.trial_store import Conditions, MeasuredBlock, TrialStore
+from zeus_core.optimizer.trial_store import Conditions, MeasuredBlock, SearchState, TrialStore
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import WholeNumbers
 from zeus_core.search import Trial
@@ -154,6 +154,15 @@ class SettingSearch:
         """Return the slowdown of the whole run; see `MeasuredBlocks.run_slowdown`."""
         return self.measured.run_slowdown(self.run.steps, self.choice)
 
+    @property
+    def activities(self) -> tuple[str, ...]:
+        """The activities with settings of their own that were measured."""
+        return ()
+
+    def trials_of(self, activity: str) -> list[Trial]:
+        """Return the trials of one of them."""
+        return []
+
     def rows(self) -> dict[str, str]:
         """Return what is known of activities with settings of their own, as labelled lines."""
         return {}
@@ -183,11 +192,15 @@ class SettingSearch:
         def tell() -> None:
             if self.limiter.observes:
                 self._orders.observe(())
-            for block in self.measured.blocks:
-                self._orders.tell(block.trial, block.run_steps, block.run_seconds)
+            self._tell_known()
             self._orders.begin_part(is_resumed=self.measured.is_resumed)
 
         return self._ask(Phase.PREPARE, tell)
+
+    def _tell_known(self) -> None:
+        """Report what was measured before."""
+        for block in self.measured.blocks:
+            self._orders.tell(block.trial, block.run_steps, block.run_seconds)
 
     def begin_block(self, phase: Phase) -> None:
         """Begin a block of steps: apply its setting on all ranks, or observe at the original one if a rank may not.
@@ -333,6 +346,11 @@ class SettingSearch:
         """Forget all blocks, also those that are kept."""
         self.measured.forget()
         self.save()
+
+    def states(self, run_seconds: float) -> list[SearchState]:
+        """Return what was measured, for a checkpoint after so many seconds of steps; empty before the first trial."""
+        blocks = tuple(self.measured.blocks)
+        return [SearchState(self.conditions, blocks, self.run.steps, run_seconds)] if blocks else []
 
     def save(self) -> None:
         """Have the blocks kept, on rank 0."""
