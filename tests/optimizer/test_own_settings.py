@@ -2,6 +2,8 @@
 
 import gc
 import json
+import os
+import threading
 
 import pytest
 
@@ -311,3 +313,68 @@ def test_the_profile_keeps_the_trials_of_activities(tmp_path):
     second.forget()
     assert Training(**arguments).generating(2).optimizer._search.activities == ()
     second.on_train_end()
+
+
+class HangingGpu(SimulatedGpu):
+    """A GPU in real time, whose driver sets no clock as long as its gate is closed."""
+
+    def __init__(self):
+        super().__init__(find_preset("H100"))
+        self.gate, self.arrived, self.locked = threading.Event(), threading.Event(), []
+        self.gate.set()
+
+    def lock_sm_clock(self, clock_mhz):
+        self.locked.append(clock_mhz)
+        self.arrived.set()
+        self.gate.wait(60)
+        super().lock_sm_clock(clock_mhz)
+
+
+def test_no_hook_waits_for_the_driver_and_the_newest_request_wins():
+    gpu = HangingGpu()
+    monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[])
+    optimizer = GlobalClockOptimizer(
+        monitor, EnergyWithin(1.02), activities="each", changes_per_hour=OFTEN, max_steps=1000, quiet=True
+    )
+    own = {Activity.GENERATION: 900, Activity.EVALUATION: 1200}
+
+    def cycle():
+        for activity in own:
+            optimizer.on_pause(activity)
+            optimizer.on_resume()
+        optimizer.on_step_begin()
+        optimizer.on_step_end()
+
+    for _ in range(3):
+        cycle()
+    assert optimizer.phase is not Phase.OFF
+    for activity, clock_mhz in own.items():
+        optimizer._search.visits.activities[activity].take_order(clock_mhz)
+    gpu.gate.clear()
+    gpu.arrived.clear()
+    optimizer.on_pause(Activity.GENERATION)
+    assert gpu.arrived.wait(60), "it was requested"
+    optimizer.on_resume()
+    cycle()
+    optimizer.on_pause(Activity.EVALUATION)
+    assert gpu.locked[-1] == 900, "the hooks went on"
+    gpu.arrived.clear()
+    gpu.gate.set()
+    assert gpu.arrived.wait(60)
+    assert gpu.locked[-1] == 1200, "900 and then the original were overtaken"
+    optimizer.on_resume()
+    optimizer.on_train_end()
+    assert gpu._locked_clock_mhz == gpu.preset.highest_clock_mhz
+
+
+def test_a_forked_child_changes_nothing_of_its_parent():
+    training = Training(activities="each", changes_per_hour=OFTEN).generating(150)
+    limiter = training.optimizer._search.limiter
+    child = os.fork()
+    if child == 0:
+        switches = limiter.switches
+        training.visit(Activity.GENERATION, GENERATION)
+        os._exit(limiter.switches != switches)
+    assert os.waitpid(child, 0)[1] == 0
+    training.optimizer.on_train_end()
+    assert training.clock_mhz == training.gpu.preset.highest_clock_mhz

@@ -366,7 +366,7 @@ def search_from_state(conditions: Conditions, state: Any) -> SearchState | None:
 
 
 def activities_from_state(conditions: Conditions, state: Any) -> dict[str, SearchState]:
-    """Return the searches of activities in a checkpoint, in trainings of some conditions, but those that are damaged."""
+    """Return the searches of activities in a checkpoint, in trainings of these conditions, without damaged ones."""
     found = {}
     with contextlib.suppress(UsageError):
         for search in _searches_in(_STATE_FORMAT.fields(state)):
