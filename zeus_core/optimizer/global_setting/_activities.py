@@ -359,7 +359,9 @@ class ActivitySearch(SettingSearch):
         seconds = math.fsum(part.seconds for part in parts.values())
         joules = math.fsum(part.joules for part in parts.values())
         following, state = self.order.following, self.kind.state_text
-        rows = {}
+        rows, saving = {}, self.saving
+        if saving is not None:
+            rows["saving"] = f"{percentage(*saving)} of the energy of steps and activities"
         for name, part in parts.items():
             shares = f"{part.seconds / seconds:.0%} of the time, {part.joules / joules:.0%} of the energy"
             setting = state(part.setting, is_original=part.setting == self.original)
