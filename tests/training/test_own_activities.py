@@ -76,6 +76,19 @@ def test_an_activity_of_ones_own_has_metrics_and_a_row(tmp_path):
     assert read_run(tmp_path).account == account
 
 
+def test_text_generated_before_the_first_step_is_generation():
+    gpu, energy = begun()
+    with energy:
+        with energy.during("generation"):
+            gpu.execute(DECODING)
+        step(energy, gpu)
+        with energy.during(Activity.EVALUATION), energy.during("generation"):
+            gpu.execute(DECODING)
+    account = energy.summary.account
+    assert account.activities[Activity.GENERATION].seconds == pytest.approx(0.5, abs=0.01)
+    assert account.visits == {Activity.GENERATION: 1, Activity.EVALUATION: 1}
+
+
 def test_nested_overlapping_raising_and_endless_activities_add_up():
     gpu, energy = begun()
     with energy:

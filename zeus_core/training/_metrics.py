@@ -71,4 +71,4 @@ SUMMARY_METRICS = (
     Metric("train_cost_uncertainty", "money", "how far that can be off, if the price is right"),
     Metric("train_cost_stale_fraction", "", "share of the energy for which only the mean price was known"),
 )
-"""Logged at the end of training; also `train_energy_rollout_j` and `train_energy_per_rollout_j` of your own "rollout"."""
+"""Logged at the end of training; and the like of activities of your own, such as `train_energy_per_rollout_j`."""

@@ -110,9 +110,9 @@ class TrainingSummary:
             rows[f"per {unit}"] = energy_text(joules)
         if (joules := self.account.joules_per_generated_token) is not None:
             rows["per generated token"] = energy_text(joules)
-        each = self.account.joules_per_visit()
+        each = [(activity, joules) for activity, joules in self.account.joules_per_visit().items() if joules > 0]
         if each:
-            rows["each"] = ", ".join(f"{activity.words} {energy_text(joules)}" for activity, joules in each.items())
+            rows["each"] = ", ".join(f"{activity.words} {energy_text(joules)}" for activity, joules in each)
         rows |= electricity_rows(self.account, self.electricity)
         measured = [(activity, tally) for activity, tally in self.account.in_order() if tally.measured_joules > 0]
         if measured:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_OF_AN_ACTIVITY = (Pause, PassBegin)
 _SEARCH = "search"  # the part of the state of a checkpoint that is the optimizer's
 
 
@@ -249,7 +250,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
     @contained(is_hook=True)
     def receive(self, event: Event) -> None:
         """Receive an event of training, and send it on. The end is not collective: this rank may be the last alive."""
-        if isinstance(event, Pause | PassBegin):
+        if isinstance(event, _OF_AN_ACTIVITY):
             event = replace(event, activity=self._counted(event.activity))
         self._send(event)
 

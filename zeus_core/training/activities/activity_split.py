@@ -187,7 +187,7 @@ class ActivitySplit:
     def enter(self, activity: Activity) -> None:
         """Begin an activity, until `leave`."""
         self._interrupted.append(_Interrupted(self.activity, None if self._span is None else self._evaluation))
-        if activity in TRAINING and self.activity is not Activity.STEPS:
+        if activity in TRAINING and self.activity not in (Activity.STEPS, Activity.IDLE):
             return  # text generated in an evaluation is part of it
         if activity in _MEASURED_EACH:
             self._latest_span += 1
