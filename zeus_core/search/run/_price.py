@@ -46,10 +46,19 @@ class Stake:
     variance: Array
     original_seconds: float
 
-    def hopeful(self, deviations: float) -> Stake:
-        """Return the stake if all settings take less time, by so many standard deviations, at the same power."""
+    def hopeful(self, deviations: float, places: int) -> Stake:
+        """Return the stake if steps are quicker by so many standard deviations, at the same power.
+
+        They are not quicker than at the original setting.
+
+        Args:
+            deviations: The number of standard deviations.
+            places: The settings that may be chosen then, from the original one on.
+        """
         quicker = deviations * np.sqrt(np.maximum(self.variance - self.variance[0], 0.0))
-        joules = np.maximum(self.joules * (1 - quicker / self.original_seconds), 0.0)
+        quicker = np.minimum(quicker, np.maximum(self.spare[0] - self.spare, 0.0))
+        joules = self.joules * (1 - quicker / self.original_seconds)
+        joules[places:] = math.inf
         return Stake(joules, self.spare + quicker, self.variance, self.original_seconds)
 
     def __add__(self, other: Stake) -> Stake:

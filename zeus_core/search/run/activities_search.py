@@ -42,7 +42,10 @@ _MIN_HORIZON = 200  # steps of a run of unknown length, as in `RunProgress`
 # on the clock is only found by trials that most other work would not be worth.
 _HOPE = 1.0
 _MIN_STEP = 0.07  # of the clock or limit: closer to a setting that was tried, a trial tells little more
+_FARTHEST = 0.25  # of the lowest setting that was tried: beyond, little is known
 _MAX_TRIALS = 4
+_LATE = 0.4  # of the visits to come: with fewer, the share at the original setting is planned
+_LEAST_PART = 0.05  # of an activity that is to come
 _RECENT = 0.5  # of the steps so far: those that show how often an activity is visited now
 
 
@@ -209,11 +212,12 @@ class ActivitiesRunSearch:
         sure, _, spare = solved(groups, self._confidence)
         variance = sum(float(groups[name].variance[place]) for name, place in sure.items() if name != mine)
         expected, _, _ = solved(groups, 0.5)
-        hoped_groups = {**groups, mine: groups[mine].hopeful(_HOPE)}
+        hoped_groups = {**groups, mine: groups[mine].hopeful(_HOPE, member.near_places)}
         hoped, price, spare_then = solved(hoped_groups, 0.5)
         gain = total(list(groups.values()), list(expected.values()), "joules")
         gain -= total(list(hoped_groups.values()), list(hoped.values()), "joules")
         best, place = hoped_groups[mine], hoped[mine]
+        part = max(member.left_share, _LEAST_PART)
         own_gain = best.joules[0] - best.joules[place] - price * (best.spare[0] - best.spare[place])
         second_watts = price * NormalDist().inv_cdf(self._confidence)
         original = sum(stake.original_seconds for stake in stakes.values()) + self._other_seconds
@@ -227,7 +231,9 @@ class ActivitiesRunSearch:
             following,
             place,
             gain / joules if joules else 0.0,
-            original_share(float(own_gain), second_watts, own.original_seconds, member.horizon_visits, member.visit_cv),
+            original_share(
+                float(own_gain) / part, second_watts, own.original_seconds, member.horizon_visits, member.visit_cv
+            ),
         )
 
     def judge(self) -> None:
@@ -319,6 +325,18 @@ class _ActivitySearch(AdaptiveRunSearch):
         return max(self._progress.horizon_steps, 1)
 
     @property
+    def left_share(self) -> float:
+        """The share of the visits that is to come."""
+        return self._progress.steps_left / self.horizon_visits
+
+    @property
+    def near_places(self) -> int:
+        """How many of the settings, from the original one on, are near enough to those that were tried."""
+        tried = {block.trial.setting for block in self._blocks} & set(self._settings)
+        lowest = (1 - _FARTHEST) * min(tried, default=self._settings[0])
+        return sum(setting >= lowest for setting in self._settings)
+
+    @property
     def visit_cv(self) -> float:
         """The standard deviation of the duration of a visit over its mean."""
         return pooled_cv(self._blocks)
@@ -374,6 +392,8 @@ class _ActivitySearch(AdaptiveRunSearch):
     def _best_share(self, curves: Curves, factor: float) -> float | None:
         if self._shared is None:
             return super()._best_share(curves, factor)
+        if self._has_begun and self.left_share < _LATE:
+            return self._planned_share
         self._planned_share = None  # it may become smaller again
         return self._shared.original_share
 
