@@ -192,7 +192,7 @@ class ActivitySearch(SettingSearch):
 
     Args:
         visits: The visits on this rank.
-        known: What was measured of activities before, by name.
+        known: The searches of activities so far, by name.
         arguments: Those of a `SettingSearch`.
     """
 
