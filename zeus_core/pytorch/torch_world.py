@@ -23,10 +23,9 @@ _GLOO_RELEASE_SECONDS = 0.05
 _MAX_TIMEOUT_SECONDS = 1e9  # 31 years, and less than a timedelta can hold
 
 # Every exchange begins with a message of this many numbers, so that gloo never sees two lengths in one exchange: that
-# would end the process. The first of them are combined by their maximum; the others by their sum. An account fits in,
-# unless it has activities of a user's own.
-_NUMBERS = 192
-_MAXIMA = 40
+# would end the process. The first of them are combined by their maximum; the others by their sum.
+_NUMBERS = 128
+_MAXIMA = 32
 _HEAD = 4  # the kind of call and its opposite, the count of maxima, and that of sums, or bytes
 
 _GATHER, _GATHER_TO_FIRST, _REDUCE = range(3)

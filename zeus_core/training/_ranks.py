@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from zeus_core.events import MOST_OWN, Activity, own_activities
+from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import WholeNumbers
-from zeus_core.training.account import Account
+from zeus_core.training.account import Account, unusual_activities
 
 _logger = logging.getLogger(__name__)
 
@@ -76,8 +76,8 @@ class Ranks(Exchange):
             "first_ranks": [_first_ranks(gpus), _first_ranks(cpus)],
         }
 
-    own_activities: Sequence[Activity] = ()
-    """The activities of a user's own on which the ranks agree; see `combine_all`."""
+    activities: Sequence[Activity] = ()
+    """The `unusual_activities` on which the ranks agree; see `combine_all`."""
 
     def combine(self, account: Callable[[], Account]) -> Account:
         """Add up the accounts of all ranks."""
@@ -96,11 +96,10 @@ class Ranks(Exchange):
             return known[0]
 
         total, others = self._sums(first)
-        own = self.own_activities
-        if len(own) < MOST_OWN and total.sums[-1] > 0:
+        if total.sums[-1] > 0:
             of_ranks = self.gather_first(lambda: list(known[0].activities))
-            of_all = self.decide(lambda: own_activities(map(Activity, [*own, *chain(*(of_ranks or []))])))
-            self.own_activities = tuple(map(Activity, of_all))
+            of_all = self.decide(lambda: self._agreed(map(Activity, chain(*(of_ranks or [])))))
+            self.activities = tuple(map(Activity, of_all))
             total, others = self._sums(lambda: known[0])
         return self._account(total), others
 
@@ -119,12 +118,16 @@ class Ranks(Exchange):
 
     def _numbers(self, account: Account) -> WholeNumbers:
         """Return the numbers of an account; the last sum is how many of its activities are not agreed on."""
-        numbers = account.to_numbers(self.units, self.own_activities)
-        unknown = sum(each.is_own and each not in self.own_activities for each in account.activities)
+        numbers = account.to_numbers(self.units, self.activities)
+        unknown = len(self._agreed(account.activities)) - len(self.activities)
         return WholeNumbers((*numbers.sums, unknown), numbers.largest)
 
+    def _agreed(self, activities: Iterable[Activity]) -> tuple[Activity, ...]:
+        """Return the activities that are agreed on, with further ones."""
+        return unusual_activities([*self.activities, *activities])
+
     def _account(self, numbers: WholeNumbers) -> Account:
-        return Account.from_numbers(WholeNumbers(numbers.sums[:-1], numbers.largest), self.units, self.own_activities)
+        return Account.from_numbers(WholeNumbers(numbers.sums[:-1], numbers.largest), self.units, self.activities)
 
     def with_others(self, own: Account, others: WholeNumbers | None) -> Account:
         """Add up a later account of this rank and those of the others by `combine_all`, if there was one."""

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeus_core.codec import decode, encode
-from zeus_core.events import own_activities
 from zeus_core.ports.world import WholeNumbers
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._ranks import Ranks
-from zeus_core.training.account import Account
+from zeus_core.training.account import Account, unusual_activities
 from zeus_core.training.activities.activity_split import ActivitySplit
 from zeus_core.training.record.journal_lines import Entry
 from zeus_core.training.record.power_series import EnergyPoint, joules_at
@@ -101,8 +100,8 @@ class RunPart:
         if self.is_alone:
             return account
         # As the other ranks get it: the accounts of all ranks add up to that of the job, to the last bit.
-        units, own = list(account.charges), own_activities(account.activities)
-        return Account.from_numbers(account.to_numbers(units, own), units, own)
+        units, unusual = list(account.charges), unusual_activities(account.activities)
+        return Account.from_numbers(account.to_numbers(units, unusual), units, unusual)
 
     def combine(self, ranks: Ranks, own: Callable[[], Account]) -> Account:
         """Add up the accounts of all ranks; a collective call.

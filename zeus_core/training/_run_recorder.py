@@ -191,7 +191,7 @@ class RunRecorder:
             run, earlier = self._files.take_up(step, checkpoint)
         if self._split is not None:
             self._split.stop()
-        self._ranks.own_activities = ()
+        self._ranks.activities = ()
         devices = self._ranks.gather_first(
             lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices))
         )

@@ -16,6 +16,11 @@ from zeus_core.training.charges.charging import Charge
 TRAINING = (Activity.STEPS, Activity.GENERATION, Activity.WAITING, Activity.REFERENCE, Activity.REWARD)
 """The activities that make up training steps."""
 
+_USUAL = (
+    *(Activity.STEPS, Activity.EVALUATION, Activity.CHECKPOINT),
+    *(Activity.OTHER, Activity.BETWEEN_STEPS, Activity.IDLE),
+)  # those that each account has a place for, among ranks
+
 _Amount = TypeVar("_Amount", int, Tally)
 
 _BITS = 32  # of the fraction of an amount
@@ -60,11 +65,11 @@ class Account:
     def from_ranks(cls, accounts: Iterable[Account]) -> Account:
         """Combine the accounts of the same time on several ranks, each of which has devices and data of its own."""
         ranks = list(accounts)
-        units, own = _units(*ranks), own_activities(_activities(*ranks))
-        numbers = (rank.to_numbers(units, own) for rank in ranks)
-        return ranks[0] if len(ranks) == 1 else cls.from_numbers(WholeNumbers.of_all(numbers), units, own)
+        units, unusual = _units(*ranks), unusual_activities(_activities(*ranks))
+        numbers = (rank.to_numbers(units, unusual) for rank in ranks)
+        return ranks[0] if len(ranks) == 1 else cls.from_numbers(WholeNumbers.of_all(numbers), units, unusual)
 
-    def to_numbers(self, units: Sequence[str], own: Sequence[Activity] = ()) -> WholeNumbers:
+    def to_numbers(self, units: Sequence[str], unusual: Sequence[Activity] = ()) -> WholeNumbers:
         """Return the account as whole numbers, to be combined with those of other ranks; see `from_numbers`.
 
         An amount x is round(x 2^32) = w 2^32 + r, with 0 <= r < 2^32, of which w and r are numbers. Energies are
@@ -73,9 +78,9 @@ class Account:
 
         Args:
             units: Those that some rank charges its energy in. One that this account lacks is missed in it.
-            own: The activities of a user's own on which all ranks agree; others are part of `Activity.OTHER`.
+            unusual: The `unusual_activities` on which all ranks agree; others are part of `Activity.OTHER`.
         """
-        columns = (*Activity.KINDS, *own)
+        columns = (*_USUAL, *unusual)
         activities = placed(self.activities, columns, _NO_TALLY)
         visits = placed(self.visits, columns, 0)
         tallies = (self.total, self.redone, self.host, *map(activities.get, columns))
@@ -99,9 +104,9 @@ class Account:
         return WholeNumbers((*counts, *(number for amount in amounts for number in _whole(amount))), largest)
 
     @classmethod
-    def from_numbers(cls, numbers: WholeNumbers, units: Sequence[str], own: Sequence[Activity] = ()) -> Account:
+    def from_numbers(cls, numbers: WholeNumbers, units: Sequence[str], unusual: Sequence[Activity] = ()) -> Account:
         """Return the account that whole numbers of all ranks make: the same in every order and grouping of ranks."""
-        columns = (*Activity.KINDS, *own)
+        columns = (*_USUAL, *unusual)
         unknown, samples, tokens, generated_tokens, *parts = numbers.sums
         visits, parts = parts[: len(columns)], parts[len(columns) :]
         whole = zip(parts[::2], parts[1::2], strict=True)
@@ -182,6 +187,13 @@ class Account:
         charge = self.charges.get(unit)
         is_known = self.total.lost_seconds == self.host.lost_seconds == 0
         return charge if charge is not None and is_known and charge.missed_seconds == 0 else None
+
+
+def unusual_activities(activities: Iterable[Activity]) -> tuple[Activity, ...]:
+    """Return those that an account has a place for only if all ranks agree on it; of own ones, the first `MOST_OWN`."""
+    found = list(dict.fromkeys(activities))
+    own = own_activities(found)
+    return tuple(each for each in found if each not in _USUAL and (not each.is_own or each in own))
 
 
 def placed(
