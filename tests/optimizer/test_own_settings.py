@@ -244,12 +244,26 @@ def test_ranks_agree_also_if_one_of_them_generates(has_it):
     assert set(orders[0].settings) == {"generation"}
 
 
+def test_observing_predicts_each_activity_and_changes_nothing():
+    training = Training(activities="each", mode="observe", bound=1.05).generating(100)
+    assert set(training.clocks[Activity.GENERATION]) == {training.gpu.preset.highest_clock_mhz}
+    search = training.optimizer._search
+    assert {trial.setting for trial in search.trials_of("generation")} == {search.original}
+    training.optimizer.on_train_end()
+    rows = training.optimizer.result()
+    assert "would save" in rows["during generation"]
+    assert "unlocked clock" in rows["during steps"]
+    assert "changes" not in rows
+
+
 def test_without_the_right_nothing_changes():
     training = Training(activities="each")
     training.gpu._grants_control = False
     training.generating(30)
     assert "not permitted" in training.optimizer.result()["SM clock"]
     assert set(training.clocks[Activity.GENERATION]) == {training.gpu.preset.highest_clock_mhz}
+    search = training.optimizer._search
+    assert {trial.setting for trial in search.trials_of("generation")} == {search.original}
     training.optimizer.on_train_end()
 
 
@@ -295,7 +309,7 @@ def test_a_resumed_training_measures_no_curve_again():
         block.trial for block in first.optimizer._search.of_activities["generation"].blocks
     ]
     assert second.optimizer._search.visits.activities["generation"].visits == 150
-    assert second.optimizer._search.order.settings["generation"] == pytest.approx(order.settings["generation"], abs=60)
+    assert max(order.settings["generation"], second.optimizer._search.order.settings["generation"]) < 1900
     for _ in range(20):
         second.visit(Activity.GENERATION, GENERATION)
         second.step()

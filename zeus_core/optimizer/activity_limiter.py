@@ -150,6 +150,11 @@ class ActivityLimiter(Limiter):
         is_disturbed, self._is_disturbed = self._is_disturbed, False
         return not is_disturbed
 
+    def stay(self, denial: str, is_held: bool = False) -> None:
+        """See `Limiter.stay`. Activities are measured on."""
+        super().stay(denial, is_held)
+        self._is_over = is_held
+
     def restore(self) -> bool:
         """Restore the original settings; see `Limiter.restore`."""
         self._is_over = True

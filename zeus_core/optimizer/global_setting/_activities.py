@@ -23,6 +23,7 @@ from zeus_core.optimizer.trial_store import MeasuredBlock, SearchState
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, percentage
 from zeus_core.search.run.activities_search import STEPS
+from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.run.run_search import RunSearch
 from zeus_core.search.run.safe_clock import SafeClock
 from zeus_core.settings.kinds import POWER_LIMIT
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _FIRST_VISITS = 5  # in the first block of an activity, which rank 0 has not ordered
 _COMMON_ERROR = 0.25  # of the uncertainty of a visit: 0.16 with 620 W before 300 W, and an update each 0.1 s
+_PREDICTED_SHARE = 0.25  # of a run: later, more than its bound may be used up by the rest of it
 _FAR_BELOW = 0.8  # of a limit: work whose mean power is below binds it at no moment, as power scatters by some percent
 _UNTOUCHED = "it draws far less"
 _LEAST_ADVANTAGE = 0.003  # of the energy: with less, one setting for all is as good
@@ -136,6 +138,17 @@ class ActivityOrders(Orders):
         """The activities that were reported."""
         return []
 
+    def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
+        """See `Orders.tell`. Where nothing is changed, the searches of all activities predict."""
+        super().tell(trial, run_steps, run_seconds)
+        if self._predictor is not None and trial.setting == self._settings[0]:
+            self.group.of(STEPS).tell(trial, run_steps, run_seconds)
+
+    @cached_property
+    def expected(self) -> dict[str, Prediction]:
+        """The expected effect of the best settings, by activity, where nothing is changed."""
+        return {}
+
     def tell_visits(self, name: str, block: MeasuredBlock) -> None:
         """Report a block of visits of an activity."""
         trial = block.trial
@@ -155,6 +168,8 @@ class ActivityOrders(Orders):
         blocks = {name: self.group.of(name).ask() for name in self.activities}
         following = {name: _UNTOUCHED for name in blocks if self._is_untouched(name, order.setting)}
         following |= self.group.following
+        if self._predictor is not None and run_steps <= _PREDICTED_SHARE * self.group.horizon_steps:
+            self.expected.update(self.group.expected())
         return replace(
             order,
             visits={name: -block.steps if block.is_choice else block.steps for name, block in blocks.items()},
@@ -350,6 +365,8 @@ class ActivitySearch(SettingSearch):
     def setting_of(self, name: str) -> int:
         """Return the setting of the visits of an activity, as it was ordered last."""
         setting = self.order.settings.get(name, self.original)
+        if self.limiter.observes:
+            return self.original
         return self.choice if setting == FOLLOWS else setting
 
     def rows(self) -> dict[str, str]:
@@ -366,9 +383,13 @@ class ActivitySearch(SettingSearch):
         for name, part in parts.items():
             shares = f"{part.seconds / seconds:.0%} of the time, {part.joules / joules:.0%} of the energy"
             setting = state(part.setting, is_original=part.setting == self.original)
-            because = f", that of steps, as {following[name]}" if name in following else ""
-            rows[f"during {name.replace('_', ' ')}"] = f"{setting}{because}; {shares}{part.text}"
+            is_following = name in following and not self.limiter.observes
+            because = f", that of steps, as {following[name]}" if is_following else ""
+            text = self._expected_text(name) if self.limiter.observes else part.text
+            rows[f"during {name.replace('_', ' ')}"] = f"{setting}{because}; {shares}{text}"
         limiter = self.limiter
+        if limiter.observes:
+            return rows
         rows["changes"] = (
             f"{limiter.switches:,} of the setting, {limiter.switching_seconds:.3g} s of calls of the driver beside "
             f"training; {self.visits.all_late_seconds:.3g} s longer as settings came late"
@@ -378,6 +399,17 @@ class ActivitySearch(SettingSearch):
         if self.order.is_common_as_good:
             rows["one for all"] = "one common setting is as good here"
         return rows
+
+    def _expected_text(self, name: str) -> str:
+        """Return what a setting of its own would save an activity, to continue a sentence. Rank 0 alone knows."""
+        expected = self._orders.expected.get(name)
+        if expected is None or expected.setting == self.original:
+            return ""
+        lowest, highest = expected.saving_interval
+        return (
+            f"; {expected.setting} {self.unit} would save {expected.saving_fraction:.1%} ({lowest:.1%} to "
+            f"{highest:.1%}) of it, for {expected.slowdown_factor - 1:+.1%} time, by what is known of GPUs"
+        )
 
     def _measured(self) -> dict[str, int]:
         """Return the visits of the blocks under way on this rank; as many as needed, for one that may not go on."""
@@ -409,7 +441,7 @@ class ActivitySearch(SettingSearch):
         self._ended, self._late = [], ()
         for name, setting in self.order.settings.items():
             if name in self.visits.activities:
-                self.visits.activities[name].take_order(setting)
+                self.visits.activities[name].take_order(self.original if self.limiter.observes else setting)
         return outcome
 
 

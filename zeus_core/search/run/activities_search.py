@@ -28,6 +28,7 @@ from zeus_core.search.run.adaptive_run_search import (
     MIN_GAIN,
     AdaptiveRunSearch,
 )
+from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.run.run_search import Block, RunSearch
 from zeus_core.search.trial import Trial
 from zeus_core.validate import checked_number
@@ -173,6 +174,15 @@ class ActivitiesRunSearch:
         common = [cheapest([together], demand)[0][0]] * len(stakes)
         own, _ = cheapest(stakes, demand)
         return 1 - total(stakes, common, "joules") / original, 1 - total(stakes, own, "joules") / original
+
+    def expected(self) -> dict[str, Prediction]:
+        """Return the expected effect of the settings that are best for the rest of the run, by activity."""
+        stakes = self._stakes()
+        places, _ = cheapest(list(stakes.values()), self._demand(list(stakes.values()), 0.5)) if stakes else ([], 0.0)
+        found = {
+            name: self.of(name).prediction(self._settings[place]) for name, place in zip(stakes, places, strict=True)
+        }
+        return {name: prediction for name, prediction in found.items() if prediction is not None}
 
     @property
     def horizon_steps(self) -> int:
