@@ -44,7 +44,7 @@ from zeus_core.search.run.activities_search import STEPS, ActivitiesRunSearch  #
 SWITCH_SECONDS, SETTLE_SECONDS, COUNTER_SECONDS, POWER_CV = 0.01, 2.0, 0.1, 0.01
 MIN_LATENCIES = 20
 FAST = 20.0  # cycles are so many times as short
-CHANGES = {"slow": 120.0, "fast": math.inf}  # an hour
+CHANGES = {"slow": 120.0, "fast": 1e9}  # an hour
 DRIFTS = ("none", "longer", "fewer", "more")
 
 MAX_BEYOND, BROKEN_BY = 0.025, 0.01

@@ -11,7 +11,7 @@ At a price of lambda joules per second each activity on its own minimises
     E_a(s) - lambda (M_a(s) - rho V_a(s)),
 
 where rho is the derivative of the right side by V, as found in the round before. The lowest lambda that keeps the bound
-is found by bisection.
+is found by bisection. Curves need not be convex: then activities take turns to use what that leaves.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zeus_core.search._curves import Array
 
 _LOWEST, _HIGHEST = math.log(1e-4), math.log(1e4)  # of the price, over the mean power of the work
 _BISECTIONS = 30  # to a relative 2e-8
 _ROUNDS = 3  # of rho
+_TURNS = 2  # of each activity
 _MAX_SHARE = 50  # percent of the visits of an activity, at the original setting
 
 
@@ -87,11 +89,11 @@ class Demand:
     excess_seconds: float
     given_seconds: float
 
-    def is_met(self, spare: float, variance: float) -> bool:
+    def is_met(self, spare: Array | float, variance: Array | float) -> NDArray[np.bool_]:
         """Return whether so many seconds below the bound are enough."""
-        deviation = math.sqrt(max(variance, 0.0))
-        wanted = max(self.quantile * deviation, self.excess_quantile * deviation - self.excess_seconds)
-        return spare + self.given_seconds >= wanted
+        deviation = np.sqrt(np.maximum(variance, 0.0))
+        wanted = np.maximum(self.quantile * deviation, self.excess_quantile * deviation - self.excess_seconds)
+        return np.asarray(spare + self.given_seconds >= wanted)
 
     def variance_price(self, variance: float) -> float:
         """Return rho: the seconds that a further unit of variance takes."""
@@ -116,7 +118,16 @@ def cheapest(stakes: Sequence[Stake], demand: Demand) -> tuple[list[int], float]
         return [int((stake.joules - price * (stake.spare - rho * stake.variance)).argmin()) for stake in stakes]
 
     def keeps(places: Sequence[int]) -> bool:
-        return demand.is_met(total(stakes, places, "spare"), total(stakes, places, "variance"))
+        return bool(demand.is_met(total(stakes, places, "spare"), total(stakes, places, "variance")))
+
+    def within(places: Sequence[int], turn: int) -> int:
+        """Return the best place of one activity, with the others where they are."""
+        others = [place for place in range(len(stakes)) if place != turn]
+        some, kept = [stakes[place] for place in others], [places[place] for place in others]
+        spare, variance = total(some, kept, "spare"), total(some, kept, "variance")
+        own = stakes[turn]
+        is_met = demand.is_met(own.spare + spare, own.variance + variance)
+        return int(np.where(is_met, own.joules, math.inf).argmin())
 
     for _ in range(_ROUNDS):
         low, high = _LOWEST, _HIGHEST
@@ -127,6 +138,15 @@ def cheapest(stakes: Sequence[Stake], demand: Demand) -> tuple[list[int], float]
             low, high = (low, middle) if keeps(at(middle)) else (middle, high)
         price = low if keeps(at(low)) else high
         found = at(price)
+        for _ in range(_TURNS * len(stakes) if keeps(found) else 0):
+            moves = [within(found, turn) for turn in range(len(stakes))]
+            gains = [
+                float(own.joules[now] - own.joules[then]) for own, now, then in zip(stakes, found, moves, strict=True)
+            ]
+            turn = int(np.argmax(gains))
+            if gains[turn] <= 0:
+                break
+            found[turn] = moves[turn]
         if not keeps(best) or total(stakes, found, "joules") < total(stakes, best, "joules"):
             best, best_price = found, power * math.exp(price)
         rho = demand.variance_price(total(stakes, found, "variance"))

@@ -46,6 +46,7 @@ _MIN_STEP = 0.07  # of the clock or limit: closer to a setting that was tried, a
 _FARTHEST = 0.25  # of the lowest setting that was tried: beyond, little is known
 _MAX_TRIALS = 4
 _LATE = 0.4  # of the visits to come: with fewer, the share at the original setting is planned
+_OVERDUE, _OVERDUE_STEPS = 1.5, 5  # of a block: visits in which the device settles are not measured
 _LEAST_PART = 0.05  # of an activity that is to come
 _RECENT = 0.5  # of the steps so far: those that show how often an activity is visited now
 
@@ -254,10 +255,11 @@ class ActivitiesRunSearch:
                 self._following[name] = f"its visits last less than {_MIN_VISIT_LATENCIES} switches of the setting"
         while self.changes_per_hour > self._max_changes:
             stakes = self._stakes()
-            free = [name for name in stakes if name != STEPS and not self.follows(name)]
-            if STEPS not in stakes or not free:
-                return
-            least = min(free, key=lambda name: self._joules_with(stakes, name))
+            free = {name: one for name, one in self._members.items() if name != STEPS and not self.follows(name)}
+            if self._bound is None:  # without a price of a second, the shortest visits are the least worth
+                least = min(free, key=lambda name: free[name].seconds_per_visit)
+            else:
+                least = min(free.keys() & stakes.keys(), key=lambda name: (self._joules_with(stakes, name), name))
             self._following[least] = f"settings may change {self._max_changes:g} times an hour"
 
     def _joules_with(self, stakes: dict[str, Stake], follower: str) -> float:
@@ -312,8 +314,8 @@ class _ActivitySearch(AdaptiveRunSearch):
         if run_steps or self._run_steps:
             if self.name == STEPS:
                 self._run.at_step(run_steps)
-            self._counts.append((self._run.steps, max(self._run_steps + trial.steps, run_steps)))
-            if self.name != STEPS:
+            self._counts.append((self._run.steps + 1, max(self._run_steps + trial.steps, run_steps)))
+            if self.name != STEPS and self._run.steps:
                 left = self._run.horizon_steps - self._run.steps
                 self._max_steps = self._counts[-1][1] + math.ceil(self.visits_per_step * left)
         super().tell(trial, run_steps, run_seconds)
@@ -353,13 +355,19 @@ class _ActivitySearch(AdaptiveRunSearch):
 
     @property
     def _rates(self) -> tuple[float, float]:
-        """The visits in a step lately, and how far that can be off, relatively."""
+        """The visits in a step lately, and how far that can be off, relatively.
+
+        Where the block under way should be over, and is not, visits have become rarer.
+        """
         steps, visits = self._counts[-1]
         if not steps:
             return 0.0, 0.0
         before = [one for one in self._counts if one[0] <= _RECENT * steps][-1]
-        recent, all_ = (visits - before[1]) / (steps - before[0]), visits / steps
-        return recent, abs(recent - all_) / recent if recent else 0.0
+        recent, usual = (visits - before[1]) / (steps - before[0]), visits / steps
+        since = self._run.steps - steps - _OVERDUE_STEPS
+        if recent * since > _OVERDUE * self._next.steps:
+            recent = self._next.steps / since
+        return recent, abs(recent - usual) / recent if recent else 0.0
 
     @property
     def _account(self) -> RunAccount:
@@ -372,6 +380,9 @@ class _ActivitySearch(AdaptiveRunSearch):
         if curves is None or bound is None:
             return None
         block, horizon = self._next, self._progress.horizon_steps
+        if self.name != STEPS and self._counts[-1][0]:
+            steps = self._run.horizon_steps - self._counts[-1][0]
+            horizon = self._run_steps + math.ceil(self.visits_per_step * max(steps, 0))
         place = self._settings.index(self.ask().setting)
         visits = min(block.steps, max(horizon - self._run_steps, 0)) if self._run_steps else block.steps
         slowdown = curves.mean(np.exp(curves.log_seconds))
