@@ -11,7 +11,7 @@ At a price of lambda joules per second each activity on its own minimises
     E_a(s) - lambda (M_a(s) - rho V_a(s)),
 
 where rho is the derivative of the right side by V, as found in the round before. The lowest lambda that keeps the bound
-is found by bisection. Curves need not be convex: then activities take turns to use what that leaves.
+is found by bisection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from zeus_core.search._curves import Array
 _LOWEST, _HIGHEST = math.log(1e-4), math.log(1e4)  # of the price, over the mean power of the work
 _BISECTIONS = 30  # to a relative 2e-8
 _ROUNDS = 3  # of rho
-_TURNS = 2  # of each activity
 _MAX_SHARE = 50  # percent of the visits of an activity, at the original setting
 
 
@@ -120,15 +119,6 @@ def cheapest(stakes: Sequence[Stake], demand: Demand) -> tuple[list[int], float]
     def keeps(places: Sequence[int]) -> bool:
         return bool(demand.is_met(total(stakes, places, "spare"), total(stakes, places, "variance")))
 
-    def within(places: Sequence[int], turn: int) -> int:
-        """Return the best place of one activity, with the others where they are."""
-        others = [place for place in range(len(stakes)) if place != turn]
-        some, kept = [stakes[place] for place in others], [places[place] for place in others]
-        spare, variance = total(some, kept, "spare"), total(some, kept, "variance")
-        own = stakes[turn]
-        is_met = demand.is_met(own.spare + spare, own.variance + variance)
-        return int(np.where(is_met, own.joules, math.inf).argmin())
-
     for _ in range(_ROUNDS):
         low, high = _LOWEST, _HIGHEST
         if not keeps(at(high)):
@@ -138,15 +128,9 @@ def cheapest(stakes: Sequence[Stake], demand: Demand) -> tuple[list[int], float]
             low, high = (low, middle) if keeps(at(middle)) else (middle, high)
         price = low if keeps(at(low)) else high
         found = at(price)
-        for _ in range(_TURNS * len(stakes) if keeps(found) else 0):
-            moves = [within(found, turn) for turn in range(len(stakes))]
-            gains = [
-                float(own.joules[now] - own.joules[then]) for own, now, then in zip(stakes, found, moves, strict=True)
-            ]
-            turn = int(np.argmax(gains))
-            if gains[turn] <= 0:
-                break
-            found[turn] = moves[turn]
+        if len(stakes) == 1:  # its curves need not be convex
+            is_met = demand.is_met(stakes[0].spare, stakes[0].variance)
+            found = [int(np.where(is_met, stakes[0].joules, math.inf).argmin())] if is_met.any() else found
         if not keeps(best) or total(stakes, found, "joules") < total(stakes, best, "joules"):
             best, best_price = found, power * math.exp(price)
         rho = demand.variance_price(total(stakes, found, "variance"))

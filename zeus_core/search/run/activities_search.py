@@ -47,6 +47,7 @@ _FARTHEST = 0.25  # of the lowest setting that was tried: beyond, little is know
 _MAX_TRIALS = 4
 _LATE = 0.4  # of the visits to come: with fewer, the share at the original setting is planned
 _OVERDUE, _OVERDUE_STEPS = 1.5, 5  # of a block: visits in which the device settles are not measured
+_SHORTER = 0.8  # of the usual duration: no longer a scatter
 _LEAST_PART = 0.05  # of an activity that is to come
 _RECENT = 0.5  # of the steps so far: those that show how often an activity is visited now
 
@@ -157,10 +158,12 @@ class ActivitiesRunSearch:
     @property
     def changes_per_hour(self) -> float:
         """How often settings change if each activity has its own: at the begin and at the end of each visit."""
+        steps = self._members[STEPS]
+        if steps.choice is None or not steps.seconds_per_visit:
+            return 0.0
         seconds = sum(one.visits_per_step * one.seconds_per_visit for one in self._members.values())
         own = [one for name, one in self._members.items() if name not in (STEPS, *self._following)]
-        changes = sum(2 * one.visits_per_step for one in own if one.choice not in (None, self._members[STEPS].choice))
-        return 3600 * changes / seconds if seconds else 0.0
+        return 3600 / seconds * sum(2 * one.visits_per_step for one in own if one.choice not in (None, steps.choice))
 
     def common_saving(self) -> tuple[float, float] | None:
         """Return what the rest of the run is expected to save with one setting for all, and with one for each activity.
@@ -392,7 +395,12 @@ class _ActivitySearch(AdaptiveRunSearch):
         planned = 0
         if self._planned_share is not None:
             planned = max(self._lengths.original_steps_left - (visits if place == 0 else 0), 0)
-        account = RunAccount(steps, max(horizon - steps, 0), seconds, planned, self._account.left_error)
+        left = max(horizon - steps, 0)
+        latest = self._blocks[-1].trial
+        shorter = latest.seconds_per_step / float(slowdown[self._settings.index(latest.setting)])
+        if self.name != STEPS and shorter < _SHORTER:  # visits are shorter than they were
+            left = math.floor(left * shorter)
+        account = RunAccount(steps, left, seconds, planned, self._account.left_error)
         spares, variances = account.spare(curves, bound)
         spare = curves.mean(spares)
         joules = account.steps_left * np.exp(curves.mean(curves.log_seconds + curves.log_watts))
