@@ -1,7 +1,7 @@
 """A search for each activity of a run, such as generation and steps: one bound, and one price of a second.
 
-Each activity has its own curves, blocks and choice: it is an `AdaptiveRunSearch` of its own visits. What it may use of
-the bound of the run follows from the others. See `_price.py` for the formulas.
+Each activity has its own curves, blocks and choice: it is an `AdaptiveRunSearch` of its own visits. Its part of the
+bound of the run follows from the others. See `_price.py` for the formulas.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ActivitiesRunSearch:
         max_steps: The training steps of the whole run. If nobody knows, it is taken to last as long again as it has.
         confidence: The probability with which a slowdown bound is to be kept, at least 0.5.
         max_changes_per_hour: How often the setting of a device may change in an hour.
-        options: Of each `AdaptiveRunSearch`: `knob`, `settle_seconds` and `prior`.
+        options: Arguments of each `AdaptiveRunSearch`: `knob`, `settle_seconds` and `prior`.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
