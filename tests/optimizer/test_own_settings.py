@@ -12,7 +12,7 @@ from zeus_core.electricity import ConstantSignal
 from zeus_core.errors import PermissionDeniedError, UsageError
 from zeus_core.events import PASS_END, Activity, PassBegin, TrainBegin
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer
+from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer, LevellingOptimizer
 from zeus_core.optimizer.carbon_aware import CarbonAware
 from zeus_core.optimizer.power_limit import EnergyWithin, Phase
 from zeus_core.search import GridSearch
@@ -327,6 +327,12 @@ def test_the_profile_keeps_the_trials_of_activities(tmp_path):
     second.forget()
     assert Training(**arguments).generating(2).optimizer._search.activities == ()
     second.on_train_end()
+
+
+def test_levelling_takes_no_search_with_settings_of_activities():
+    search = Training(activities="each").optimizer
+    with pytest.raises(UsageError, match="activities"):
+        LevellingOptimizer(search.monitor, after=search)
 
 
 class HangingGpu(SimulatedGpu):
