@@ -1,13 +1,14 @@
 """Runs of several activities in virtual time: one setting for all, or one for each, by known curves and by the search.
 
     python benchmarks/activities.py [--seeds 20] [--cycles 50 500 5000] [--spread 2 10 20] [--factor 1.01 1.02 1.05 1.1]
-                                    [--mix NAME ...] [--held-out] [--drift none longer fewer more] [--pace slow fast]
+                                    [--mix NAME ...] [--held-out] [--drift none longer shorter fewer more]
 
 A run is a number of cycles, each with visits of some activities, such as generation and a training step, on a simulated
 GPU whose model is left out of the prior. Settings are locked SM clocks. Visits scatter by --spread percent, each on its
-own; the first one of a mix may get longer by half (longer), or last 0.4 or 2 times as long from mid-run on (fewer,
-more). A change takes 10 ms, in which the setting before holds; an activity settles for 2 s at a new setting. With
---pace fast, cycles are 20 times as short and settings may change at any time; with slow, 120 times an hour at most.
+own; the first activity of a mix may get longer by half (longer), last 0.4 times as long from mid-run on (shorter), be
+visited in 2 of 5 cycles alone from then on (fewer), or twice in each (more). A change takes 10 ms, in which the setting
+before holds; an activity settles for 2 s at a new setting. With --pace fast, cycles are 20 times as short and settings
+may change at any time; with slow, 120 times an hour at most.
 
 Beside each other, in percent of the energy: the best limit and the best clock for all activities from the first cycle
 on, within the bound; the best clock of each by known curves, among those that visits and changes allow; a search for
@@ -45,7 +46,7 @@ SWITCH_SECONDS, SETTLE_SECONDS, COUNTER_SECONDS, POWER_CV = 0.01, 2.0, 0.1, 0.01
 MIN_LATENCIES = 20
 FAST = 20.0  # cycles are so many times as short
 CHANGES = {"slow": 120.0, "fast": 1e9}  # an hour
-DRIFTS = ("none", "longer", "fewer", "more")
+DRIFTS = ("none", "longer", "shorter", "fewer", "more")
 
 MAX_BEYOND, BROKEN_BY = 0.025, 0.01
 CYCLES, MAX_SPREAD = 500, 0.1  # of the next two
@@ -314,18 +315,18 @@ class Run:
         case = self.case
         activities = [Activity(self, place) for place in range(len(self.board.parts))]
         lengths = np.exp(case.spread * self.random.standard_normal((case.cycles, len(activities))) - case.spread**2 / 2)
-        late = np.arange(case.cycles) >= case.cycles / 2
-        lengths[:, 0] *= {
-            "none": 1.0,
-            "longer": 1 + 0.5 * np.arange(case.cycles) / case.cycles,
-            "fewer": np.where(late, 0.4, 1.0),
-            "more": np.where(late, 2.0, 1.0),
-        }[case.drift]
+        if case.drift == "longer":
+            lengths[:, 0] *= 1 + 0.5 * np.arange(case.cycles) / case.cycles
+        elif case.drift == "shorter":
+            lengths[case.cycles // 2 :, 0] *= 0.4
         for cycle in range(case.cycles):
             self.cycle = cycle
             for part, activity, length in zip(self.board.parts, activities, lengths[cycle], strict=True):
+                is_first = activity is activities[0] and cycle >= case.cycles / 2
+                rate = {"fewer": 0.4, "more": 2.0}.get(case.drift, 1.0) if is_first else 1.0
                 if cycle % part.every == part.every - 1:
-                    activity.visit(float(length))
+                    for _ in range(math.floor((cycle + 1) * rate) - math.floor(cycle * rate)):
+                        activity.visit(float(length))
 
 
 def outcome(board: Board, case: Case, seed: int) -> Outcome:
