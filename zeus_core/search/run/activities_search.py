@@ -1,7 +1,7 @@
 """A search for each activity of a run, such as generation and steps: one bound, and one price of a second.
 
-Each activity has its own curves, blocks and choice: it is an `AdaptiveRunSearch` of its own visits. What it may use of
-the bound of the run follows from the others. See `_price.py` for the formulas.
+Each activity has its own curves, blocks and choice: it is an `AdaptiveRunSearch` of its own visits. Its part of the
+bound of the run follows from the others. See `_price.py` for the formulas.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from zeus_core.search.run.adaptive_run_search import (
     MIN_GAIN,
     AdaptiveRunSearch,
 )
+from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.run.run_search import Block, RunSearch
 from zeus_core.search.trial import Trial
 from zeus_core.validate import checked_number
@@ -95,7 +96,7 @@ class ActivitiesRunSearch:
         max_steps: The training steps of the whole run. If nobody knows, it is taken to last as long again as it has.
         confidence: The probability with which a slowdown bound is to be kept, at least 0.5.
         max_changes_per_hour: How often the setting of a device may change in an hour.
-        options: Of each `AdaptiveRunSearch`: `knob`, `settle_seconds` and `prior`.
+        options: Arguments of each `AdaptiveRunSearch`: `knob`, `settle_seconds` and `prior`.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -122,6 +123,7 @@ class ActivitiesRunSearch:
         self._following: dict[str, str] = {}  # the reasons, by activity
         self._steps = 0
         self._other_seconds = 0.0
+        self._late_seconds = 0.0
         self.of(STEPS)
 
     def of(self, name: str) -> RunSearch:
@@ -139,6 +141,14 @@ class ActivitiesRunSearch:
     def add_other(self, seconds: float) -> None:
         """Add time of the run that has no setting of its own."""
         self._other_seconds += max(seconds, 0.0)
+
+    def add_late(self, seconds: float) -> None:
+        """Add time that the run has lost as settings came into force late, and that is in no block."""
+        self._late_seconds += max(seconds, 0.0)
+
+    def _given(self, bound: float) -> float:
+        """Return the seconds that a bound gives for time that has no setting of its own, less those that were lost."""
+        return (bound - 1) * self._other_seconds - self._late_seconds
 
     @property
     def following(self) -> dict[str, str]:
@@ -169,6 +179,15 @@ class ActivitiesRunSearch:
         own, _ = cheapest(stakes, demand)
         return 1 - total(stakes, common, "joules") / original, 1 - total(stakes, own, "joules") / original
 
+    def expected(self) -> dict[str, Prediction]:
+        """Return the expected effect of the settings that are best for the rest of the run, by activity."""
+        stakes = self._stakes()
+        places, _ = cheapest(list(stakes.values()), self._demand(list(stakes.values()), 0.5)) if stakes else ([], 0.0)
+        found = {
+            name: self.of(name).prediction(self._settings[place]) for name, place in zip(stakes, places, strict=True)
+        }
+        return {name: prediction for name, prediction in found.items() if prediction is not None}
+
     @property
     def horizon_steps(self) -> int:
         """The training steps of the whole run, or as many as it is taken to have."""
@@ -189,12 +208,12 @@ class ActivitiesRunSearch:
         """Return the part of the bound that an activity may use; None if it has all of it."""
         stakes = self._stakes()
         own = stakes.get(member.name)
-        if self._bound is None or own is None or (len(stakes) == 1 and not self._other_seconds):
+        if self._bound is None or own is None or (len(stakes) == 1 and not self._given(self._bound)):
             return None
         followers = [stakes[name] for name in self._following if name in stakes] if member.name == STEPS else []
         following = sum(followers[1:], start=followers[0]) if followers else None
         mine = STEPS if self.follows(member.name) else member.name
-        groups, given = self._groups(stakes), (self._bound - 1) * self._other_seconds
+        groups, given = self._groups(stakes), self._given(self._bound)
 
         def solved(groups: dict[str, Stake], confidence: float) -> tuple[dict[str, int], float, float]:
             """Return the place of each group, the price of a second, and the seconds that the others leave."""
@@ -268,7 +287,7 @@ class ActivitiesRunSearch:
         quantile = NormalDist().inv_cdf(confidence)
         beyond = NormalDist().inv_cdf(1 - EXCESS_SHARE * (1 - self._confidence)) if confidence > 0.5 else 0.0
         seconds = self._other_seconds + sum(stake.original_seconds for stake in stakes)
-        return Demand(quantile, beyond, MAX_EXCESS * bound * seconds, (bound - 1) * self._other_seconds)
+        return Demand(quantile, beyond, MAX_EXCESS * bound * seconds, self._given(bound))
 
 
 class _ActivitySearch(AdaptiveRunSearch):
