@@ -8,12 +8,15 @@ from typing import Any
 
 from zeus_core._nvml import (
     LimitScope,
+    PowerProfiles,
     clock_command,
     device_error,
     find_limit_scope,
     limit_command,
     read_limit,
+    read_profiles,
     set_limit,
+    set_profiles,
 )
 from zeus_core.device.gpu import PowerRange
 from zeus_core.device.nvml._energy_counter import compare_counter, may_be_of_module, watch_counter_period_seconds
@@ -21,6 +24,7 @@ from zeus_core.device.nvml._mig import MigProcess, read_other_processes
 from zeus_core.device.nvml.nvml_session import FieldReader, NvmlSession
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
+from zeus_core.settings.kinds import POWER_PROFILE
 from zeus_core.units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 
 _VOLTA, _AMPERE = 5, 7  # nvmlDeviceArchitecture_t
@@ -178,6 +182,16 @@ class NvmlGpu:
         """Call `nvmlDeviceResetGpuLockedClocks`."""
         command = clock_command([self.uuid], None)
         self._control(command, "unlocking the SM clock", "nvmlDeviceResetGpuLockedClocks")
+
+    def read_power_profiles(self) -> PowerProfiles:
+        """Call `nvmlDeviceWorkloadPowerProfileGetCurrentProfiles`, which Blackwell and later have."""
+        profiles: PowerProfiles = self._call("reading the power profiles", partial(_asked, read_profiles))
+        return profiles
+
+    def set_power_profiles(self, mask: int) -> None:
+        """Call `nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1`, or what older drivers have, which needs root."""
+        command = POWER_PROFILE.command([self.uuid], mask)
+        self._control(command, "setting the power profiles", partial(_asked, set_profiles), mask)
 
     def read_other_mig_processes(self, process_id: int) -> list[MigProcess] | None:
         """Call `nvmlDeviceGetComputeRunningProcesses` of a board in MIG mode; see `read_other_processes`."""

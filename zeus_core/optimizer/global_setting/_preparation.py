@@ -156,7 +156,9 @@ class Preparation:
         searches = [self._search(kind, run, max_steps, steps_left) for kind in self._kinds]
         # Each ceiling is below the one before, so that two who set limits by turns come to an end.
         if replaced is not None and not (
-            searches[0].original < self._searches[0].original and len(searches[0].settings) > 1
+            self._kinds[0].is_ordered
+            and searches[0].original < self._searches[0].original
+            and len(searches[0].settings) > 1
         ):
             raise replaced
         self._searches = searches

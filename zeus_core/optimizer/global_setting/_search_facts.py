@@ -193,4 +193,5 @@ class SearchFacts(TrainingOptimizer):
             choices=search.measured.at_choices,
             unrestored=course.unrestored,
             ranks=course.exchange.size,
+            refused=search.refused,
         )

@@ -12,6 +12,7 @@ from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, energy_error_fraction, percentage
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.verdict import Verdict
+from zeus_core.settings.kinds import setting_text
 
 CHOSEN = "chosen"
 """The mark of the choice in tables and pictures."""
@@ -57,6 +58,7 @@ class SearchResult:
         unrestored: The commands for the GPUs of this rank that are not known to have their original setting again, each
             with the reason; None while training goes on.
         ranks: The number of ranks.
+        refused: The settings that a board does not enforce, each with the reason.
     """
 
     name: str
@@ -83,12 +85,15 @@ class SearchResult:
     choices: Mapping[int, Trial] = field(default_factory=dict)
     unrestored: Mapping[str, str] | None = field(default_factory=dict)
     ranks: int = 1
+    refused: Mapping[int, str] = field(default_factory=dict)
 
     def rows(self) -> dict[str, str]:
         """Return the result as labelled lines."""
         rows = {self.name: self._setting_text(), **restoring_rows(self.unrestored)}
         if self.ended_because is not None:
             return rows
+        if self.refused:
+            rows["not enforced"] = "; ".join(self.refused.values())
         if self.comparison is not None:
             rows["saving"] = self.comparison.saving_text
         if self.slowdown_text:
@@ -143,7 +148,7 @@ class SearchResult:
 
     @property
     def _original_text(self) -> str:
-        return self.original_text or f"{self.original} {self.unit}"
+        return self.original_text or setting_text(self.original, self.unit)
 
     def _setting_text(self) -> str:
         original = f"the original {self._original_text}"
@@ -159,7 +164,7 @@ class SearchResult:
             best = ""
             if self.best is not None and self.best != self.original:
                 known = "the best so far" if self.best in self.trials else "expected to be the best"
-                best = f", {self.best} {self.unit} {known}"
+                best = f", {setting_text(self.best, self.unit)} {known}"
             tried = f"{len(self.trials)} of {self.settings} settings measured"
             return f"search unfinished: {tried}{best}{restored}"
         verdict = self.verdict or Verdict(None, "")
@@ -170,7 +175,8 @@ class SearchResult:
             return f"{original}{fact}{broken}{unrestored}"
         unconfirmed = "; saving unknown, as training ended too early" if self.comparison is None else ""
         best = "the best" if verdict.holds else "chosen"
-        choice = f"{self.chosen} {self.unit} is {best} of {self.settings} settings by {self.rule}{verdict.text}"
+        chosen = setting_text(self.chosen, self.unit)
+        choice = f"{chosen} is {best} of {self.settings} settings by {self.rule}{verdict.text}"
         return f"{choice}{unrestored or f'; {original}'}{unconfirmed}"
 
     def _prediction_text(self, prediction: Prediction) -> str:
@@ -178,8 +184,8 @@ class SearchResult:
         longer, interval = prediction.slowdown_factor - 1, prediction.slowdown_interval
         slowdown = _interval_text(longer, (interval[0] - 1, interval[1] - 1), sign="+")
         return (
-            f"{prediction.setting} {self.unit} would save {saving} of the energy of a step, for {slowdown} time; not "
-            "measured, but derived from GPUs that were"
+            f"{setting_text(prediction.setting, self.unit)} would save {saving} of the energy of a step, for {slowdown} "
+            "time; not measured, but derived from GPUs that were"
         )
 
     def _cost_text(self) -> str:
@@ -206,7 +212,7 @@ class SearchResult:
         return f"{steps}, {longer} and {more} than {at}{self._earned_back(joules)}"
 
     def _earned_back(self, joules: float) -> str:
-        comparison, at = self.comparison, f"at {self.chosen} {self.unit}"
+        comparison, at = self.comparison, f"at {setting_text(self.chosen or 0, self.unit)}"
         if joules <= 0 or comparison is None:
             return ""
         saved = comparison.saving_fraction * comparison.before.joules_per_step
