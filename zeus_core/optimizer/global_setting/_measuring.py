@@ -342,10 +342,8 @@ class CommonBlock:
         run.excess_seconds += unusual.excess_seconds
         self.is_spoiled, trial = ended.is_spoiled, ended.trial
         if trial is not None:
-            unit = self._limiter.kind.unit
-            _logger.info(
-                "%d %s: %.4g s, %.4g J per step", trial.setting, unit, trial.seconds_per_step, trial.joules_per_step
-            )
+            text = self._limiter.kind.text(trial.setting)
+            _logger.info("%s: %.4g s, %.4g J per step", text, trial.seconds_per_step, trial.joules_per_step)
         # An outlier would have taken as long at the original setting, and is not what a bound is about.
         run.seconds = ended.run_seconds - run.excess_seconds
         return trial

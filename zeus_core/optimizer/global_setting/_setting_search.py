@@ -78,7 +78,7 @@ class SettingSearch:
         """The steps of the training so far."""
         self.limiter: Limiter = limiter
         """Applies the settings on this rank."""
-        self.measured: MeasuredBlocks = MeasuredBlocks(known, settings[0])
+        self.measured: MeasuredBlocks = MeasuredBlocks(known, settings[0], limiter.kind.is_ordered)
         """All that was measured."""
         self.block: CommonBlock = CommonBlock(limiter, exchange, recorder, run)
         """The block under way."""

@@ -184,8 +184,8 @@ class SearchResult:
         longer, interval = prediction.slowdown_factor - 1, prediction.slowdown_interval
         slowdown = _interval_text(longer, (interval[0] - 1, interval[1] - 1), sign="+")
         return (
-            f"{setting_text(prediction.setting, self.unit)} would save {saving} of the energy of a step, for {slowdown} "
-            "time; not measured, but derived from GPUs that were"
+            f"{setting_text(prediction.setting, self.unit)} would save {saving} of the energy of a step, for "
+            f"{slowdown} time; not measured, but derived from GPUs that were"
         )
 
     def _cost_text(self) -> str:

@@ -32,7 +32,7 @@ class EachSetting:
         f (Q + R) - S - s R >= z sigma,
 
     with the standard error sigma of the left side, and the normal quantile z of the confidence. Of the settings that
-    keep it, the one with the least energy is chosen; each later block corrects that.
+    keep it, and are no slower than f, the one with the least energy is chosen; each later block corrects that.
 
     Args:
         settings: The settings, the original one highest.
@@ -157,7 +157,9 @@ class EachSetting:
         weight = self._factor * (1 + left_per_so_far)
         errors = {one: weight * seconds * slowdown[one][1] for one, seconds in at_original.items()}
         errors[setting] = errors.get(setting, 0.0) + left * slowdown[setting][1]
-        return spare >= self._quantile * math.hypot(*errors.values())
+        # Time that is left over buys no setting that breaks the bound by itself: it would come late, for a few steps.
+        is_within = slowdown[setting][0] <= self._factor
+        return is_within and spare >= self._quantile * math.hypot(*errors.values())
 
     def _slowdown(self, setting: int) -> tuple[float, float]:
         """Return how much longer a step takes than at the original setting, and the standard error."""
