@@ -31,7 +31,7 @@ class EachSetting:
 
         f (Q + R) - S - s R >= z sigma,
 
-    with the standard error sigma of the left side, and the normal quantile z of the confidence. Of the settings that
+    with the standard error sigma of the left side, and the normal quantile z of the confidence. Among the settings that
     keep it, and are no slower than f, the one with the least energy is chosen; each later block corrects that.
 
     Args:
