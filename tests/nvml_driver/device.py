@@ -249,6 +249,10 @@ class NvmlDevice:
     def locked_clock_mhz(self, clock_mhz: int | None) -> None:
         self._write(locked_lowest_mhz=clock_mhz or 0, locked_highest_mhz=clock_mhz or 0)
 
+    def set_temperature(self, celsius: int) -> None:
+        """Let the chip have a temperature from now on."""
+        self._write(temperature_celsius=celsius)
+
     @property
     def requested_profiles(self) -> int:
         """The workload power profiles requested last. Setting them here is what an admin does, not logged."""

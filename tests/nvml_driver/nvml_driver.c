@@ -145,6 +145,7 @@ typedef struct {
     uint64_t blocked_profiles; /* never enforced, as the board decides */
     uint64_t refused_profiles; /* an invalid argument, to the functions that set them */
     uint64_t profile_conflicts[MAX_PROFILES]; /* by id: dropped while one of these, of a lower id, is enforced */
+    uint32_t temperature_celsius; /* 0: not known */
     uint32_t lacks_profile_update; /* as drivers before 590 */
     uint32_t processes_need_root; /* to be read of all MIG devices together */
     uint32_t process_count;
@@ -207,6 +208,7 @@ static const char *const FUNCTIONS[] = {
     "nvmlDeviceGetTotalEnergyConsumption",
     "nvmlDeviceGetPowerUsage",
     "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetTemperature",
     "nvmlDeviceGetPowerManagementLimit",
     "nvmlDeviceGetPowerManagementDefaultLimit",
     "nvmlDeviceGetEnforcedPowerLimit",
@@ -731,6 +733,10 @@ static int64_t shown_power(Device *device, int64_t milliwatts) {
 
 int nvmlDeviceGetPowerUsage(Handle handle, unsigned *milliwatts) {
     GPU_CALL(0, put(milliwatts, shown_power(device, average_power(device, call.now))));
+}
+
+int nvmlDeviceGetTemperature(Handle handle, unsigned sensor, unsigned *celsius) {
+    GPU_CALL(sensor, put_if(device->temperature_celsius != 0, celsius, device->temperature_celsius));
 }
 
 enum {

@@ -126,7 +126,7 @@ class PowerMeter:
             try:
                 power_watts = self._power.read_watts()
             except NotSupportedError:
-                return GpuEdge(at, None, None)
+                return GpuEdge(at, None, None, getattr(self._gpu, "no_power_because", None))
             except ImpossiblePowerError as error:
                 bridge = bridging_sums(self._last, at, self._good_at, self.peak_watts)
                 if bridge is None:

@@ -28,6 +28,7 @@ from zeus_core.settings.kinds import POWER_PROFILE
 from zeus_core.units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 
 _VOLTA, _AMPERE = 5, 7  # nvmlDeviceArchitecture_t
+_JETSON = ("(nvgpu)", "Tegra", "Xavier", "Orin", "Thor")
 _GA100 = ("A100", "A30", "A800")
 _POWER_INSTANT_FIELD = 186  # NVML_FI_DEV_POWER_INSTANT: power without the one-second average of Ampere and later
 _MODULE_SCOPE = 1  # nvmlPowerScopeType_t
@@ -89,6 +90,13 @@ class NvmlGpu:
         is_of_the_moment = self._architecture < _AMPERE or any(name in self.name for name in _GA100)
         return 0.0 if self._has_instant_power or is_of_the_moment else 1.0
 
+    @property
+    def no_power_because(self) -> str | None:
+        """Why neither its power nor its energy can be read, known by the product name; None for other boards."""
+        if not any(name in self.name for name in _JETSON):
+            return None
+        return "power is not reported through NVML on Jetson: the sensors of the board show it, see `jtop`"
+
     def read_driver_version(self) -> str:
         """Read the version of the driver."""
         return self._session.read_driver_version()
@@ -114,6 +122,10 @@ class NvmlGpu:
                 return watts_from_milliwatts(power_milliwatts)
             return self._read_instant_power_again_watts()
         return watts_from_milliwatts(self._call("reading the power", "nvmlDeviceGetPowerUsage"))
+
+    def read_temperature_celsius(self) -> float:
+        """Call `nvmlDeviceGetTemperature` of the chip."""
+        return float(self._call("reading the temperature", "nvmlDeviceGetTemperature", 0))
 
     def read_power_limit_watts(self) -> float:
         """Call `nvmlDeviceGetPowerManagementLimit`."""
