@@ -217,8 +217,8 @@ class PossiblePower:
 
 
 def peak_watts(gpu: Gpu) -> float:
-    """Return the most a GPU can draw: its highest limit, and transients above it."""
+    """Return the most a GPU can draw: its highest limit, and transients above it; what it says where it has none."""
     try:
         return TRANSIENTS * retried(gpu.read_power_limit_range_watts).highest_watts
     except DeviceError:
-        return UNKNOWN_PEAK_WATTS
+        return float(getattr(gpu, "peak_watts", UNKNOWN_PEAK_WATTS))
