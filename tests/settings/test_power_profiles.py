@@ -17,6 +17,7 @@ from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
 from zeus_core.errors import DeviceHeldError, NotSupportedError
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.global_setting.search_optimizer import search_record
 from zeus_core.optimizer.power_limit import Energy, EnergyWithin, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.search import Trial
 from zeus_core.search.run.each_setting import EachSetting
@@ -322,3 +323,15 @@ def _run(seed, drift, steps=1000, factor=1.05):
 def _trial(setting, steps, seconds, watts):
     measurement = Measurement.from_energies(seconds * steps, {0: watts * seconds * steps}, uncertainty_joules=1.0)
     return Trial(setting, steps, measurement, 0.03 * seconds)
+
+
+@needs_root
+def test_blocks_know_the_temperature_of_the_board(make_driver):
+    driver = make_driver(BOARD)
+    training = Training(driver, effects)
+    training.run(100)
+    driver[0].set_temperature(80)
+    optimizer = training.run(400)
+    temperatures = search_record(optimizer).result.temperatures_celsius
+    assert temperatures[0] == 45.0
+    assert temperatures[-1] == 80.0

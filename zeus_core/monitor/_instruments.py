@@ -146,14 +146,15 @@ class Instruments:
         edges_of_gpus = zip(self._energy_between, begin.gpus, end.gpus, strict=True)
         energies = [energy_between(first, last, seconds) for energy_between, first, last in edges_of_gpus]
         if self._cpus:
-            pairs = [
-                (first, last, first.fault or last.fault, seconds, meter.period_seconds)
-                for first, last, meter in zip(begin.cpus, end.cpus, self._cpu_meters, strict=True)
-            ]
-            energies += [rapl_energy(first.package, last.package, *rest) for first, last, *rest in pairs]
+            periods = [meter.period_seconds for meter in self._cpu_meters]
+            pairs = [(first, last, first.fault or last.fault) for first, last in zip(begin.cpus, end.cpus, strict=True)]
             energies += [
-                rapl_energy(first.dram, last.dram, *rest)
-                for cpu, (first, last, *rest) in zip(self._cpus, pairs, strict=True)
+                rapl_energy(first.package, last.package, fault, seconds, period)
+                for (first, last, fault), period in zip(pairs, periods, strict=True)
+            ]
+            energies += [
+                rapl_energy(first.dram, last.dram, fault, seconds, period)
+                for cpu, (first, last, fault), period in zip(self._cpus, pairs, periods, strict=True)
                 if cpu.has_dram
             ]
         return Measurement(seconds, dict(zip(self.devices, energies, strict=True)))

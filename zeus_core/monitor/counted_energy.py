@@ -107,9 +107,7 @@ def rapl_energy(
         return DeviceEnergy.lost(fault or "the counter could not be read")
     energy_joules = end.joules - begin.joules
     if energy_joules == 0 and elapsed_seconds > moves_seconds:
-        return DeviceEnergy.lost(
-            "the RAPL counter stood still" if moves_seconds < 1 else "the energy counter stood still"
-        )
+        return DeviceEnergy.lost("the RAPL counter stood still" if moves_seconds < 1 else "its counter stood still")
     if energy_joules == 0:
         return DeviceEnergy(0.0, RAPL_MAX_WATTS * elapsed_seconds, "estimated")
     # At each edge, up to one period at the mean power, or the time since the counter moved, if that is longer.

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import NamedTuple
 
 from zeus_core.device import Gpu
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.device.gpu import read_temperature_celsius
+from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor.meter import peak_watts
 from zeus_core.monitor.reading import Reading
@@ -198,15 +199,6 @@ class PowerMonitor:
 
     def _place_of(self, index: int) -> int:
         return list(self._gpus).index(checked_one_of("index", index, list(self._gpus)))
-
-
-def read_temperature_celsius(gpu: Gpu) -> float | None:
-    """Read the temperature of a GPU's chip; None where it is not known. Never raises."""
-    read = getattr(gpu, "read_temperature_celsius", None)
-    try:
-        return None if read is None else float(read())
-    except DeviceError:
-        return None
 
 
 def _without(energy: DeviceEnergy, outside: list[tuple[float | None, float]], peak_watts: float) -> DeviceEnergy:

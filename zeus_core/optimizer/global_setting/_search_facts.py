@@ -194,4 +194,5 @@ class SearchFacts(TrainingOptimizer):
             unrestored=course.unrestored,
             ranks=course.exchange.size,
             refused=search.refused,
+            temperatures_celsius=tuple(search.temperatures_celsius),
         )

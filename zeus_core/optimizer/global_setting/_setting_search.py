@@ -80,6 +80,8 @@ class SettingSearch:
         """Applies the settings on this rank."""
         self.measured: MeasuredBlocks = MeasuredBlocks(known, settings[0], limiter.kind.is_ordered)
         """All that was measured."""
+        self.temperatures_celsius: Sequence[float] = recorder.temperatures_celsius
+        """The temperature of the hottest GPU of this rank at the end of each block, where it is known."""
         self.block: CommonBlock = CommonBlock(limiter, exchange, recorder, run)
         """The block under way."""
         self.order: Order = Order(settings[0], 1, is_choice=False)

@@ -19,6 +19,7 @@ CHOSEN = "chosen"
 
 
 _ROUNDING = 1e-6  # of a number of steps
+_WARMING_CELSIUS = 10.0  # leakage adds about 0.1 to 0.2 % of the power for each degree (J): 1 to 2 %, as much as drifts
 
 _UNRESTORED = {
     "failed": "was NOT restored on {}",
@@ -58,6 +59,7 @@ class SearchResult:
         unrestored: The commands for the GPUs of this rank that are not known to have their original setting again, each
             with the reason; None while training goes on.
         ranks: The number of ranks.
+        temperatures_celsius: The temperature of the hottest GPU of this rank at the end of each block, if it is known.
         refused: The settings that a board does not enforce, each with the reason.
     """
 
@@ -86,6 +88,7 @@ class SearchResult:
     unrestored: Mapping[str, str] | None = field(default_factory=dict)
     ranks: int = 1
     refused: Mapping[int, str] = field(default_factory=dict)
+    temperatures_celsius: tuple[float, ...] = ()
 
     def rows(self) -> dict[str, str]:
         """Return the result as labelled lines."""
@@ -96,6 +99,8 @@ class SearchResult:
             rows["not enforced"] = "; ".join(self.refused.values())
         if self.comparison is not None:
             rows["saving"] = self.comparison.saving_text
+        if self._warming_text:
+            rows["temperature"] = self._warming_text
         if self.slowdown_text:
             rows["slowdown"] = self.slowdown_text
         if self.comparison is not None and self.comparison.doubt is None:
@@ -117,6 +122,18 @@ class SearchResult:
         trials = [(trial, self._mark(setting, is_choice=False)) for setting, trial in self.trials.items()]
         choices = [(trial, self._mark(setting, is_choice=True)) for setting, trial in self.choices.items()]
         return sorted([*trials, *choices], key=lambda point: -point[0].setting)
+
+    @property
+    def _warming_text(self) -> str:
+        """A change of temperature that explains why blocks at one setting differ; empty if neither is there."""
+        comparison, known = self.comparison, self.temperatures_celsius
+        has_changed = comparison is not None and (comparison.has_drifted or comparison.doubt is not None)
+        if not has_changed or not known or max(known) - min(known) < _WARMING_CELSIUS:
+            return ""
+        first, last = known[0], known[-1]
+        ends = f"from {first:.0f} to {last:.0f}" if abs(last - first) >= _WARMING_CELSIUS else "up and down between"
+        between = "" if "from" in ends else f" {min(known):.0f} and {max(known):.0f}"
+        return f"the GPUs went {ends}{between} degrees C meanwhile, which explains a change of power and clocks"
 
     @property
     def is_comparable(self) -> bool:
