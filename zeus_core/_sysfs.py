@@ -80,11 +80,26 @@ class Card:
             DeviceLostError: The card is gone.
             DriverFaultError: It cannot be read now, such as while the board sleeps.
         """
-        return read_bytes(os.path.join(self.folder, name), self.folder)
+        path = os.path.join(self.folder, name)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                return os.read(descriptor, _MAX_BYTES)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _fault(path, self.folder, error, "read") from error
 
     def read_text(self, name: str) -> str:
         """Read the text of a file. Raises what `read` raises."""
         return self.read(name).decode("ascii", "replace").strip()
+
+    def text(self, name: str) -> str:
+        """Return the text of a file; nothing if it cannot be read."""
+        try:
+            return self.read_text(name)
+        except DeviceError:
+            return ""
 
     def read_number(self, name: str) -> int:
         """Read the whole number in a file. Raises what `read` raises, and `DriverFaultError` for anything else."""
@@ -96,17 +111,11 @@ class Card:
     def hwmon(self, name: str) -> str:
         """Return the path of a file of the sensors, within the folder of the card; that of a missing one, too."""
         folders = sorted(_entries(os.path.join(self.folder, "hwmon")))
-        owned = [folder for folder in folders if self._read_sensor_name(folder) == self.driver] or folders[:1]
+        owned = [folder for folder in folders if self.text(f"hwmon/{folder}/name") == self.driver] or folders[:1]
         for folder in owned:
             if os.path.exists(os.path.join(self.folder, "hwmon", folder, name)):
                 return f"hwmon/{folder}/{name}"
         return f"hwmon/{owned[0] if owned else 'hwmon'}/{name}"
-
-    def _read_sensor_name(self, folder: str) -> str | None:
-        try:
-            return self.read_text(f"hwmon/{folder}/name")
-        except DeviceError:
-            return None
 
     @property
     def limit_path(self) -> str:
@@ -164,19 +173,6 @@ class Card:
             raise fault from error
 
 
-def read_bytes(path: str, folder: str) -> bytes:
-    """Read a file in one call, of a device whose folder this is. Raises as `Card.read` does."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            data = os.read(descriptor, _MAX_BYTES)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise _fault(path, folder, error, "read") from error
-    return data
-
-
 def _fault(path: str, folder: str, error: OSError, action: str) -> DeviceError:
     """Return the meaning of a failed system call."""
     why = error.strerror or str(error)
@@ -203,15 +199,15 @@ def find_cards(root: str) -> list[Card]:
     for name in sorted(names, key=lambda name: int(name[4:])):
         folder = os.path.realpath(os.path.join(root, "class/drm", name, "device"))
         card = Card(folder, "", None, name)
-        facts = dict(line.partition("=")[::2] for line in _text_of(card, "uevent").splitlines())
-        drivers = _DRIVERS.get(_text_of(card, "vendor"), ())
+        facts = dict(line.partition("=")[::2] for line in card.text("uevent").splitlines())
+        drivers = _DRIVERS.get(card.text("vendor"), ())
         driver = facts.get("DRIVER") or os.path.basename(os.path.realpath(os.path.join(folder, "driver")))
         if driver not in _LIMIT_FILES:
             driver = drivers[0] if drivers else ""
         if driver:
             address = facts.get("PCI_SLOT_NAME", os.path.basename(folder)).lower()
             cards.append(Card(folder, driver, address if _PCI.fullmatch(address) else None, name))
-    ids = [_text_of(card, "unique_id") for card in cards]
+    ids = [card.text("unique_id") for card in cards]
     for card, text in zip(cards, ids, strict=True):
         if _UNIQUE_ID.fullmatch(text) and int(text, 16) and ids.count(text) == 1:
             card.unique_id = f"{int(text, 16):016x}"
@@ -236,13 +232,6 @@ def limit_command(uuids: Iterable[str], limit_watts: float) -> str:
     paths = {card.uuid: card.limit_path for card in find_cards(sysfs_root())}
     files = [paths.get(uuid, f"the power1_cap of {uuid}") for uuid in uuids]
     return f"echo {microwatts_from_watts(limit_watts)} | sudo tee {' '.join(files)}"
-
-
-def _text_of(card: Card, name: str) -> str:
-    try:
-        return card.read_text(name)
-    except DeviceError:
-        return ""
 
 
 def _entries(folder: str) -> list[str]:

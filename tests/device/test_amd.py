@@ -129,13 +129,13 @@ def test_counters_that_lie_are_not_used(advancing, time_source, energy, watts, w
 
 
 def window_of(monitor, time_source, seconds):
-    monitor.begin_window("step")
+    begin = monitor.read()
     sampled(monitor, time_source, seconds)
-    return monitor.end_window("step")
+    return monitor.between(begin, monitor.read())
 
 
 def sampled(monitor, time_source, seconds):
-    """Let virtual time pass, with the samples of the background."""
+    """Let virtual time pass, with the samples of an open window; its own would come in real time."""
     for _ in range(round(seconds / 0.05)):
         time_source.advance(0.05)
         monitor.read()
@@ -262,13 +262,13 @@ def test_eight_ranks_count_four_boards_once(tree, time_source, monkeypatch):
     for rank in range(8):
         monkeypatch.setenv("LOCAL_RANK", str(rank))
         monitors.append(monitor_of(gpus, time_source))
-    for monitor in monitors:
-        monitor.begin_window("step")
+    begins = [monitor.read() for monitor in monitors]
     for _ in range(300):
         time_source.advance(0.1)
         for monitor in monitors:
             monitor.read()
-    job = Measurement.from_ranks([monitor.end_window("step") for monitor in monitors])
+    edges = zip(monitors, begins, strict=True)
+    job = Measurement.from_ranks([monitor.between(begin, monitor.read()) for monitor, begin in edges])
     assert len(job.gpu_energy) == 4
     assert job.total_energy == pytest.approx(4 * 300 * 30, abs=job.total_uncertainty_joules)
 
@@ -461,12 +461,12 @@ def test_a_board_that_is_unplugged_loses_its_energy_alone(advancing, time_source
     lost, stays = advancing.add(watts=200.0), advancing.add(watts=200.0)
     gpus = open_gpus(advancing, time_source)
     monitor = monitor_of(gpus, time_source)
-    monitor.begin_window("step")
+    begin = monitor.read()
     sampled(monitor, time_source, 2.0)
     advancing.boards.remove(lost)
     shutil.rmtree(lost.folder)
     sampled(monitor, time_source, 8.0)
-    measured = monitor.end_window("step")
+    measured = monitor.between(begin, monitor.read())
     assert measured.gpu_energy[0] is None
     assert "is gone" in measured.lost_because["GPU 0"]
     assert measured.gpu_energy[1] == pytest.approx(2000.0, abs=measured.gpu_uncertainty_joules[1])

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 
-from zeus_core._sysfs import Card, find_cards, read_bytes, sysfs_root
+from zeus_core._sysfs import Card, find_cards, sysfs_root
 from zeus_core.device.gpu import Gpu
 from zeus_core.device.nvml.visible import visible_places
 from zeus_core.device.retry import retried
@@ -65,9 +65,9 @@ class AmdGpu(SysfsGpu):
     """
 
     def __init__(self, card: Card, others: Sequence[str] = (), time_source: TimeSource | None = None) -> None:
-        name = _text_of(card, "product_name")
+        name = card.text("product_name")
         if not name.isprintable() or not name:
-            name = f"AMD GPU {_text_of(card, 'device') or card.uuid}"
+            name = f"AMD GPU {card.text('device') or card.uuid}"
         super().__init__(card, name + (f", {1 + len(others)} dies" if others else ""), others)
         self.no_counter_because: str | None = None
         """Why the energy counter is not used, once that is known; None if it is used."""
@@ -220,8 +220,8 @@ def _boards(cards: Sequence[Card]) -> list[tuple[Card, list[str]]]:
 
 
 def _is_second_die(card: Card, first: Card) -> bool:
-    model = _text_of(card, "device")
-    if not model or model != _text_of(first, "device") or _power_watts(card) or not _power_watts(first):
+    model = card.text("device")
+    if not model or model != first.text("device") or _power_watts(card) or not _power_watts(first):
         return False
     try:
         return read_energy_joules(card) == 0
@@ -261,9 +261,9 @@ def _rocm_nodes(root: str) -> list[tuple[str, str]]:
         return []
     for node in nodes:
         try:
-            lines = read_bytes(f"{node}/properties", str(folder)).decode("ascii", "replace").splitlines()
+            lines = (node / "properties").read_text(encoding="ascii").splitlines()
             facts = {key: int(value) for key, _, value in (line.partition(" ") for line in lines)}
-        except (DeviceError, ValueError):  # of another container
+        except (OSError, ValueError):  # of another container
             continue
         if facts.get("simd_count"):
             place = facts.get("location_id", 0)
@@ -278,10 +278,3 @@ def _warned(gpus: list[AmdGpu]) -> list[Gpu]:
         if gpus.count(gpu) < len(gpu.pci_addresses):
             _logger.warning("%s (%s): one die is used, and energies are those of the whole board", gpu.name, gpu.uuid)
     return list(gpus)
-
-
-def _text_of(card: Card, name: str) -> str:
-    try:
-        return card.read_text(name)
-    except DeviceError:
-        return ""
