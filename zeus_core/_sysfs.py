@@ -1,9 +1,8 @@
 """GPUs that their kernel driver shows as files of sysfs: where they are, and the few files that restoring needs.
 
 A card is a folder `class/drm/cardN/device`. The power limit and the power are in the folder `hwmon/hwmonN` in it, in
-microwatts (Documentation/gpu/amdgpu/thermal.rst, Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon). This module
-loads fast and small, as the guardian of each training process may need it. `ZEUS_SYSFS` puts a folder in the place of
-/sys, to try things without the hardware.
+microwatts (Documentation/gpu/amdgpu/thermal.rst). This module loads fast and small, as the guardian of each training
+process may need it. `ZEUS_SYSFS` puts a folder in the place of /sys, to try things without the hardware.
 """
 
 from __future__ import annotations
@@ -27,14 +26,9 @@ from zeus_core.units import microwatts_from_watts, watts_from_microwatts
 SYSFS_VARIABLE = "ZEUS_SYSFS"
 
 _MAX_BYTES = 8192  # an attribute of sysfs has a page at most
-_DRIVERS = {"0x1002": ("amdgpu",), "0x8086": ("i915", "xe")}  # by PCI vendor
-# The files of a limit by driver: the one that is set, the default, the lowest and the highest. What a driver does not
-# show is None; the first default of Intel's that is there counts.
-_LIMIT_FILES: dict[str, tuple[str, str, str | None, str]] = {
-    "amdgpu": ("power1_cap", "power1_cap_default", "power1_cap_min", "power1_cap_max"),
-    "i915": ("power1_max", "power1_rated_max", None, "power1_rated_max"),
-    "xe": ("power1_max", "power1_rated_max", None, "power1_rated_max"),
-}
+_DRIVERS = {"0x1002": "amdgpu"}  # by PCI vendor
+# The files of a limit by driver: the one that is set, the default, the lowest and the highest.
+_LIMIT_FILES = {"amdgpu": ("power1_cap", "power1_cap_default", "power1_cap_min", "power1_cap_max")}
 _CARD = re.compile(r"card\d{1,6}", re.ASCII)
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _UNIQUE_ID = re.compile(r"(0x)?[0-9a-f]{1,16}", re.ASCII | re.IGNORECASE)
@@ -57,7 +51,7 @@ class Card:
 
     Args:
         folder: Its folder `device`.
-        driver: The kernel driver: "amdgpu", "i915", "xe".
+        driver: The kernel driver: "amdgpu".
         pci_address: Domain, bus, device and function, "0000:c1:00.0"; None if it is not known.
         name: The name of the card, "card0".
     """
@@ -140,13 +134,14 @@ class Card:
     def read_power_limit_range_watts(self) -> tuple[float, float]:
         """Read the lowest and the highest limit that the driver accepts, which may change at any time."""
         _, _, lowest, highest = _LIMIT_FILES[self.driver]
-        lowest_watts = 1.0 if lowest is None else self.read_watts(lowest)  # 0 would disable the limit
-        highest_watts = self.read_watts(highest)
+        lowest_watts, highest_watts = self.read_watts(lowest), self.read_watts(highest)
         if not 0 < highest_watts < 1e5 or lowest_watts > highest_watts:
             raise NotSupportedError(
                 f"{self.uuid} accepts no power limit: its range is {lowest_watts:g} to {highest_watts:g} W"
             )
-        return max(lowest_watts, 1.0), highest_watts
+        if lowest_watts == 0:  # as older kernels say, whose firmware accepts less than any board works well at
+            lowest_watts = min(self.read_default_power_limit_watts() / 2, highest_watts)  # judgement, 2026-11-26
+        return lowest_watts, highest_watts
 
     def set_power_limit(self, limit_watts: float) -> None:
         """Set the power limit.
@@ -200,11 +195,10 @@ def find_cards(root: str) -> list[Card]:
         folder = os.path.realpath(os.path.join(root, "class/drm", name, "device"))
         card = Card(folder, "", None, name)
         facts = dict(line.partition("=")[::2] for line in card.text("uevent").splitlines())
-        drivers = _DRIVERS.get(card.text("vendor"), ())
-        driver = facts.get("DRIVER") or os.path.basename(os.path.realpath(os.path.join(folder, "driver")))
+        driver = facts.get("DRIVER")
         if driver not in _LIMIT_FILES:
-            driver = drivers[0] if drivers else ""
-        if driver:
+            driver = _DRIVERS.get(card.text("vendor"))
+        if driver is not None:
             address = facts.get("PCI_SLOT_NAME", os.path.basename(folder)).lower()
             cards.append(Card(folder, driver, address if _PCI.fullmatch(address) else None, name))
     ids = [card.text("unique_id") for card in cards]

@@ -125,8 +125,8 @@ class FakeSysfs:
         return die
 
     def set_range(self, board, lowest_watts, highest_watts):
-        board.set_file("hwmon/hwmon3/power1_cap_min", f"{lowest_watts}000000\n")
-        board.set_file("hwmon/hwmon3/power1_cap_max", f"{highest_watts}000000\n")
+        board.set_file("hwmon/hwmon3/power1_cap_min", f"{lowest_watts * 10**6}\n")
+        board.set_file("hwmon/hwmon3/power1_cap_max", f"{highest_watts * 10**6}\n")
 
     def add_topology(self, *boards: Board) -> None:
         """Write ROCm's nodes: a CPU, and one for each board in this order; a board of several partitions repeats."""

@@ -12,6 +12,7 @@ from zeus_core.process.lock import ProcessLock
 # A RAPL counter without an update for longer stands still. Updates come every millisecond; those that a host emulates
 # for a virtual machine may come once a second.
 _STILL_SECONDS = 1.1
+_RAPL_PERIOD_SECONDS = 0.001  # counters are updated about every millisecond (Intel SDM, volume 3B, 15.10)
 
 
 class Breaks(NamedTuple):
@@ -171,8 +172,8 @@ class CpuMeter:
     def __init__(self, cpu: Cpu, time_source: TimeSource) -> None:
         self._cpu = cpu
         self._now = time_source.now
-        self.period_seconds: float = getattr(cpu, "energy_counter_period_seconds", 0.001)
-        """The time between two updates of the counters; a millisecond with RAPL (Intel SDM, volume 3B, 15.10)."""
+        self.period_seconds: float = getattr(cpu, "energy_counter_period_seconds", _RAPL_PERIOD_SECONDS)
+        """The time between two updates of the counters."""
         self._still_seconds = max(_STILL_SECONDS, 2 * self.period_seconds)
         self._latest: CpuEdge | None = None
         self._lock = ProcessLock()
