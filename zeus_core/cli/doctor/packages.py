@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from zeus_core import __version__
 from zeus_core.cli.doctor.check import Check
 from zeus_core.cli.doctor.nvidia import Driver
-from zeus_core.device.gpu import driver_of
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
@@ -43,6 +42,8 @@ def check_python() -> Iterator[Check]:
 
 def check_torch(driver: Driver, gpus: Sequence[Gpu] = ()) -> Check:
     """Check that torch is installed, and is built for the visible GPUs and their driver."""
+    from zeus_core.device.gpu import driver_of
+
     version = _version_of("torch")
     if version is None:
         return Check("torch", "missing", "torch is not installed; it is needed for training only", "pip install torch")

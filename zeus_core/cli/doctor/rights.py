@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from zeus_core.cli.doctor.check import Check
 from zeus_core.cli.doctor.nvidia import is_in_container
 from zeus_core.cli.text import readable
-from zeus_core.device.gpu import driver_of
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
 if TYPE_CHECKING:
@@ -98,6 +97,8 @@ def check_clock_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
 
 
 def _check(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
+    from zeus_core.device.gpu import driver_of
+
     if not gpus:
         return Check(name, "missing", "there is no GPU")
     if all(driver_of(gpu) is None for gpu in gpus):
