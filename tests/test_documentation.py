@@ -100,7 +100,9 @@ def _one_rank(monkeypatch):
 def test_the_page_on_measuring(capsys):
     import torch.distributed
 
-    windows, ranks = blocks("measurement.md")
+    windows, power, ranks = blocks("measurement.md")
+    run(power, {"train": nothing})
+    assert capsys.readouterr().out.count("\n") >= 2
     names = run(windows, {"train_one_step": nothing})
     assert names["measurement"].total_energy > 0
     names["evaluate"]()
@@ -163,11 +165,12 @@ def test_the_page_on_power_limits(tmp_path, capsys):
 
 
 def test_the_page_on_clocks():
-    loop, both, each = blocks("clock.md")
+    loop, both, each, profiles = blocks("clock.md")
     names = run(loop, {})
     names["optimizer"].close()
     run(both, names)["optimizer"].close()
     run(each, names)["optimizer"].close()
+    run(profiles, names)["optimizer"].close()
 
 
 def test_the_page_on_simulation(gpu, monitor):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 
+from zeus_core._record import Record
 from zeus_core.errors import (
     DeviceError,
     DeviceLostError,
@@ -85,6 +86,10 @@ _QUESTION = struct.Struct("=II32x")  # nvmlFieldValue_t: fieldId, scopeId; the d
 _ANSWER = struct.Struct("=28xII")  # behind timestamp, latency and valueType: nvmlReturn, the value as unsigned int
 _VALUE = struct.Struct("=IBxxxI")  # nvmlPowerValue_v2_t: version, powerScope, powerValueMw
 _VALUE_VERSION = 2 << 24 | _VALUE.size
+# Workload power profiles: masks of 255 bits, bit i for the profile with the id i.
+_CURRENT = struct.Struct("=I32s32s32s")  # ...CurrentProfiles_v1_t: version; supported, requested, enforced
+_REQUESTED = struct.Struct("=I32s")  # ...RequestedProfiles_v1_t: version, mask; ...UpdateProfiles_v1_t: operation, mask
+_OVERWRITE = 2  # NVML_POWER_PROFILE_OPERATION_SET_AND_OVERWRITE
 
 
 def device_error(code: int, call: str) -> DeviceError:
@@ -162,6 +167,39 @@ def set_limit(library: Any, handle: Any, scope: LimitScope, limit_milliwatts: in
         return _call(library, "nvmlDeviceSetPowerManagementLimit", handle, limit), None
     value = _VALUE.pack(_VALUE_VERSION, _GPU, limit_milliwatts)
     return _call(library, "nvmlDeviceSetPowerManagementLimit_v2", handle, value), None
+
+
+class PowerProfiles(Record):
+    """The workload power profiles of a board, as masks."""
+
+    supported: int
+    requested: int
+    enforced: int
+
+
+def read_profiles(library: Any, handle: Any) -> tuple[int, PowerProfiles]:
+    """Ask for the profiles. Boards before Blackwell have none."""
+    import ctypes
+
+    question = _CURRENT.pack(1 << 24 | _CURRENT.size, *3 * [b""])
+    answer = ctypes.create_string_buffer(question, _CURRENT.size)
+    code = _call(library, "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles", handle, answer)
+    return code, PowerProfiles(*(int.from_bytes(mask, "little") for mask in _CURRENT.unpack(answer.raw)[1:]))
+
+
+def set_profiles(library: Any, handle: Any, mask: int) -> tuple[int, None]:
+    """Request these profiles and no others. Drivers before 590 clear those that are requested, and then add."""
+    prefix, wanted = "nvmlDeviceWorkloadPowerProfile", mask.to_bytes(32, "little")
+    code = _call(library, f"{prefix}UpdateProfiles_v1", handle, _REQUESTED.pack(_OVERWRITE, wanted))
+    if code != _FUNCTION_NOT_FOUND:
+        return code, None
+    code, now = read_profiles(library, handle)
+    steps = ("Clear", now.requested.to_bytes(32, "little")), ("Set", wanted)
+    for name, step in steps:
+        if code == 0 and any(step):
+            value = _REQUESTED.pack(1 << 24 | _REQUESTED.size, step)
+            code = _call(library, f"{prefix}{name}RequestedProfiles", handle, value)
+    return code, None
 
 
 def _read_field(library: Any, handle: Any, which: str, scope: int) -> tuple[int, int]:
@@ -276,6 +314,17 @@ class BareGpu:
         action = f"looking for the scope of the power limit of {self.uuid}"
         scope: LimitScope = self._nvml.ask(action, partial(find_limit_scope, handle=self._handle))
         return scope
+
+    def read_power_profiles(self) -> PowerProfiles:
+        """Read the workload power profiles."""
+        question = partial(read_profiles, handle=self._handle)
+        profiles: PowerProfiles = self._nvml.ask(f"reading the power profiles of {self.uuid}", question)
+        return profiles
+
+    def set_power_profiles(self, mask: int) -> None:
+        """Request these workload power profiles and no others."""
+        question = partial(set_profiles, handle=self._handle, mask=mask)
+        self._nvml.ask(f"setting the power profiles of {self.uuid}", question)
 
     def lock_sm_clock(self, clock_mhz: int) -> None:
         """Hold the SM clock."""

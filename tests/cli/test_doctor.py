@@ -12,6 +12,7 @@ from tests.cli.conftest import Program
 from tests.nvml_driver import DeviceSpec
 from tests.support.fake_sysfs import FakeSysfs
 from tests.support.variants import long_but_first
+from zeus_core._nvml import device_error
 from zeus_core._sysfs import find_cards
 from zeus_core.cli.doctor import Driver, check_clock_rights, check_driver, check_limit_rights, check_rapl, check_torch
 from zeus_core.cli.doctor.limits import check_limits
@@ -116,6 +117,42 @@ def test_a_driver_that_does_not_work_comes_with_its_command(on_driver, code, fix
     assert (check["state"], check["fix"]) == ("missing", fix)
 
 
+def test_a_container_that_has_lost_its_devices_is_to_be_restarted(on_driver, tmp_path, monkeypatch):
+    driver = Driver(fault=str(device_error(999, "opening NVML")))
+    (tmp_path / "mark").touch()
+    monkeypatch.setattr("zeus_core.cli.doctor.nvidia.CONTAINER_MARKS", (tmp_path / "mark",))
+    check = check_driver(driver)
+    assert check.fix == "docker restart CONTAINER"
+    assert "`systemctl daemon-reload` on its host: restart the container" in check.sentence
+
+
+JETSON = DeviceSpec(
+    "Orin (nvgpu)", has_energy_counter=False, has_instant_power=False, has_power_limit=False, sm_clocks_mhz=()
+)
+
+
+def test_a_jetson_is_promised_no_energy(on_driver):
+    program, driver = on_driver(JETSON)
+    driver.fail("nvmlDeviceGetPowerUsage", 3)
+    checks = checks_of(program("doctor", "--json"))
+    assert checks["energy counter"]["sentence"].endswith("no energy is measured")
+    assert checks["GPU 0"]["sentence"].startswith("power is not reported through NVML on Jetson")
+    assert "integrated" not in str(checks)
+
+
+def test_a_board_without_limits_is_shown_the_way_by_clocks(on_driver):
+    program, _ = on_driver(DeviceSpec("NVIDIA GB10", has_power_limit=False))
+    check = checks_of(program("doctor", "--json"))["power limit"]
+    assert check["sentence"] == 'no visible GPU reports one, as on GB10 and many laptops: search clocks (knob="clock")'
+
+
+def test_a_vgpu_is_said_to_be_set_on_its_host(on_driver):
+    program, _ = on_driver(DeviceSpec("NVIDIA A40-48Q", has_energy_counter=False, has_power_limit=False))
+    checks = checks_of(program("doctor", "--json"))
+    assert "limits and clocks are set on the host" in checks["GPU 0"]["sentence"]
+    assert checks["energy counter"]["sentence"].endswith("integrated from their power")
+
+
 def test_a_machine_with_an_nvidia_gpu_is_told_to_install_the_driver(tmp_path):
     folder = tmp_path / "0000:01:00.0"
     folder.mkdir()
@@ -178,10 +215,13 @@ def test_the_age_of_a_limit_is_that_of_the_machine_at_most(make_driver, tmp_path
     assert "the machine was started" not in check_limits(gpus, tmp_path / "missing").sentence
 
 
+CLOCKS = ', as on GB10 and many laptops: search clocks (knob="clock")'
+
+
 def test_gpus_without_power_limits_are_not_said_to_be_limited(make_driver):
     driver = make_driver(DeviceSpec(has_power_limit=False))
     check = check_limits([NvmlGpu(NvmlSession(), driver[0].uuid)])
-    assert (check.state, check.sentence) == ("missing", "no visible GPU reports one")
+    assert (check.state, check.sentence) == ("missing", "no visible GPU reports one" + CLOCKS)
 
 
 def test_a_simulation_that_cannot_be_read_is_reported_too(on_simulated):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.daemon.conftest import ORIGINAL_WATTS, STRANGER, needs_root, until
+from tests.daemon.conftest import GROUP, ORIGINAL_WATTS, STRANGER, needs_root, until
+from tests.nvml_driver import DeviceSpec
 from tests.support.variants import long_but_first
 
 pytestmark = needs_root
@@ -131,3 +132,38 @@ def test_a_client_that_knows_another_original_clock_than_the_daemon_is_informed(
     assert errors.count("leaves the SM clock of NVIDIA H200") == 1
     assert "unlocked, as its administrator decided" in errors
     until(lambda: world.driver[0].locked_clock_mhz is None)
+
+
+PROFILES = """
+    import os, signal, sys
+    from zeus_core.device import discover_gpus
+    from zeus_core.settings.kinds import POWER_PROFILE
+    from zeus_core.settings.knob import CommonKnob
+    knob = CommonKnob(POWER_PROFILE, discover_gpus({}))
+    knob.apply(130)
+    print("ready", flush=True)
+    input()
+    END
+"""
+
+
+@pytest.mark.parametrize("end", long_but_first(["os.kill(os.getpid(), signal.SIGKILL)", "knob.restore()", "pass"]))
+def test_profiles_are_set_where_a_rule_names_them_and_restored(make_world, end):
+    world = make_world(DeviceSpec("NVIDIA B200", profiles=0b10100010, requested_profiles=0b100000, needs_root=True))
+    rule = f'allow = [{{groups = [{GROUP}], knobs = ["power_profile"]}}]\n'
+    world.write_policy(f"group = {GROUP}\n{rule}")
+    world.start_daemon()
+    client = world.client(PROFILES.replace("END", end))
+    assert client.stdout.readline() == "ready\n", client.stderr.read()
+    assert world.driver[0].requested_profiles == 130
+    _, errors = client.communicate("\n", timeout=60)
+    until(lambda: world.driver[0].requested_profiles == 0b100000, errors)
+    assert errors == ""
+
+
+def test_profiles_are_refused_where_no_rule_names_them(make_world):
+    world = make_world(DeviceSpec("NVIDIA B200", profiles=0b10100010, needs_root=True))
+    world.start_daemon()
+    _, errors = world.client(PROFILES).communicate("\n", timeout=60)
+    assert "may not change the power profile" in errors
+    assert world.driver[0].requested_profiles == 0

@@ -359,3 +359,24 @@ def test_differences_and_sums_keep_what_is_known(monitor, gpu, work):
     )
     total = sum([inner.measurement, inner.measurement])
     assert total.total_energy == 2 * inner.measurement.total_energy
+
+
+def test_a_jetson_says_once_that_it_has_no_power(make_driver, caplog):
+    spec = DeviceSpec("Orin (nvgpu)", has_energy_counter=False, has_instant_power=False, has_power_limit=False)
+    driver = make_driver(spec)
+    driver.fail("nvmlDeviceGetPowerUsage", 3)
+    monitor = nvml_monitor(driver)
+    for _ in range(3):
+        with monitor.window("step") as window:
+            pass
+        assert window.measurement.total_energy is None
+    assert caplog.text.count("power is not reported through NVML on Jetson") == 1
+
+
+def test_a_container_that_loses_its_devices_in_a_window_says_the_cure(make_driver, caplog):
+    driver = make_driver(DeviceSpec())
+    monitor = nvml_monitor(driver)
+    monitor.begin_window("step")
+    driver.fail(None, 999)
+    assert monitor.end_window("step").total_energy is None
+    assert "restart the container" in caplog.text

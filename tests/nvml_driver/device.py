@@ -249,6 +249,31 @@ class NvmlDevice:
     def locked_clock_mhz(self, clock_mhz: int | None) -> None:
         self._write(locked_lowest_mhz=clock_mhz or 0, locked_highest_mhz=clock_mhz or 0)
 
+    def set_temperature(self, celsius: int) -> None:
+        """Let the chip have a temperature from now on."""
+        self._write(temperature_celsius=celsius)
+
+    @property
+    def requested_profiles(self) -> int:
+        """The workload power profiles requested last. Setting them here is what an admin does, not logged."""
+        return int(self._record.requested_profiles)
+
+    @requested_profiles.setter
+    def requested_profiles(self, mask: int) -> None:
+        self._write(requested_profiles=mask)
+
+    def block_profiles(self, mask: int) -> None:
+        """Let the board enforce none of these, from now on, whatever is requested."""
+        self._write(blocked_profiles=mask)
+
+    def refuse_profiles(self, mask: int) -> None:
+        """Let requests of these fail."""
+        self._write(refused_profiles=mask)
+
+    def let_conflict(self, one: int, other: int) -> None:
+        """Let the board drop the second of two profiles, by their ids, while the first is enforced."""
+        self._record.profile_conflicts[other] |= 1 << one
+
     def take_limits(self, step_watts: float = 0.0, floor_watts: float = 0.0, offset_watts: float = 0.0) -> None:
         """Let the device take other limits than those requested, without an error. Without arguments, the same ones.
 

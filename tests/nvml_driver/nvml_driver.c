@@ -32,6 +32,7 @@ enum {
     MAX_MEMORY_CLOCKS = 8,
     MAX_SEGMENTS = 64,
     MAX_REGIMES = 4096,
+    MAX_PROFILES = 32,
     MAX_PROCESSES = 16,
     MAX_FAULTS = 64,
     MAX_FUNCTIONS = 64,
@@ -52,8 +53,10 @@ enum {
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     LIBRARY_NOT_FOUND = 12,
+    FUNCTION_NOT_FOUND = 13,
     GPU_IS_LOST = 15,
     LIB_RM_VERSION_MISMATCH = 18,
+    ARGUMENT_VERSION_MISMATCH = 25,
 };
 
 #define NANOSECONDS_PER_SECOND 1000000000LL
@@ -137,6 +140,13 @@ typedef struct {
     uint32_t clock_floor_mhz;
     uint32_t rounds_up; /* limits and clocks; else down */
     uint32_t ignores_settings; /* limits and clocks: success, and nothing changes */
+    uint64_t supported_profiles; /* workload power profiles, bit i for the id i; 0: the board has none */
+    uint64_t requested_profiles;
+    uint64_t blocked_profiles; /* never enforced, as the board decides */
+    uint64_t refused_profiles; /* an invalid argument, to the functions that set them */
+    uint64_t profile_conflicts[MAX_PROFILES]; /* by id: dropped while one of these, of a lower id, is enforced */
+    uint32_t temperature_celsius; /* 0: not known */
+    uint32_t lacks_profile_update; /* as drivers before 590 */
     uint32_t processes_need_root; /* to be read of all MIG devices together */
     uint32_t process_count;
     Process processes[MAX_PROCESSES]; /* those that compute */
@@ -198,6 +208,7 @@ static const char *const FUNCTIONS[] = {
     "nvmlDeviceGetTotalEnergyConsumption",
     "nvmlDeviceGetPowerUsage",
     "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetTemperature",
     "nvmlDeviceGetPowerManagementLimit",
     "nvmlDeviceGetPowerManagementDefaultLimit",
     "nvmlDeviceGetEnforcedPowerLimit",
@@ -220,6 +231,10 @@ static const char *const FUNCTIONS[] = {
     "nvmlDeviceGetGpuInstanceId",
     "nvmlDeviceGetComputeInstanceId",
     "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles",
+    "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles",
+    "nvmlDeviceWorkloadPowerProfileClearRequestedProfiles",
+    "nvmlDeviceWorkloadPowerProfileUpdateProfiles",
 };
 #define FUNCTION_COUNT ((int)(sizeof(FUNCTIONS) / sizeof(FUNCTIONS[0])))
 _Static_assert(FUNCTION_COUNT <= (int)MAX_FUNCTIONS, "latency_microseconds is too short");
@@ -720,6 +735,10 @@ int nvmlDeviceGetPowerUsage(Handle handle, unsigned *milliwatts) {
     GPU_CALL(0, put(milliwatts, shown_power(device, average_power(device, call.now))));
 }
 
+int nvmlDeviceGetTemperature(Handle handle, unsigned sensor, unsigned *celsius) {
+    GPU_CALL(sensor, put_if(device->temperature_celsius != 0, celsius, device->temperature_celsius));
+}
+
 enum {
     FIELD_ENERGY = 83,
     FIELD_POWER_AVERAGE = 185,
@@ -952,6 +971,80 @@ int nvmlDeviceGetGpuInstanceId(Handle handle, unsigned *id) {
 }
 
 int nvmlDeviceGetComputeInstanceId(Handle handle, unsigned *id) { DEVICE_CALL(put_if(call.target.mig != NONE, id, 0)); }
+
+/* ---- NVML: workload power profiles ----------------------------------------------------------------------------- */
+
+typedef struct {
+    unsigned mask[8];
+} Mask;
+
+typedef struct {
+    unsigned version;
+    Mask supported, requested, enforced;
+} CurrentProfiles;
+
+typedef struct {
+    unsigned head; /* a version; the operation of an update, which has none */
+    Mask mask;
+} RequestedProfiles;
+
+_Static_assert(sizeof(CurrentProfiles) == 100 && sizeof(RequestedProfiles) == 36, "nvml.h of CUDA 13");
+
+static Mask mask_of(uint64_t bits) { return (Mask){{(unsigned)bits, (unsigned)(bits >> 32)}}; }
+
+static uint64_t bits_of(const Mask *mask) { return mask->mask[0] | (uint64_t)mask->mask[1] << 32; }
+
+/* What the board keeps to: of two profiles that conflict, the one with the lower id, as if that were its priority. */
+static uint64_t enforced_profiles(const Device *device) {
+    uint64_t enforced = 0;
+    for (int id = 0; id < MAX_PROFILES; id++) {
+        uint64_t wanted = device->requested_profiles & ~device->blocked_profiles;
+        if (wanted >> id & 1 && !(device->profile_conflicts[id] & enforced)) enforced |= 1ull << id;
+    }
+    return enforced;
+}
+
+static int put_profiles(const Device *device, CurrentProfiles *current) {
+    if (current->version != 0x1000064) return ARGUMENT_VERSION_MISMATCH;
+    if (device->supported_profiles == 0) return NOT_SUPPORTED;
+    current->supported = mask_of(device->supported_profiles);
+    current->requested = mask_of(device->requested_profiles);
+    current->enforced = mask_of(enforced_profiles(device));
+    return SUCCESS;
+}
+
+enum { CLEAR, SET, OVERWRITE };
+
+static int change_profiles(Device *device, unsigned operation, const Mask *mask) {
+    uint64_t bits = bits_of(mask), before = device->requested_profiles;
+    if (device->supported_profiles == 0) return NOT_SUPPORTED;
+    if (operation > OVERWRITE) return INVALID_ARGUMENT;
+    if (operation != CLEAR && bits & (~device->supported_profiles | device->refused_profiles)) return INVALID_ARGUMENT;
+    device->requested_profiles = operation == CLEAR ? before & ~bits : operation == SET ? before | bits : bits;
+    return SUCCESS;
+}
+
+static int change_requested(Device *device, unsigned operation, const RequestedProfiles *change) {
+    return change->head != 0x1000024 ? ARGUMENT_VERSION_MISMATCH : change_profiles(device, operation, &change->mask);
+}
+
+int nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(Handle handle, CurrentProfiles *current) {
+    GPU_CALL(0, put_profiles(device, current));
+}
+
+int nvmlDeviceWorkloadPowerProfileSetRequestedProfiles(Handle handle, const RequestedProfiles *change) {
+    CONTROL_CALL(bits_of(&change->mask), change_requested(device, SET, change));
+}
+
+int nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(Handle handle, const RequestedProfiles *change) {
+    CONTROL_CALL(bits_of(&change->mask), change_requested(device, CLEAR, change));
+}
+
+int nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1(Handle handle, const RequestedProfiles *update) {
+    CONTROL_CALL(bits_of(&update->mask), device->lacks_profile_update
+                                             ? FUNCTION_NOT_FOUND
+                                             : change_profiles(device, update->head, &update->mask));
+}
 
 /* ---- NVML: processes ------------------------------------------------------------------------------------------- */
 

@@ -54,6 +54,10 @@ class DeviceSpec:
         has_mig: Whether the device could be partitioned.
         mig_uuids: One per MIG device; MIG mode is on if there is any.
         processes_need_root: Whether, in MIG mode, root alone can read the processes of the whole device.
+        temperature_celsius: That of the chip; 0 if it is not known.
+        profiles: The workload power profiles that the board supports, bit i for the id i; 0 if it has none.
+        requested_profiles: Those that are requested when the driver starts.
+        has_profile_update: Whether the driver has the function that overwrites them, as from 590 on.
     """
 
     name: str = "NVIDIA H200"
@@ -90,6 +94,10 @@ class DeviceSpec:
     has_mig: bool = True
     mig_uuids: Sequence[str] = ()
     processes_need_root: bool = False
+    temperature_celsius: int = 45
+    profiles: int = 0
+    requested_profiles: int = 0
+    has_profile_update: bool = True
 
 
 def fill_record(record: DeviceRecord, index: int, spec: DeviceSpec) -> None:
@@ -111,8 +119,11 @@ def fill_record(record: DeviceRecord, index: int, spec: DeviceSpec) -> None:
         "persistence_mode",
         "has_mig",
         "processes_need_root",
+        "temperature_celsius",
     ):
         setattr(record, name, getattr(spec, name))
+    record.supported_profiles, record.requested_profiles = spec.profiles, spec.requested_profiles
+    record.lacks_profile_update = not spec.has_profile_update
     record.limit_scopes = ("board", "gpu and module", "module").index(spec.limit_scopes)
     record.module_limit_milliwatts = milliwatts(spec.module_limit_watts)
     record.rest_of_module_milliwatts = milliwatts(spec.rest_of_module_watts)

@@ -1,6 +1,7 @@
 """The result of a search, as people see it at the end of training."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -322,3 +323,23 @@ def test_each_kind_of_gpu_that_is_not_restored_is_named():
     assert restoring_rows(ones) == {f"to restore {number}": f"command {number}" for number in (1, 2, 3)}
     assert restored_text(None, "the original 400 W") == ""
     assert restoring_rows(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("celsius", "has_drifted", "words"),
+    [
+        ((45.0, 60.0, 82.0), True, "from 45 to 82 degrees C"),
+        ((60.0, 85.0, 62.0), True, "up and down between 60 and 85 degrees C"),
+        ((60.0, 64.0), True, None),
+        ((45.0, 82.0), False, None),
+        ((), True, None),
+    ],
+)
+def test_a_temperature_that_explains_a_drift_is_named(celsius, has_drifted, words):
+    optimizer, _ = result_after(CONFIRMED + 20)
+    found = search_record(optimizer).result
+    comparison = replace(found.comparison, has_drifted=has_drifted)
+    found = replace(found, comparison=comparison, temperatures_celsius=celsius)
+    text = found.rows().get("temperature")
+    assert (text is None) == (words is None)
+    assert words is None or words in text

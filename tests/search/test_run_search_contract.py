@@ -7,6 +7,7 @@ from tests.search.run_search_contract import RUN_STEPS, RunSearchContract
 from zeus_core.search import AdaptiveSearch, GridSearch
 from zeus_core.search.objectives import Energy, MaxSlowdownConstraint, PowerLimitMeasurement, ZeusCost
 from zeus_core.search.run.adaptive_run_search import AdaptiveRunSearch
+from zeus_core.search.run.each_setting import EachSetting
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.safe_clock import SafeClock
 
@@ -44,6 +45,14 @@ class TestFixedTrials(RunSearchContract):
 
         arguments = () if search is GridSearch else (rule,)
         return lambda: FixedTrials(search(GRID, *arguments), GRID, choose, trial_steps=7)
+
+
+class TestEachSetting(RunSearchContract):
+    grid = (300, 130, 32, 2)
+
+    @pytest.fixture
+    def make_search(self):
+        return lambda: EachSetting(self.grid, 1.1, max_steps=RUN_STEPS)
 
 
 class TestSafeClock(RunSearchContract):

@@ -159,5 +159,7 @@ def test_the_ledger_holds_and_the_command_lists_it(entry, tmp_path, monkeypatch,
 
 def test_without_the_entry_there_is_no_such_kind(monkeypatch, gpu, time_source):
     monkeypatch.delitem(KINDS, "fan_speed")
-    with pytest.raises(UsageError, match="knob is 'fan speed'; it must be one of 'power limit', 'clock', 'auto'"):
+    with pytest.raises(
+        UsageError, match="knob is 'fan speed'; it must be one of 'power limit', 'clock', 'power profile', 'auto'"
+    ):
         GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu], time_source=time_source), knob="fan speed")

@@ -56,6 +56,7 @@ def test_a_training_writes_its_trace_beside_its_journal(monitor, gpu, tmp_path):
     assert min(event["ts"] for event in trace.events) >= 0
     assert {event["args"]["W"] for event in named(trace, "GPU 0 power limit", "C")} == {350.0}
     assert named(trace, "GPU 0 SM clock", "C")
+    assert not named(trace, "GPU 0 temperature", "C")  # a simulated GPU has none
     assert energy.summary.account.total.measured == facts.total.measured
 
 
@@ -179,3 +180,10 @@ def test_an_evaluation_within_an_evaluation_is_one(monitor, gpu, tmp_path):
                 gpu.execute(STEP)
     trace = read_trace(tmp_path / "zeus-energy" / "trace-0.json.gz")
     assert [event["dur"] for event in named(trace, "evaluation")] == pytest.approx([200_000], abs=1)
+
+
+def test_a_trace_has_the_temperature_where_a_gpu_knows_it(monitor, gpu, tmp_path):
+    gpu.read_temperature_celsius = lambda: 61.0
+    train(gpu, tmp_path / "traces", tmp_path, monitor=monitor)
+    trace = read_trace(tmp_path / "traces" / "trace-0.json.gz")
+    assert {event["args"]["degrees C"] for event in named(trace, "GPU 0 temperature", "C")} == {61.0}

@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _row(entry: LedgerEntry, is_stale: bool) -> tuple[str, ...]:
     kind = entry.kind
     ends = sorted({min(entry.values), max(entry.values)}) if entry.values else ()
-    value = f"{' to '.join(f'{end:g}' for end in ends)} {kind.unit}" if ends else "-"
+    value = " to ".join(map(kind.text, ends)) or "-"
     state = "failed" if entry.failure else "left behind" if is_stale else "held"
     original = kind.text(entry.original)
     return entry.device_name, entry.device_uuid, kind.words, value, original, state, entry.holder

@@ -114,7 +114,8 @@ class Policy:
         """
         rule = self.find_rule(peer, device, kind)
         lowest, highest = rule.ranges[kind]
-        return Allowance(lowest, highest if original is None or rule.may_exceed_original else min(highest, original))
+        is_free = original is None or rule.may_exceed_original or not kind.is_ordered
+        return Allowance(lowest, highest if is_free else min(highest, original or 0.0))
 
 
 class Allotment:

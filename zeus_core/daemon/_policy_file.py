@@ -17,12 +17,12 @@ from zeus_core.daemon._commanded_gpu import OPERATIONS
 from zeus_core.daemon._policy import ANY_VALUE, Allowance, Policy, Rule
 from zeus_core.errors import UsageError
 from zeus_core.files import follow_own_links
-from zeus_core.settings.kinds import KINDS
+from zeus_core.settings.kinds import KINDS, Kind
 from zeus_core.validate import shown
 
 DEFAULT_GROUP = "zeus"
 
-_RANGE_KEYS = {kind: f"{kind.name}_{kind.unit_name}" for kind in KINDS.values()}
+_RANGE_KEYS = {kind: f"{kind.name}_{kind.unit_name}" for kind in KINDS.values() if kind.is_ordered}
 _ORIGINAL_KEYS = {f"original_{key}": kind for kind, key in _RANGE_KEYS.items() if not kind.is_readable}
 _KEYS = ("has_end", "group", *_ORIGINAL_KEYS, "allow", "limits", "commands", "end")
 _RULE_KEYS = (
@@ -157,7 +157,7 @@ def _rule(table: Any, number: int) -> Rule:
     table = _table(where, table, _RULE_KEYS)
     if not table.get("users") and not table.get("groups"):
         raise UsageError(f'{where} names nobody: add users = ["alice"] or groups = ["{DEFAULT_GROUP}"]')
-    knobs = _texts(f"{where}.knobs", table.get("knobs", list(KINDS)))
+    knobs = _texts(f"{where}.knobs", table.get("knobs", [kind.name for kind in _RANGE_KEYS]))
     for knob in knobs:
         if knob not in KINDS:
             raise _wrong(f"{where}.knobs", knob, " or ".join(f'"{name}"' for name in KINDS))
@@ -166,7 +166,7 @@ def _rule(table: Any, number: int) -> Rule:
         _ids(f"{where}.users", table.get("users", []), _user_id),
         _ids(f"{where}.groups", table.get("groups", []), _group_id),
         None if "all" in devices else frozenset(devices),
-        {kind: _range(f"{where}.{key}", table.get(key)) for kind, key in _RANGE_KEYS.items() if kind.name in knobs},
+        {KINDS[knob]: _range(where, table, KINDS[knob]) for knob in knobs},
         _flag(f"{where}.may_exceed_original", table.get("may_exceed_original", False)),
         _flag(f"{where}.may_slow_other_instances", table.get("may_slow_other_instances", False)),
         _flag(f"{where}.cpu_energy", table.get("cpu_energy", True)),
@@ -192,7 +192,10 @@ def _commands(value: Any) -> tuple[dict[str, tuple[str, ...]], str | None]:
     return commands, pattern
 
 
-def _range(where: str, value: Any) -> Allowance:
+def _range(where: str, table: Mapping[str, Any], kind: Kind) -> Allowance:
+    key = _RANGE_KEYS.get(kind)  # kinds without an order have no range
+    value = None if key is None else table.get(key)
+    where = f"{where}.{key}"
     if value is None:
         return ANY_VALUE
     numbers = [number for number in _list(where, value) if type(number) in (int, float)]

@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -69,6 +70,10 @@ def _find(environment: Mapping[str, str]) -> list[Gpu]:
 
         finders.append(partial(find_nvidia_gpus, environment, order))
     finders.append(partial(_find_amd, environment, order if platform == "hip" else None, platform == "hip"))
+    if sys.platform == "darwin":
+        from zeus_core.device.apple import find_apple_gpus
+
+        finders.append(find_apple_gpus)
     gpus: list[Gpu] = []
     faults: list[DeviceError] = []
     for find in finders:

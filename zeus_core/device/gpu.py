@@ -131,6 +131,15 @@ def read_driver_version(gpu: Gpu) -> str | None:
         return None
 
 
+def read_temperature_celsius(gpu: Gpu) -> float | None:
+    """Read the temperature of a GPU's chip; None where it is not known. Never raises."""
+    read = getattr(gpu, "read_temperature_celsius", None)
+    try:
+        return None if read is None else float(read())
+    except DeviceError:
+        return None
+
+
 def checked_gpu(argument: str, gpu: Gpu) -> Gpu:
     """Return the GPU of an argument.
 

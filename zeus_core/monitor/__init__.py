@@ -2,10 +2,13 @@
 
 from zeus_core.measurement import Measurement
 from zeus_core.monitor._job_total import measure_job
+from zeus_core.monitor.power_monitor import PowerMonitor, PowerSample
 from zeus_core.monitor.windows import Window, ZeusMonitor
 
 __all__ = [
     "Measurement",
+    "PowerMonitor",
+    "PowerSample",
     "Window",
     "ZeusMonitor",
     "measure_job",

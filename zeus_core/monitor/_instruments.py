@@ -146,11 +146,15 @@ class Instruments:
         edges_of_gpus = zip(self._energy_between, begin.gpus, end.gpus, strict=True)
         energies = [energy_between(first, last, seconds) for energy_between, first, last in edges_of_gpus]
         if self._cpus:
+            periods = [meter.period_seconds for meter in self._cpu_meters]
             pairs = [(first, last, first.fault or last.fault) for first, last in zip(begin.cpus, end.cpus, strict=True)]
-            energies += [rapl_energy(first.package, last.package, fault, seconds) for first, last, fault in pairs]
             energies += [
-                rapl_energy(first.dram, last.dram, fault, seconds)
-                for cpu, (first, last, fault) in zip(self._cpus, pairs, strict=True)
+                rapl_energy(first.package, last.package, fault, seconds, period)
+                for (first, last, fault), period in zip(pairs, periods, strict=True)
+            ]
+            energies += [
+                rapl_energy(first.dram, last.dram, fault, seconds, period)
+                for cpu, (first, last, fault), period in zip(self._cpus, pairs, periods, strict=True)
                 if cpu.has_dram
             ]
         return Measurement(seconds, dict(zip(self.devices, energies, strict=True)))

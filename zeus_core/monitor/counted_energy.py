@@ -95,24 +95,29 @@ def _estimated(energy_joules: float, uncertainty_joules: float, fault: str | Non
 
 
 def rapl_energy(
-    begin: RaplReading | None, end: RaplReading | None, fault: str | None, elapsed_seconds: float
+    begin: RaplReading | None,
+    end: RaplReading | None,
+    fault: str | None,
+    elapsed_seconds: float,
+    period_seconds: float = _RAPL_PERIOD_SECONDS,
 ) -> DeviceEnergy:
     """Compute the energy of a CPU package, or of its memory, between two readings; `fault` says why one is missing."""
+    moves_seconds = max(_RAPL_MOVES_SECONDS, period_seconds)
     if begin is None or end is None:
         return DeviceEnergy.lost(fault or "the counter could not be read")
     energy_joules = end.joules - begin.joules
-    if energy_joules == 0 and elapsed_seconds > _RAPL_MOVES_SECONDS:
-        return DeviceEnergy.lost("the RAPL counter stood still")
+    if energy_joules == 0 and elapsed_seconds > moves_seconds:
+        return DeviceEnergy.lost("the RAPL counter stood still" if moves_seconds < 1 else "its counter stood still")
     if energy_joules == 0:
         return DeviceEnergy(0.0, RAPL_MAX_WATTS * elapsed_seconds, "estimated")
     # At each edge, up to one period at the mean power, or the time since the counter moved, if that is longer.
-    mean_watts = energy_joules / max(elapsed_seconds - end.late_seconds, _RAPL_PERIOD_SECONDS)
-    edges_joules = mean_watts * (begin.late_seconds + end.late_seconds + 2 * _RAPL_PERIOD_SECONDS)
+    mean_watts = energy_joules / max(elapsed_seconds - end.late_seconds, period_seconds)
+    edges_joules = mean_watts * (begin.late_seconds + end.late_seconds + 2 * period_seconds)
     still_seconds = end.still_seconds - begin.still_seconds
     if still_seconds > 0:
         off_joules = edges_joules + RAPL_MAX_WATTS * still_seconds
         return _estimated(energy_joules, off_joules, "the RAPL counter stood still for a while")
-    if max(begin.late_seconds, end.late_seconds) <= _RAPL_MOVES_SECONDS:
+    if max(begin.late_seconds, end.late_seconds) <= moves_seconds:
         return DeviceEnergy(energy_joules, edges_joules)
     likely_joules = max(energy_joules + mean_watts * (end.late_seconds - begin.late_seconds), 0.0)
     return _estimated(likely_joules, edges_joules, "the RAPL counter stood still for a while")

@@ -126,7 +126,7 @@ class PowerMeter:
             try:
                 power_watts = self._power.read_watts()
             except NotSupportedError:
-                return GpuEdge(at, None, None)
+                return GpuEdge(at, None, None, getattr(self._gpu, "no_power_because", None))
             except ImpossiblePowerError as error:
                 bridge = bridging_sums(self._last, at, self._good_at, self.peak_watts)
                 if bridge is None:
@@ -217,8 +217,8 @@ class PossiblePower:
 
 
 def peak_watts(gpu: Gpu) -> float:
-    """Return the most a GPU can draw: its highest limit, and transients above it."""
+    """Return the most a GPU can draw: its highest limit, and transients above it; what it says where it has none."""
     try:
         return TRANSIENTS * retried(gpu.read_power_limit_range_watts).highest_watts
     except DeviceError:
-        return UNKNOWN_PEAK_WATTS
+        return float(getattr(gpu, "peak_watts", UNKNOWN_PEAK_WATTS))

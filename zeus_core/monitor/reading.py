@@ -12,6 +12,7 @@ from zeus_core.process.lock import ProcessLock
 # A RAPL counter without an update for longer stands still. Updates come every millisecond; those that a host emulates
 # for a virtual machine may come once a second.
 _STILL_SECONDS = 1.1
+_RAPL_PERIOD_SECONDS = 0.001  # counters are updated about every millisecond (Intel SDM, volume 3B, 15.10)
 
 
 class Breaks(NamedTuple):
@@ -171,6 +172,9 @@ class CpuMeter:
     def __init__(self, cpu: Cpu, time_source: TimeSource) -> None:
         self._cpu = cpu
         self._now = time_source.now
+        self.period_seconds: float = getattr(cpu, "energy_counter_period_seconds", _RAPL_PERIOD_SECONDS)
+        """The time between two updates of the counters."""
+        self._still_seconds = max(_STILL_SECONDS, 2 * self.period_seconds)
         self._latest: CpuEdge | None = None
         self._lock = ProcessLock()
 
@@ -183,17 +187,17 @@ class CpuMeter:
             except DeviceError as error:
                 return CpuEdge(None, None, str(error))
             before = self._latest or CpuEdge(None, None)
-            dram = None if dram_joules is None else _followed(before.dram, at, dram_joules)
-            edge = self._latest = CpuEdge(_followed(before.package, at, package_joules), dram)
+            dram = None if dram_joules is None else _followed(before.dram, at, dram_joules, self._still_seconds)
+            edge = self._latest = CpuEdge(_followed(before.package, at, package_joules, self._still_seconds), dram)
             return edge
 
 
-def _followed(before: RaplReading | None, at: float, joules: float) -> RaplReading:
-    """Make a reading of one counter, by the one before."""
+def _followed(before: RaplReading | None, at: float, joules: float, most_seconds: float) -> RaplReading:
+    """Make a reading of one counter, by the one before; it stands still after `most_seconds` without an update."""
     if before is None:
         return RaplReading(at, joules, at)
     if joules != before.joules:
         return RaplReading(at, joules, at, before.still_seconds, before.still_seconds)
     seconds = at - before.moved_at
-    still_seconds = before.still_before + seconds if seconds > _STILL_SECONDS else before.still_before
+    still_seconds = before.still_before + seconds if seconds > most_seconds else before.still_before
     return before._replace(at=at, still_seconds=still_seconds)

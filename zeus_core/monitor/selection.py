@@ -146,11 +146,11 @@ def _answering(gpus: dict[int, Gpu], is_choice: bool = True) -> dict[int, Gpu]:
 
 def _once(gpus: dict[int, Gpu]) -> dict[int, Gpu]:
     """Leave out the GPUs whose energy is counted already: another die, or another partition, of one board."""
-    first: dict[str, int] = {}
+    first: dict[Gpu, int] = {}  # a board is one object
     for index, gpu in gpus.items():
-        if first.setdefault(gpu.uuid, index) != index:
+        if first.setdefault(gpu, index) != index:
             _logger.warning(
-                "GPU %d is a part of the same board as GPU %d, whose energy is that of both", index, first[gpu.uuid]
+                "GPU %d is a part of the same board as GPU %d, whose energy is that of both", index, first[gpu]
             )
     return {index: gpus[index] for index in first.values()}
 

@@ -29,11 +29,13 @@ class Answer:
             another object, process or person controls a GPU. None if it is set.
         is_held: Whether another object or process controls a GPU, so that its setting is not known.
         taken: The setting that the boards took in its place, the highest if GPUs differ; None if they took it.
+        refused: Why this setting alone does not count: a board does not enforce it. None if it does.
     """
 
     denial: str | None = None
     is_held: bool = False
     taken: int | None = None
+    refused: str | None = None
 
 
 class Limiter:
@@ -105,6 +107,8 @@ class Limiter:
         self._wanted = setting
         if self._ceiling is not None:
             setting = min(setting, self._ceiling)
+        from zeus_core.settings.knob import NotEnforcedError  # loaded with the knob
+
         own = min(max(setting, self.settings[-1]), self.settings[0])
         taken: int | None = None
         try:
@@ -115,6 +119,9 @@ class Limiter:
                 in_force = self._knob.in_force
                 if in_force is not None and in_force != request:
                     own = taken = in_force
+        except NotEnforcedError as error:
+            self._has_set, self._setting = True, None
+            return Answer(refused=str(error))
         except (PermissionDeniedError, NotSupportedError) as error:
             return Answer(str(error))
         except DeviceHeldError as error:

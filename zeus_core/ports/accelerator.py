@@ -96,6 +96,8 @@ def seconds_after(event: Any) -> float | None:
 def _synchronize_torch(gpu_indices: Sequence[int]) -> None:
     torch: Any = sys.modules.get("torch")
     # A GPU the process has not touched has nothing to wait for, and waiting would create a context on it.
+    if torch is not None and torch.backends.mps.is_available():
+        torch.mps.synchronize()
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return
     has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)

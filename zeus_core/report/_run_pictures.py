@@ -13,6 +13,7 @@ from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchResul
 from zeus_core.optimizer.setting_history import SettingChange
 from zeus_core.report.run_sections import activities_in_order
 from zeus_core.search.comparison import energy_error_fraction
+from zeus_core.settings.kinds import setting_text
 from zeus_core.training.record.power_series import EnergyPoint, joules_at
 from zeus_core.training.record.run_file import PartRecord, RunRecord
 
@@ -82,7 +83,7 @@ def power_picture(run: RunRecord, changes: Sequence[SettingChange]) -> str:
     begin, latest = edges[-1]
     for change in changes[:_MAX_MARKS]:
         at = begin + change.at_seconds - latest.begun_at_seconds
-        setting = "original" if change.setting is None else f"{change.setting} {change.unit}"
+        setting = "original" if change.setting is None else setting_text(change.setting, change.unit)
         if begin <= at <= offset:
             parts.append(_mark(scale, at, f"{setting}: {change.reason}", "mark-change"))
     return _svg("Power over time", _HEIGHT, parts)
@@ -119,7 +120,7 @@ def search_picture(search: SearchResult) -> str:
     parts = [scale.grid("J per step", lambda value: f"{value:.3g} s")]
     places = [(scale.x(trial.seconds_per_step), scale.y(trial.joules_per_step)) for trial in trials]
     parts.append(f'<polyline class="thin" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>')
-    names = [f"{trial.setting} {search.unit}{f' ({mark})' if mark else ''}" for trial, mark in points]
+    names = [f"{setting_text(trial.setting, search.unit)}{f' ({mark})' if mark else ''}" for trial, mark in points]
     for (trial, mark), error, (x, y), name in zip(points, off, places, names, strict=True):
         kind = "chosen" if mark == CHOSEN else "trial"
         low, high = (scale.y(trial.joules_per_step + sign * error) for sign in (-1, 1))

@@ -14,6 +14,7 @@ from zeus_core.optimizer.setting_history import SettingChange
 from zeus_core.report.run_metrics import energy_interval
 from zeus_core.search import Trial
 from zeus_core.search.comparison import energy_error_fraction
+from zeus_core.settings.kinds import setting_text
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.run_file import REMARKS, RunRecord
 
@@ -171,9 +172,9 @@ def _search(run: RunRecord, search: SearchResult) -> Section:
         change = "" if before is None else f"{trial.joules_per_step / before.joules_per_step - 1:+.1%}"
         slower = "" if before is None else f"{trial.seconds_per_step / before.seconds_per_step - 1:+.1%}"
         cells = (_step_energy(trial), change, f"{trial.seconds_per_step:.4g} s", slower, f"{trial.steps}", mark)
-        rows.append((f"{trial.setting} {search.unit}", *cells))
+        rows.append((setting_text(trial.setting, search.unit), *cells))
     if search.chosen is not None and not any(mark == CHOSEN for _, mark in search.points()):
-        rows.append((f"{search.chosen} {search.unit}", "not measured", "", "", "", "0", CHOSEN))
+        rows.append((setting_text(search.chosen, search.unit), "not measured", "", "", "", "0", CHOSEN))
     saving = saving_line(run)
     text = f"{search.name}: {search.rows()[search.name]}." + ("" if saving is None else f" Saving: {saving}.")
     text += f" Slowdown: {search.slowdown_text}." if search.slowdown_text else ""
@@ -201,7 +202,7 @@ def _changes(record: SearchRecord) -> Section:
 
 
 def _setting_text(change: SettingChange) -> str:
-    return "the original" if change.setting is None else f"{change.setting} {change.unit}"
+    return "the original" if change.setting is None else setting_text(change.setting, change.unit)
 
 
 def _results(results: Mapping[str, str], shown: Collection[str]) -> Section:

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from zeus_core.device import Gpu
 from zeus_core.device.gpu import checked_gpus
 from zeus_core.device.retry import retried
+from zeus_core.errors import DeviceError, DriverFaultError, NotSupportedError
 from zeus_core.process.deadline import CALL_SECONDS
 from zeus_core.process.parallel import ParallelCalls
 from zeus_core.process.restore_registry import restore_registry
@@ -18,6 +19,10 @@ from zeus_core.settings.lease import Lease
 from zeus_core.settings.restoration import Restoration
 
 _Answer = TypeVar("_Answer")
+
+
+class NotEnforcedError(DeviceError):
+    """A board does not keep to a setting that was requested, or refuses it: others may work."""
 
 
 class Knob(Protocol):
@@ -82,24 +87,47 @@ class CommonKnob:
         self.settings: tuple[int, ...] = kind.common_settings(self._usable)
         """The settings, highest first. The first one is the original state."""
         self._in_force: int = self.settings[0]
+        self._enforced: dict[int, float] = {}  # by GPU: the value that it was seen to enforce, where there is no order
 
     def apply(self, setting: int) -> None:
         """Set every GPU.
 
         Raises:
             UsageError: There is no such setting.
+            NotEnforcedError: A GPU does not keep to this one, of a kind without an order. The original always counts.
             DeviceError: A GPU refuses or does not answer in time, or `restore` was called before, or by a signal
                 handler meanwhile.
         """
         self._kind.check(setting, self.settings)
         restore_registry.catch_signals()  # the program may have replaced its handlers since the first change
         taken = []
+        self._enforced.clear()
         for number, usable in enumerate(self._usable):
-            value = min(max(float(setting), usable[-1]), usable[0])
-            self._set(number, value)
+            value = self._kind.value_of(setting, usable)
+            self._set_enforced(number, value)
             shown = self._leases[number].shown
             taken.append(setting if shown is None or self._kind.is_same(shown, value) else round(shown))
         self._in_force = setting if setting == self.settings[0] else max(taken)
+
+    def _set_enforced(self, number: int, value: float) -> None:
+        """Set one GPU; where settings have no order, check that the board keeps to a value that is not the original."""
+        kind, gpu = self._kind, self._gpus[number]
+        if kind.is_ordered or value == self._usable[number][0]:
+            self._set(number, value)
+            return
+        words = f"{gpu.name} ({gpu.uuid}) does not enforce {kind.text(value)}"
+        try:
+            self._set(number, value)
+        except (NotSupportedError, DriverFaultError) as error:
+            raise NotEnforcedError(f"{words}: {error}") from error
+        enforced = self._read_enforced(number)
+        if enforced is None or not kind.is_enforced(value, enforced):
+            shown = "it does not report what" if enforced is None else kind.text(enforced)
+            raise NotEnforcedError(f"{words}, but {shown}")
+        self._enforced[number] = value
+
+    def _read_enforced(self, number: int) -> float | None:
+        return self._restoration.look(partial(self._kind.read_enforced, self._gpus[number]), number)
 
     def _set(self, number: int, value: float) -> None:
         """Set one GPU, by its number."""
@@ -130,6 +158,9 @@ class CommonKnob:
             DeviceError: The driver does not answer in time.
         """
         are_in_force = [self._restoration.look(lease.check, number) for number, lease in enumerate(self._leases)]
+        for number, value in self._enforced.items():
+            enforced = self._read_enforced(number)
+            are_in_force.append(enforced is None or self._kind.is_enforced(value, enforced))
         return all(are_in_force)
 
     def restore(self) -> bool:

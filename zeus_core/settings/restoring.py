@@ -76,8 +76,7 @@ def is_ours(value: float, entry: LedgerEntry) -> bool:
         return True
     if not entry.is_changing or entry.original is None:
         return False
-    lowest, highest = sorted((entry.values[-1], entry.original))
-    return lowest - kind.max_rounding <= value <= highest + kind.max_rounding
+    return kind.is_between(value, entry.values[-1], entry.original)
 
 
 def who_set(gpu: Any, value: float, entry: LedgerEntry) -> str:

@@ -1,4 +1,4 @@
-"""The record of one GPU: its energy, its limit, its clock."""
+"""The record of one GPU: its energy, its limit, its clock, its temperature."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from zeus_core.attribution.updates import Knot
 from zeus_core.device import Gpu
+from zeus_core.device.gpu import read_temperature_celsius
 from zeus_core.errors import DeviceError
 from zeus_core.tracing._bounded import Ring, Thinned
 from zeus_core.tracing._rank_events import Counters
@@ -36,7 +37,8 @@ class GpuRecord:
         self._earlier = Thinned(_POINTS, LOOK_SECONDS)
         self._limit: Ring[tuple[float, float]] = Ring(_POINTS)
         self._clock = Thinned(_POINTS, LOOK_SECONDS)
-        self._last: tuple[float | None, float | None] = None, None
+        self._temperature = Thinned(_POINTS, LOOK_SECONDS)
+        self._last: tuple[float | None, ...] = None, None, None
 
     def add(self, begin: float, knot: Knot, is_counted: bool) -> None:
         """Add a moment at which the energy is known.
@@ -52,9 +54,11 @@ class GpuRecord:
         self._earlier.add(update.at, update.energy_joules)
 
     def look(self, at: float) -> None:
-        """Read the limit and the clock, in the background."""
-        now = _answer(self._gpu.read_power_limit_watts), _answer(self._gpu.read_sm_clock_mhz)
-        for value, before, add in zip(now, self._last, (self._add_limit, self._clock.add), strict=True):
+        """Read the limit, the clock and the temperature, in the background."""
+        gpu = self._gpu
+        now = _answer(gpu.read_power_limit_watts), _answer(gpu.read_sm_clock_mhz), read_temperature_celsius(gpu)
+        adds = self._add_limit, self._clock.add, self._temperature.add
+        for value, before, add in zip(now, self._last, adds, strict=True):
             if value is not None and value != before:
                 add(at, value)
         self._last = now
@@ -73,7 +77,8 @@ class GpuRecord:
         since = updates[0].at if updates else math.inf
         energy = [*self._earlier.before(since), *((update.at, update.energy_joules) for update in updates)]
         energy = [point for point in energy if point[0] >= 0]  # readers drop what is before the beginning
-        return Counters(self.index, energy, self._limit.items(), list(self._clock.before(math.inf)))
+        clock, temperature = (list(track.before(math.inf)) for track in (self._clock, self._temperature))
+        return Counters(self.index, energy, self._limit.items(), clock, temperature)
 
 
 def _answer(read: Callable[[], float]) -> float | None:

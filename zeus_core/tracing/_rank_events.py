@@ -32,12 +32,14 @@ class Counters:
         energy: Joules, from any beginning.
         limit: Power limits in watts.
         clock: SM clocks in MHz.
+        temperature: Temperatures of the chip in degrees Celsius.
     """
 
     index: int
     energy: Sequence[tuple[float, float]]
     limit: Sequence[tuple[float, float]] = ()
     clock: Sequence[tuple[float, float]] = ()
+    temperature: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def _track(pid: int, tid: int) -> list[Event]:
 
 
 def counter_events(pid: int | str, counters: Counters) -> Iterator[Event]:
-    """Return the tracks of power, energy, limit and clock of a GPU."""
+    """Return the tracks of power, energy, limit, clock and temperature of a GPU."""
     label = f"GPU {counters.index}"
     energy = counters.energy
     for (at, joules), (end, later) in itertools.pairwise(energy):
@@ -93,3 +95,5 @@ def counter_events(pid: int | str, counters: Counters) -> Iterator[Event]:
         yield counter(pid, f"{label} power limit", at, "W", round(watts, 1))
     for at, clock_mhz in counters.clock:
         yield counter(pid, f"{label} SM clock", at, "MHz", clock_mhz)
+    for at, celsius in counters.temperature:
+        yield counter(pid, f"{label} temperature", at, "degrees C", celsius)

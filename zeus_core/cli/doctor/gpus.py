@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _SIMULATIONS = ("ZEUS_SIMULATED_GPUS", SYSFS_VARIABLE)
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _CHOICES = (_VISIBLE, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", *_SIMULATIONS)
+_VIRTUAL_GPU = re.compile(r"^(NVIDIA )?GRID |-\d+[ABCQ]$")  # such as "GRID A100-10C", "NVIDIA A40-48Q"
 _LOOK_SECONDS = 0.4  # four updates of the slowest known counters
 _STILL = "the energy counter stands still: energies are estimated from the power"
 
@@ -43,7 +45,7 @@ def check_gpus(
             "energy counter",
             gpus,
             lambda gpu: readable(gpu.read_energy_counter_joules) is not None,
-            "their energy is integrated from their power",
+            "their energy is integrated from their power" if all(map(_is_measured, gpus)) else "no energy is measured",
         )
         for index, remarks in enumerate(gpu_remarks(gpus)):
             if remarks:
@@ -51,8 +53,8 @@ def check_gpus(
         yield _check_each(
             "instant power",
             gpus,
-            lambda gpu: gpu.power_average_seconds == 0,
-            "their power is an average",
+            lambda gpu: gpu.power_average_seconds == 0 and readable(gpu.read_power_watts) is not None,
+            "their power is an average" if all(map(_is_measured, gpus)) else "they show an average, or none",
         )
 
 
@@ -79,6 +81,14 @@ def _remarks(gpu: Gpu) -> Iterator[str]:
         yield f"{excess}: such readings are dropped"
     if (reason := getattr(gpu, "no_counter_because", None)) is not None:
         yield reason
+    if not _is_measured(gpu):
+        yield getattr(gpu, "no_power_because", None) or "neither energy nor power can be read"
+    if _VIRTUAL_GPU.search(gpu.name):
+        yield "a vGPU: its limits and clocks are set on the host, and it draws a share of the board's power"
+
+
+def _is_measured(gpu: Gpu) -> bool:
+    return any(readable(read) is not None for read in (gpu.read_energy_counter_joules, gpu.read_power_watts))
 
 
 def _check_visible(

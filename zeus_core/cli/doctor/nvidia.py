@@ -25,6 +25,7 @@ _FIXES = {  # by NVML error
     9: "sudo modprobe nvidia",
     18: "sudo reboot",
 }
+_LOST_DEVICES = 999  # what a container says that has lost its devices; its meaning says so
 _SIMULATE = "export ZEUS_SIMULATED_GPUS=A100-SXM4-80GB:1"
 _START_CONTAINER = "docker run --gpus all IMAGE"
 _INSTALL_DRIVER = {"ubuntu": "sudo ubuntu-drivers install", "debian": "sudo apt-get install -y nvidia-driver"}
@@ -118,6 +119,8 @@ def is_in_container() -> bool:
 
 def _fix(fault: str, has_gpu: bool) -> str | None:
     code = re.search(r"NVML error (\d+)", fault)
+    if code and int(code[1]) == _LOST_DEVICES and is_in_container():
+        return "docker restart CONTAINER"
     if code and int(code[1]) in _FIXES:
         return _FIXES[int(code[1])]
     if not has_gpu:

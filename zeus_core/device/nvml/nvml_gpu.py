@@ -8,12 +8,15 @@ from typing import Any
 
 from zeus_core._nvml import (
     LimitScope,
+    PowerProfiles,
     clock_command,
     device_error,
     find_limit_scope,
     limit_command,
     read_limit,
+    read_profiles,
     set_limit,
+    set_profiles,
 )
 from zeus_core.device.gpu import PowerRange
 from zeus_core.device.nvml._energy_counter import compare_counter, may_be_of_module, watch_counter_period_seconds
@@ -21,9 +24,11 @@ from zeus_core.device.nvml._mig import MigProcess, read_other_processes
 from zeus_core.device.nvml.nvml_session import FieldReader, NvmlSession
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
+from zeus_core.settings.kinds import POWER_PROFILE
 from zeus_core.units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 
 _VOLTA, _AMPERE = 5, 7  # nvmlDeviceArchitecture_t
+_JETSON = ("(nvgpu)", "Tegra", "Xavier", "Orin", "Thor")
 _GA100 = ("A100", "A30", "A800")
 _POWER_INSTANT_FIELD = 186  # NVML_FI_DEV_POWER_INSTANT: power without the one-second average of Ampere and later
 _MODULE_SCOPE = 1  # nvmlPowerScopeType_t
@@ -85,6 +90,13 @@ class NvmlGpu:
         is_of_the_moment = self._architecture < _AMPERE or any(name in self.name for name in _GA100)
         return 0.0 if self._has_instant_power or is_of_the_moment else 1.0
 
+    @property
+    def no_power_because(self) -> str | None:
+        """Why neither its power nor its energy can be read, known by the product name; None for other boards."""
+        if not any(name in self.name for name in _JETSON):
+            return None
+        return "power is not reported through NVML on Jetson: the sensors of the board show it, see `jtop`"
+
     def read_driver_version(self) -> str:
         """Read the version of the driver."""
         return self._session.read_driver_version()
@@ -110,6 +122,10 @@ class NvmlGpu:
                 return watts_from_milliwatts(power_milliwatts)
             return self._read_instant_power_again_watts()
         return watts_from_milliwatts(self._call("reading the power", "nvmlDeviceGetPowerUsage"))
+
+    def read_temperature_celsius(self) -> float:
+        """Call `nvmlDeviceGetTemperature` of the chip."""
+        return float(self._call("reading the temperature", "nvmlDeviceGetTemperature", 0))
 
     def read_power_limit_watts(self) -> float:
         """Call `nvmlDeviceGetPowerManagementLimit`."""
@@ -179,6 +195,16 @@ class NvmlGpu:
         """Call `nvmlDeviceResetGpuLockedClocks`."""
         command = clock_command([self.uuid], None)
         self._control(command, "unlocking the SM clock", "nvmlDeviceResetGpuLockedClocks")
+
+    def read_power_profiles(self) -> PowerProfiles:
+        """Call `nvmlDeviceWorkloadPowerProfileGetCurrentProfiles`, which Blackwell and later have."""
+        profiles: PowerProfiles = self._call("reading the power profiles", partial(_asked, read_profiles))
+        return profiles
+
+    def set_power_profiles(self, mask: int) -> None:
+        """Call `nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1`, or what older drivers have, which needs root."""
+        command = POWER_PROFILE.command([self.uuid], mask)
+        self._control(command, "setting the power profiles", partial(_asked, set_profiles), mask)
 
     def read_other_mig_processes(self, process_id: int) -> list[MigProcess] | None:
         """Call `nvmlDeviceGetComputeRunningProcesses` of a board in MIG mode; see `read_other_processes`."""

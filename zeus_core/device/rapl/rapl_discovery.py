@@ -1,10 +1,12 @@
 """The CPU packages of this machine: those that can be measured, and why others cannot."""
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zeus_core.device._cpu import Cpu
 from zeus_core.device.rapl._by_daemon import direct_or_daemon
 from zeus_core.device.rapl._rapl_cpu import RaplCpu, RaplZone
 from zeus_core.device.rapl.powercap import (
@@ -35,18 +37,18 @@ class CpuDiscovery:
         psys: The zones of the whole platform, which include the packages and are not one of them. Mostly none.
     """
 
-    cpus: tuple[RaplCpu, ...]
+    cpus: tuple[Cpu, ...]
     unavailable_because: str | None = None
     psys: tuple[RaplZone, ...] = ()
 
     @property
     def zones(self) -> tuple[RaplZone, ...]:
         """All zones that are read, for a `RaplKeeper`."""
-        return (*(zone for cpu in self.cpus for zone in cpu.zones), *self.psys)
+        return (*(zone for cpu in self.cpus for zone in getattr(cpu, "zones", ())), *self.psys)
 
 
 def discover_cpus(root: Path = POWERCAP_ROOT, read_text: ReadText = direct_or_daemon) -> CpuDiscovery:
-    """Find the CPU packages whose energy this process can read. No fault of the machine raises.
+    """Find the CPU packages whose energy this process can read: by RAPL, or of Apple silicon. No fault of it raises.
 
     A package is left out if one of its dies cannot be read: its energy would be too low.
 
@@ -57,6 +59,10 @@ def discover_cpus(root: Path = POWERCAP_ROOT, read_text: ReadText = direct_or_da
     Raises:
         UsageError: An argument is of another type.
     """
+    if sys.platform == "darwin":
+        from zeus_core.device.apple import find_apple_cpus
+
+        return CpuDiscovery(*find_apple_cpus())
     folder = Path(checked_path("root", root, str(POWERCAP_ROOT), "folder"))
     survey = _Survey(folder, checked_function("read_text", read_text, "a function that reads a file"))
     cpus = tuple(survey.find_cpus())

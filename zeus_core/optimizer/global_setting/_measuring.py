@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from zeus_core._step_gaps import StepGaps
 from zeus_core.adapters import contained
+from zeus_core.device.gpu import read_temperature_celsius
 from zeus_core.errors import DeviceHeldError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import Measurement, ZeusMonitor
@@ -81,6 +82,9 @@ class TrialRecorder:
         self._is_spoiled = False
         self.skips_next_step = False
         """Whether a segment that is opened now leaves out its first step: other ranks may be behind, and delay it."""
+        self.temperatures_celsius: list[float] = []
+        """The temperature of the hottest GPU of this rank at the end of each block, where it is known."""
+        self._has_temperature = any(hasattr(gpu, "read_temperature_celsius") for gpu in monitor.gpus.values())
         self.run_seconds: float = 0.0
         """The time of all steps of the run, without pauses of training."""
         self._step_began: float | None = None
@@ -130,6 +134,7 @@ class TrialRecorder:
     def begin_run(self, seconds: float) -> None:
         """Time the steps of another run, which has lasted so long before."""
         self.run_seconds, self._step_began = seconds, None
+        self.temperatures_celsius.clear()
         self._gaps = StepGaps()
 
     @contained(default=lambda: False)
@@ -235,6 +240,9 @@ class TrialRecorder:
             self._clocks.take_means_mhz(),
         )
         self.drop_trial()
+        if self._has_temperature:
+            known = [celsius for celsius in self._monitor.ask(read_temperature_celsius, None) if celsius is not None]
+            self.temperatures_celsius += [max(known)] if known else []
         return part
 
     def _measured(self, spans: Sequence[_Span]) -> Measurement | None:
@@ -393,10 +401,8 @@ class CommonBlock:
         run.excess_seconds += unusual.excess_seconds
         self.is_spoiled, trial = ended.is_spoiled, ended.trial
         if trial is not None:
-            unit = self._limiter.kind.unit
-            _logger.info(
-                "%d %s: %.4g s, %.4g J per step", trial.setting, unit, trial.seconds_per_step, trial.joules_per_step
-            )
+            text = self._limiter.kind.text(trial.setting)
+            _logger.info("%s: %.4g s, %.4g J per step", text, trial.seconds_per_step, trial.joules_per_step)
         # An outlier would have taken as long at the original setting, and is not what a bound is about.
         run.seconds = ended.run_seconds - run.excess_seconds
         return trial

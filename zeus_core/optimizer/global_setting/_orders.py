@@ -96,6 +96,7 @@ class Orders:
         """Whether the original setting is to be measured before more steps at the choice."""
         self._predictor: AdaptiveSearch | None = None
         self._has_announced = False
+        self._reported: list[tuple[Trial, int, float]] = []
         self._latest: dict[int, Trial] = {}  # the latest block at each setting
         self._chosen: int | None = None
         self._cut_short: int | None = None  # the setting of a block that ended early: the next one there does not
@@ -130,6 +131,7 @@ class Orders:
             if trial.setting != self._settings[0]:
                 return
         if not self.is_directed:
+            self._reported.append((trial, run_steps, run_seconds))
             self._search.tell(trial, run_steps, run_seconds)
             self.lacks_original |= self._is_one_sided(run_steps, trial.steps)
 
@@ -154,6 +156,13 @@ class Orders:
         self.lacks_original = False
         if trial is not None:
             self._latest[self._settings[0]] = trial
+
+    def leave_out(self, setting: int) -> None:
+        """Search without a setting that cannot be had: by a new search, which has all reports of the one before."""
+        self._settings = tuple(one for one in self._settings if one != setting)
+        self._search = self._arguments.search(self._settings)
+        for reported in self._reported:
+            self._search.tell(*reported)
 
     def may_continue(self, steps: int, seconds: float) -> bool:
         """Return whether the block may go on; see `RunSearch.may_continue`."""
@@ -211,7 +220,7 @@ class Orders:
             return "the search has chosen it"
         time = latest.seconds_per_step / original.seconds_per_step - 1
         energy = latest.joules_per_step / original.joules_per_step - 1
-        text = f"the choice moves: at {before} {self._arguments.kind.unit} a step took {time:+.1%} time and "
+        text = f"the choice moves: at {self._arguments.kind.text(before)} a step took {time:+.1%} time and "
         return f"{text}{energy:+.1%} energy{', longer than expected' if cut_short == before else ''}"
 
     def prediction(self, setting: int) -> Prediction | None:

@@ -151,7 +151,9 @@ class Preparation:
         if not self._has_checked:
             from zeus_core.optimizer.global_setting._rival_searches import possible_kinds  # for knob="auto" alone
 
-            kinds = self._kinds[::-1] if self.visits is not None else self._kinds  # clocks, if they can be locked
+            kinds = self._kinds
+            if self.visits is not None:  # clocks, if they can be locked
+                kinds = tuple(kind for kind in reversed(kinds) if kind.has_curves)
             self._kinds = possible_kinds(kinds, self._gpus, self._user, self._exchange)
             if self.visits is not None:
                 self._kinds = self._kinds[:1]
@@ -165,7 +167,9 @@ class Preparation:
         searches = [self._search(kind, run, max_steps, steps_left) for kind in self._kinds]
         # Each ceiling is below the one before, so that two who set limits by turns come to an end.
         if replaced is not None and not (
-            searches[0].original < self._searches[0].original and len(searches[0].settings) > 1
+            self._kinds[0].is_ordered
+            and searches[0].original < self._searches[0].original
+            and len(searches[0].settings) > 1
         ):
             raise replaced
         self._searches = searches

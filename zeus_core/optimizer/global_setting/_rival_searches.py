@@ -32,12 +32,15 @@ def possible_kinds(kinds: Sequence[Kind], gpus: Sequence[Gpu], user: KnobUser, e
     possible, complaints = [], []
     for kind in kinds:
         obstacles = exchange.gather(partial(_obstacle_to, kind, gpus, user), Phase.PREPARE)
-        if any(obstacles):
+        if any(obstacles) and not kind.is_ordered:  # few boards have it
+            _logger.info("%ss are not searched: %s", kind.words, exchange.complaint(obstacles))
+        elif any(obstacles):
             complaints.append(f"{kind.words}s cannot be changed: {exchange.complaint(obstacles)}")
         else:
             possible.append(kind)
     if complaints and possible:
-        _logger.warning("only %ss are searched: %s", possible[0].words, "; ".join(complaints))
+        searched = " and ".join(f"{kind.words}s" for kind in possible)
+        _logger.warning("only %s are searched: %s", searched, "; ".join(complaints))
     return tuple(possible or kinds[:1])
 
 

@@ -171,10 +171,11 @@ class SearchCourse:
             else:
                 if phase in _SETTING and phase is not before.phase:
                     try:
-                        self._search.begin_block(phase)
+                        happening = self._search.begin_block(phase)
                     finally:
                         self._note_setting(self._search.reason)
-                self._search.block.follow(self.state.window)
+                if happening is None:
+                    self._search.block.follow(self.state.window)
             if happening is None and is_boundary and self.state.is_spent:
                 happening = Outcome.SPENT
 

@@ -198,4 +198,6 @@ class SearchFacts(TrainingOptimizer):
             choices=search.measured.at_choices,
             unrestored=course.unrestored,
             ranks=course.exchange.size,
+            refused=search.refused,
+            temperatures_celsius=tuple(search.temperatures_celsius),
         )

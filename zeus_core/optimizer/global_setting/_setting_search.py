@@ -81,8 +81,10 @@ class SettingSearch:
         """The steps of the training so far."""
         self.limiter: Limiter = limiter
         """Applies the settings on this rank."""
-        self.measured: MeasuredBlocks = MeasuredBlocks(known, settings[0])
+        self.measured: MeasuredBlocks = MeasuredBlocks(known, settings[0], limiter.kind.is_ordered)
         """All that was measured."""
+        self.temperatures_celsius: Sequence[float] = recorder.temperatures_celsius
+        """The temperature of the hottest GPU of this rank at the end of each block, where it is known."""
         self.block: CommonBlock = CommonBlock(limiter, exchange, recorder, run)
         """The block under way."""
         self.order: Order = Order(settings[0], 1, is_choice=False)
@@ -93,6 +95,8 @@ class SettingSearch:
         """The reason that settings are not changed; None if they are."""
         self.is_held: bool = False
         """Whether another object or process controls a GPU, so that the setting in force is not known."""
+        self.refused: dict[int, str] = {}
+        """The settings that a board does not enforce, which are tried no more, each with the reason."""
         self.searched_steps: Counter[int] = Counter()
         """The steps of the search at each setting, with those that settle."""
         self.chosen_steps: int = 0
@@ -202,16 +206,25 @@ class SettingSearch:
         for block in self.measured.blocks:
             self._orders.tell(block.trial, block.run_steps, block.run_seconds)
 
-    def begin_block(self, phase: Phase) -> None:
+    def begin_block(self, phase: Phase) -> Outcome | None:
         """Begin a block of steps: apply its setting on all ranks, or observe at the original one if a rank may not.
 
         It is applied also if it is in force: signals are caught, and the ranks meet.
+
+        Returns:
+            `REFUSED` if a board does not enforce it, so that no block begins; else None.
         """
         asked = self.order.setting
         own = self._exchange.make(partial(self.limiter.set, asked), phase=phase)
         taken = -1 if own.taken is None else own.taken
-        known = WholeNumbers((), (own.denial is not None, taken, -taken))
-        is_denied, highest, lowest = self._exchange.reduce(lambda: known, phase).largest
+        known = WholeNumbers((), (own.denial is not None, own.refused is not None, taken, -taken))
+        is_denied, is_refused, highest, lowest = self._exchange.reduce(lambda: known, phase).largest
+        if is_refused and not is_denied:
+            answers = self._exchange.gather_of(Answer, lambda: own, phase)
+            self.refused[asked] = self._exchange.complaint([answer.refused for answer in answers])
+            _logger.warning("%s is not tried: %s", self.kind.text(asked), self.refused[asked])
+            self._setting = None
+            return Outcome.REFUSED
         if is_denied:
             self._observe(self._exchange.gather_of(Answer, lambda: own, phase))
         elif asked != self.original and highest == -lowest and highest >= 0:
@@ -220,11 +233,12 @@ class SettingSearch:
         is_settling = before != self._setting and self._options.warmup_steps is None
         self.block.begin(self._setting, self.order.piece_steps, is_settling)
         if phase is not Phase.WARM_UP and self._setting != self.chosen:
-            text = "the %s moves to %d %s"
+            text = "the %s moves to %s"
             if self.chosen is None:
-                text = "a %s of %d %s is chosen for the rest of this training"
+                text = "a %s of %s is chosen for the rest of this training"
             self.chosen = self._setting
-            _logger.info(text, self.kind.words, self.chosen, self.kind.unit)
+            _logger.info(text, self.kind.words, self.kind.text(self.chosen))
+        return None
 
     def count_step(self, is_original: bool) -> None:
         """Count a step that has ended, before the search changes anything (`is_original`) or at the setting in force.
@@ -262,7 +276,10 @@ class SettingSearch:
         Raises:
             ReplacedError: Somebody else has set the setting of a GPU.
         """
-        order, trial = self.order, self.block.finish()
+        order = self.order
+        if order.setting in self.refused:
+            return self._ask(Phase.CONCLUDE, lambda: self._orders.leave_out(order.setting))
+        trial = self.block.finish()
         if trial is not None:
             return self._conclude_with(trial)
         if order.steps == 0:  # the choice was confirmed before
@@ -277,7 +294,7 @@ class SettingSearch:
         if order.is_reference:  # the choice holds without
             return self._ask(Phase.CONCLUDE, lambda: self._orders.note_reference(None))
         if not order.is_choice:
-            raise DeviceError(f"the energy at {self.choice} {self.kind.unit} was lost {self._tries} times in a row")
+            raise DeviceError(f"the energy at {self.kind.text(self.choice)} was lost {self._tries} times in a row")
         self.order = replace(order, steps=0)  # the choice holds even if its saving stays unknown
         return Outcome.HELD
 
@@ -387,4 +404,5 @@ class SettingSearch:
         """Note the setting that all boards take for one that the search asks for: that of trials, results and logs."""
         if self._taken.get(setting) != taken:
             self._taken[setting] = taken
-            _logger.info("for a %s of %d %s the boards take %d", self.kind.words, setting, self.kind.unit, taken)
+            texts = self.kind.text(setting), self.kind.text(taken)
+            _logger.info("for a %s of %s the boards take %s", self.kind.words, *texts)

@@ -166,9 +166,10 @@ class MeasuredBlocks:
     Args:
         known: Blocks that were measured before.
         original: The original setting.
+        is_ordered: Whether other settings are lower.
     """
 
-    def __init__(self, known: Sequence[MeasuredBlock], original: int) -> None:
+    def __init__(self, known: Sequence[MeasuredBlock], original: int, is_ordered: bool = True) -> None:
         self.blocks: list[MeasuredBlock] = list(known)
         """All that was reported to the search, in this order."""
         self.trials: dict[int, Trial] = _pooled(self.blocks)
@@ -179,7 +180,7 @@ class MeasuredBlocks:
         earlier = [(block.trial, block.run_steps) for block in known if block.run_steps]
         self.is_resumed: bool = any(trial.setting == original for trial, _ in earlier)
         """Whether the run has measured its original setting in another process."""
-        self._visits = Visits(original, earlier)
+        self._visits = Visits(original, earlier, is_ordered)
         self._confirmed: dict[int, Trial] = {}  # measured at each choice
         self._after: Trial | None = None  # the steps at the choices that are compared
         self._compared: Counter[int] = Counter()  # how many of them are at each
@@ -236,7 +237,7 @@ class MeasuredBlocks:
 
     def forget(self) -> None:
         """Forget all blocks."""
-        self.blocks, self.trials, self._visits = [], {}, Visits(self._original)
+        self.blocks, self.trials, self._visits = [], {}, Visits(self._original, (), self._visits.is_ordered)
 
     def measurements(self, settings: Sequence[int], chosen: int | None, steps: int) -> list[PowerLimitMeasurement]:
         """Return the trials within the settings, and the choice, for this number of steps, as selectors see them."""

@@ -7,7 +7,8 @@ Rules, in the order of a run:
 - WAIT lets the first steps of training pass.
 - WARM_UP sets the setting that was asked for, and lets steps pass until the GPU has settled at it.
 - MEASURE measures a block of steps at it.
-- CONCLUDE reports the block to the search, which asks for another one. A block whose energy was lost is repeated.
+- CONCLUDE reports the block to the search, which asks for another one. A block whose energy was lost is repeated; a
+  setting that a board does not enforce is tried no more, and its block does not begin.
 - Once the search is over, SETTLE sets its choice, and lets steps pass as WARM_UP does. CONFIRM measures a block at it.
 - DONE is the rest of training at the choice. It is measured as well, block after block, and reported to the search,
   which may then move its choice a little, or search again. A search that cannot do that measures nothing more.
@@ -84,6 +85,7 @@ class Outcome(Enum):
     CHOSEN = "the search has chosen"
     HELD = "the choice holds"
     SPENT = "the steps are over"
+    REFUSED = "a board does not enforce the setting"
     LOWERED = "somebody else has lowered the limit"
     FAULT = "something failed"
     MEASURED = "a phase that measures begins"
@@ -98,6 +100,9 @@ _TRANSITIONS: dict[tuple[Phase, type[Event] | Outcome], Phase] = {
     (Phase.PREPARE, Outcome.CHOSEN): Phase.SETTLE,
     (Phase.WAIT, Outcome.SPENT): Phase.WARM_UP,
     (Phase.WARM_UP, Outcome.SPENT): Phase.MEASURE,
+    (Phase.WARM_UP, Outcome.REFUSED): Phase.CONCLUDE,
+    (Phase.SETTLE, Outcome.REFUSED): Phase.CONCLUDE,
+    (Phase.DONE, Outcome.REFUSED): Phase.CONCLUDE,
     (Phase.MEASURE, Outcome.SPENT): Phase.CONCLUDE,
     (Phase.CONCLUDE, Outcome.ASKED): Phase.WARM_UP,
     (Phase.CONCLUDE, Outcome.CHOSEN): Phase.SETTLE,

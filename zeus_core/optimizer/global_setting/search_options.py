@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 from zeus_core.errors import UsageError
 from zeus_core.search import GridSearch, Search, Trial
 from zeus_core.search.comparison import Comparison
-from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement, checked_selector, longest_factor
+from zeus_core.search.objectives import (
+    EnergyWithin,
+    OptimumSelector,
+    PowerLimitMeasurement,
+    checked_selector,
+    longest_factor,
+)
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_search import RunSearch
-from zeus_core.settings.kinds import KINDS, POWER_LIMIT, SM_CLOCK, Kind
+from zeus_core.settings.kinds import KINDS, SM_CLOCK, Kind
 from zeus_core.validate import checked_function, checked_instance, checked_one_of, checked_whole_number, shown
 
 if TYPE_CHECKING:
@@ -42,8 +48,8 @@ Activities = Literal["common", "each"]
 CHANGES_PER_HOUR = 120
 """The most changes of the setting of a device in an hour: NCCL suffers from clocks that change often (nccl #1551)."""
 
-KnobName = Literal["power limit", "clock", "auto"]
-"""The `option` of the kind of setting that is searched; limits and clocks, for "auto". Other kinds have theirs."""
+KnobName = Literal["power limit", "clock", "power profile", "auto"]
+"""The `option` of the kind of setting that is searched; all kinds that the GPUs have, one after another, for "auto"."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +96,9 @@ class SearchOptions:
             from zeus_core.optimizer.carbon_aware import CarbonAware  # needs numpy
 
             checked_instance("carbon_aware", self.aware, CarbonAware, "CarbonAware(signal, deadline=...)")
-            if len(self.kinds) > 1:
-                raise UsageError('carbon_aware follows one knob, and knob is "auto"; pass "power limit" or "clock"')
+            if len(self.kinds) > 1 or not self.kinds[0].is_ordered:
+                knob = "auto" if len(self.kinds) > 1 else self.kinds[0].option
+                raise UsageError(f'carbon_aware follows one knob, and knob is "{knob}"; pass "power limit" or "clock"')
         if self.selector is not None:
             checked_selector(self.selector, "optimum_selector")
         checked_one_of("activities", self.activities, get_args(Activities))
@@ -107,9 +114,9 @@ class SearchOptions:
         for argument, value in others.items():
             if value is not None:
                 raise UsageError(f'{argument} is {shown(value)}, and activities is "each"; pass one without the other')
-        unknown = [kind.words for kind in self.kinds if not kind.has_curves]
-        if unknown:
-            raise UsageError(f'activities is "each", which is for power limits and clocks, and not for a {unknown[0]}')
+        if not any(kind.has_curves for kind in self.kinds):
+            words = self.kinds[0].words
+            raise UsageError(f'activities is "each", which is for power limits and clocks, and not for a {words}')
 
     @property
     def has_own_settings(self) -> bool:
@@ -148,7 +155,7 @@ def kinds_of(
         pl_step = checked_whole_number("pl_step", pl_step, 1)
     if original_clock_mhz is not None:
         original_clock_mhz = checked_whole_number("original_clock_mhz", original_clock_mhz, 1)
-    wanted = (POWER_LIMIT, SM_CLOCK) if knob == "auto" else (_by_option()[knob],)
+    wanted = tuple(KINDS.values()) if knob == "auto" else (_by_option()[knob],)
     return tuple(
         type(kind)(pl_step or (kind.coarse_step if has_own_search else kind.fine_step), original_clock_mhz)
         for kind in wanted
@@ -195,6 +202,13 @@ class SearchArguments:
 
                 return SafeClock(adaptive, settings, *self.safe_bound)
             return adaptive
+        factor = longest_factor(self.selector)
+        is_fixed = self.options.make is not None or self.options.profile_steps is not None
+        if not self.kind.is_ordered and not is_fixed and factor is not None:
+            from zeus_core.search.run.each_setting import EachSetting  # needs numpy
+
+            settle_seconds = SETTLE_UPDATES * self.period_seconds
+            return EachSetting(settings, factor, max_steps=self.max_steps, settle_seconds=settle_seconds)
         make = self.options.make or (self.predictor if self.kind.has_curves else GridSearch)
         return FixedTrials(
             make(settings, self.selector),
@@ -242,7 +256,10 @@ class SearchArguments:
             (trial for trial in trials if settings[-1] <= trial.setting <= settings[0]),
             key=lambda trial: -trial.setting,
         )
-        choice: object = self.selector.select([PowerLimitMeasurement.from_trial(trial, steps) for trial in shown])
+        selector, factor = self.selector, self.selector.bound_factor
+        if selector.prefers_lowest and not self.kind.is_ordered and factor is not None:
+            selector = EnergyWithin(factor)  # none is the lowest
+        choice: object = selector.select([PowerLimitMeasurement.from_trial(trial, steps) for trial in shown])
         try:
             setting = operator.index(choice)  # type: ignore[arg-type]
         except TypeError:

@@ -12,12 +12,14 @@ from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, energy_error_fraction, percentage
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.verdict import Verdict
+from zeus_core.settings.kinds import setting_text
 
 CHOSEN = "chosen"
 """The mark of the choice in tables and pictures."""
 
 
 _ROUNDING = 1e-6  # of a number of steps
+_WARMING_CELSIUS = 10.0  # leakage adds about 0.1 to 0.2 % of the power for each degree (J): 1 to 2 %, as much as drifts
 
 _UNRESTORED = {
     "failed": "was NOT restored on {}",
@@ -57,6 +59,8 @@ class SearchResult:
         unrestored: The commands for the GPUs of this rank that are not known to have their original setting again, each
             with the reason; None while training goes on.
         ranks: The number of ranks.
+        temperatures_celsius: The temperature of the hottest GPU of this rank at the end of each block, if it is known.
+        refused: The settings that a board does not enforce, each with the reason.
     """
 
     name: str
@@ -83,14 +87,20 @@ class SearchResult:
     choices: Mapping[int, Trial] = field(default_factory=dict)
     unrestored: Mapping[str, str] | None = field(default_factory=dict)
     ranks: int = 1
+    refused: Mapping[int, str] = field(default_factory=dict)
+    temperatures_celsius: tuple[float, ...] = ()
 
     def rows(self) -> dict[str, str]:
         """Return the result as labelled lines."""
         rows = {self.name: self._setting_text(), **restoring_rows(self.unrestored)}
         if self.ended_because is not None:
             return rows
+        if self.refused:
+            rows["not enforced"] = "; ".join(self.refused.values())
         if self.comparison is not None:
             rows["saving"] = self.comparison.saving_text
+        if self._warming_text:
+            rows["temperature"] = self._warming_text
         if self.slowdown_text:
             rows["slowdown"] = self.slowdown_text
         if self.comparison is not None and self.comparison.doubt is None:
@@ -112,6 +122,18 @@ class SearchResult:
         trials = [(trial, self._mark(setting, is_choice=False)) for setting, trial in self.trials.items()]
         choices = [(trial, self._mark(setting, is_choice=True)) for setting, trial in self.choices.items()]
         return sorted([*trials, *choices], key=lambda point: -point[0].setting)
+
+    @property
+    def _warming_text(self) -> str:
+        """A change of temperature that explains why blocks at one setting differ; empty if neither is there."""
+        comparison, known = self.comparison, self.temperatures_celsius
+        has_changed = comparison is not None and (comparison.has_drifted or comparison.doubt is not None)
+        if not has_changed or not known or max(known) - min(known) < _WARMING_CELSIUS:
+            return ""
+        first, last = known[0], known[-1]
+        ends = f"from {first:.0f} to {last:.0f}" if abs(last - first) >= _WARMING_CELSIUS else "up and down between"
+        between = "" if "from" in ends else f" {min(known):.0f} and {max(known):.0f}"
+        return f"the GPUs went {ends}{between} degrees C meanwhile, which explains a change of power and clocks"
 
     @property
     def is_comparable(self) -> bool:
@@ -143,7 +165,7 @@ class SearchResult:
 
     @property
     def _original_text(self) -> str:
-        return self.original_text or f"{self.original} {self.unit}"
+        return self.original_text or setting_text(self.original, self.unit)
 
     def _setting_text(self) -> str:
         original = f"the original {self._original_text}"
@@ -159,7 +181,7 @@ class SearchResult:
             best = ""
             if self.best is not None and self.best != self.original:
                 known = "the best so far" if self.best in self.trials else "expected to be the best"
-                best = f", {self.best} {self.unit} {known}"
+                best = f", {setting_text(self.best, self.unit)} {known}"
             tried = f"{len(self.trials)} of {self.settings} settings measured"
             return f"search unfinished: {tried}{best}{restored}"
         verdict = self.verdict or Verdict(None, "")
@@ -170,7 +192,8 @@ class SearchResult:
             return f"{original}{fact}{broken}{unrestored}"
         unconfirmed = "; saving unknown, as training ended too early" if self.comparison is None else ""
         best = "the best" if verdict.holds else "chosen"
-        choice = f"{self.chosen} {self.unit} is {best} of {self.settings} settings by {self.rule}{verdict.text}"
+        chosen = setting_text(self.chosen, self.unit)
+        choice = f"{chosen} is {best} of {self.settings} settings by {self.rule}{verdict.text}"
         return f"{choice}{unrestored or f'; {original}'}{unconfirmed}"
 
     def _prediction_text(self, prediction: Prediction) -> str:
@@ -178,8 +201,8 @@ class SearchResult:
         longer, interval = prediction.slowdown_factor - 1, prediction.slowdown_interval
         slowdown = _interval_text(longer, (interval[0] - 1, interval[1] - 1), sign="+")
         return (
-            f"{prediction.setting} {self.unit} would save {saving} of the energy of a step, for {slowdown} time; not "
-            "measured, but derived from GPUs that were"
+            f"{setting_text(prediction.setting, self.unit)} would save {saving} of the energy of a step, for "
+            f"{slowdown} time; not measured, but derived from GPUs that were"
         )
 
     def _cost_text(self) -> str:
@@ -206,7 +229,7 @@ class SearchResult:
         return f"{steps}, {longer} and {more} than {at}{self._earned_back(joules)}"
 
     def _earned_back(self, joules: float) -> str:
-        comparison, at = self.comparison, f"at {self.chosen} {self.unit}"
+        comparison, at = self.comparison, f"at {setting_text(self.chosen or 0, self.unit)}"
         if joules <= 0 or comparison is None:
             return ""
         saved = comparison.saving_fraction * comparison.before.joules_per_step

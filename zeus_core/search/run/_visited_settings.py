@@ -56,9 +56,11 @@ class VisitedSettings:
         original: The original setting.
         is_own: Whether the curve is that of this part of the run, as its own visits show it. Those of earlier parts
             then only show how much the steps scatter and drift.
+        is_ordered: Whether neighbouring settings are alike. Else the curve is another number at each.
     """
 
-    def __init__(self, visits: Sequence[Visit], original: int, *, is_own: bool) -> None:
+    def __init__(self, visits: Sequence[Visit], original: int, *, is_own: bool, is_ordered: bool = True) -> None:
+        self._curve = _curve if is_ordered else _effects
         visits = [*visits[:_MAX_VISITS], *visits[_MAX_VISITS:][-_MAX_VISITS:]]
         self._trials = [visit.trial for visit in visits]
         self._original = original
@@ -73,7 +75,7 @@ class VisitedSettings:
         parts = np.equal.outer(owns, owns)
         self._walk, self._levels = walk * parts, _UNKNOWN**2 * parts
         self._shown = owns if is_own else np.ones_like(owns)
-        self._curves = _curve(self._places, self._places) * (parts if is_own else 1.0)
+        self._curves = self._curve(self._places, self._places) * (parts if is_own else 1.0)
         step_variance = np.array(
             [(trial.step_seconds_deviation / trial.seconds_per_step) ** 2 for trial in self._trials]
         )
@@ -119,11 +121,11 @@ class VisitedSettings:
     def _factor(self, fit: _Fit, shares: Mapping[int, float]) -> tuple[float, float]:
         """Return the sum of share * exp(curve), and how far it can be off, to first order."""
         places, parts = self._place_of(list(shares)), np.array(list(shares.values())) / sum(shares.values())
-        covariance = self._shown[:, None] * _curve(self._places, places)
+        covariance = self._shown[:, None] * self._curve(self._places, places)
         expected = fit.means(covariance)
         factor = float(parts @ np.exp(expected))
         weights = parts * np.exp(expected) / factor
-        middle, error = fit.effect(covariance @ weights, float(weights @ _curve(places, places) @ weights))
+        middle, error = fit.effect(covariance @ weights, float(weights @ self._curve(places, places) @ weights))
         factor *= math.exp(middle - float(weights @ expected))
         return factor, factor * error
 
@@ -189,6 +191,11 @@ class _Fit:
             below = sum(weight * (1 + math.erf(end)) / 2 for weight, end in zip(self._weights, ends, strict=True))
             lowest, highest = (middle, highest) if below < share else (lowest, middle)
         return middle
+
+
+def _effects(some: _Array, others: _Array) -> _Array:
+    """Return the covariance of effects that have nothing to do with each other; that of the original setting is 0."""
+    return np.asarray(_SLOPE**2 * np.equal.outer(some, others) * (some != 0)[:, None])
 
 
 def _curve(some: _Array, others: _Array) -> _Array:

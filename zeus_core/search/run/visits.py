@@ -31,9 +31,12 @@ class Visits:
     Args:
         original: The original setting.
         earlier: The blocks of earlier parts of the run, each with all steps of the run until its end.
+        is_ordered: Whether other settings are lower, so that they lower clocks and make no step quicker.
     """
 
-    def __init__(self, original: int, earlier: Iterable[tuple[Trial, int]] = ()) -> None:
+    def __init__(self, original: int, earlier: Iterable[tuple[Trial, int]] = (), is_ordered: bool = True) -> None:
+        self.is_ordered: bool = is_ordered
+        """Whether other settings are lower."""
         self._original = original
         self._visits = [Visit(trial, run_steps, is_own=False) for trial, run_steps in earlier]
         self._fits: dict[tuple[int, bool], VisitedSettings | None] = {}  # by the number of visits, and `is_own`
@@ -70,7 +73,9 @@ class Visits:
         (time, time_off), (power, power_off) = visited.slowdown(steps), visited.power(steps)
         saving_off = math.hypot(time_off * power, time * power_off)
         longest = self._longest(own, steps)
-        doubts = _doubt(plain.slowdown_factor, plain.slowdown_uncertainty, longest), _doubt(time, time_off, longest)
+        doubts = [_doubt(plain.slowdown_factor, plain.slowdown_uncertainty, longest), _doubt(time, time_off, longest)]
+        if not self.is_ordered:
+            doubts = [None, None]
         found = replace(
             plain,
             saving=(1 - time * power, saving_off) if math.isfinite(plain.saving_uncertainty) else None,
@@ -130,7 +135,11 @@ class Visits:
                 for visit in self._visits
                 if visit.trial.joules_per_step > 0 and visit.trial.setting <= self._original
             ]
-            fit = VisitedSettings(usable, self._original, is_own=is_own) if len(usable) > 1 else None
+            fit = (
+                VisitedSettings(usable, self._original, is_own=is_own, is_ordered=self.is_ordered)
+                if len(usable) > 1
+                else None
+            )
             self._fits = {**{known: one for known, one in self._fits.items() if known[0] == key[0]}, key: fit}
         return self._fits[key]
 

@@ -36,6 +36,8 @@ class Kind:
         max_rounding: How far the value that a board takes can be from the one that was asked for.
         fine_step: The distance between two settings, for a search whose number of trials does not depend on it.
         coarse_step: The distance for others.
+        is_ordered: Whether a lower value takes less energy and more time. Else no value is between two others, all that
+            a board supports may be set whatever the original is, and a value counts only if the board enforces it.
         has_curves: Whether a search knows how time and power change along the settings, and predicts what it has not
             measured; else it measures each.
     """
@@ -51,6 +53,7 @@ class Kind:
     max_rounding: float = 0.0
     fine_step = 1
     coarse_step = 1
+    is_ordered = True
     has_curves = False
 
     def __init__(self, step: int | None = None, original: int | None = None) -> None:
@@ -102,6 +105,15 @@ class Kind:
         """Tell whether a value is the same as one of some others; None stands for one that is not known."""
         return any(other is not None and self.is_same(value, other) for other in others)
 
+    def is_between(self, value: float, new: float, original: float) -> bool:
+        """Tell whether a board may show a value while a new one is set for the first time, as it rounds."""
+        lowest, highest = sorted((new, original))
+        return lowest - self.max_rounding <= value <= highest + self.max_rounding
+
+    def is_enforced(self, value: float, enforced: float) -> bool:
+        """Tell whether a board keeps to a value, by what it enforces."""
+        return enforced >= value - self.tolerance
+
     def text(self, value: float | None) -> str:
         """Return a value in words, such as "300 W"; None is that of a free device."""
         return self.free if value is None else f"{value:g} {self.unit}"
@@ -140,6 +152,10 @@ class Kind:
 
         first, last = math.ceil(max(highest)), math.ceil(min(lowest))
         return (*range(first, last, -self.step), last)
+
+    def value_of(self, setting: int, usable: Sequence[float]) -> float:
+        """Return the value that a setting stands for on a GPU with these values, highest first."""
+        return min(max(float(setting), usable[-1]), usable[0])
 
     def check(self, setting: int, settings: Sequence[int]) -> None:
         """Raise `UsageError` for a setting that cannot be applied where there are these settings, highest first."""

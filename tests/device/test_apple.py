@@ -1,0 +1,144 @@
+"""The GPU of Apple silicon, by a module in the place of `zeus_apple_silicon`, with uneven steps and missing fields."""
+
+import platform
+import random
+import sys
+import time
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from zeus_core.device import discover_gpus
+from zeus_core.errors import DeviceError, DriverFaultError, NotSupportedError
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
+from zeus_core.testing import VirtualTime
+
+
+class Chip(ModuleType):
+    """As the package: integers in mJ since the monitor was made, published about every 1.05 s, give or take half."""
+
+    def __init__(self, time_source, watts=30.0):
+        super().__init__("zeus_apple_silicon")
+        self.time_source, self.watts, self.random = time_source, watts, random.Random(1)
+        self.begin = self.shown_at = self.due = time_source.now()
+        self.AppleEnergyMonitor = self._open
+        self.has_sram = self.has_gpu = self.has_dram = True
+        self.fault = None
+
+    def _open(self):
+        if self.fault is not None:
+            raise self.fault
+        return self
+
+    def get_cumulative_energy(self):
+        if self.fault is not None:
+            raise self.fault
+        now = self.time_source.now()
+        while self.due <= now:
+            self.shown_at, self.due = self.due, self.due + self.random.uniform(0.5, 1.6)
+        millijoules = round(1e3 * self.watts * (self.shown_at - self.begin))
+        return SimpleNamespace(
+            cpu_total_mj=millijoules // 2,
+            gpu_mj=millijoules if self.has_gpu else None,
+            gpu_sram_mj=millijoules // 10 if self.has_sram else None,
+            dram_mj=millijoules // 5 if self.has_dram else None,
+            ane_mj=0 if self.has_sram else None,
+        )
+
+
+@pytest.fixture
+def time_source(monkeypatch):
+    virtual = VirtualTime(1e6)
+    monkeypatch.setattr(time, "monotonic", virtual.now)
+    return virtual
+
+
+@pytest.fixture
+def chip(monkeypatch, time_source):
+    made = Chip(time_source)
+    monkeypatch.setitem(sys.modules, "zeus_apple_silicon", made)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    return made
+
+
+@pytest.mark.parametrize("has_sram", [True, False])
+@pytest.mark.parametrize("seconds", [1.0, 5.0, 30.0, 600.0])
+def test_windows_hold_the_truth_and_short_ones_say_how_uncertain_they_are(chip, time_source, seconds, has_sram):
+    chip.has_sram = has_sram
+    (gpu,) = discover_gpus({})
+    monitor = ZeusMonitor(gpus=[gpu], time_source=time_source)
+    for _ in range(60):
+        time_source.advance(0.1)
+        monitor.read()
+    monitor.begin_window("work")
+    for _ in range(round(10 * seconds)):
+        time_source.advance(0.1)
+        monitor.read()
+    measurement = monitor.end_window("work")
+    energy = next(energy for device, energy in measurement.devices.items() if device.kind == "gpu")
+    truth = 30.0 * (1.1 if has_sram else 1.0) * seconds
+    assert abs(energy.energy_joules - truth) <= energy.uncertainty_joules
+    if seconds >= 30.0:
+        assert energy.uncertainty_joules < 0.25 * truth
+    if seconds <= 5.0:
+        assert energy.uncertainty_joules > 0.1 * truth
+
+
+@pytest.mark.parametrize("has_dram", [True, False])
+@pytest.mark.parametrize("seconds", [3.0, 30.0, 600.0])
+def test_the_cpu_and_its_memory_are_measured_too(chip, time_source, seconds, has_dram):
+    chip.has_dram = has_dram
+    monitor = ZeusMonitor(gpus=discover_gpus({}), time_source=time_source)
+    for number in range(60 + round(10 * seconds)):
+        if number == 60:
+            monitor.begin_window("work")
+        time_source.advance(0.1)
+        monitor.read()
+    devices = {device.kind: energy for device, energy in monitor.end_window("work").devices.items()}
+    assert devices.keys() == ({"gpu", "cpu", "dram"} if has_dram else {"gpu", "cpu"})
+    for kind, watts in {"cpu": 15.0, "dram": 6.0}.items():
+        if kind in devices:
+            assert abs(devices[kind].energy_joules - watts * seconds) <= devices[kind].uncertainty_joules
+            assert (devices[kind].uncertainty_joules < 0.25 * watts * seconds) == (seconds >= 30.0)
+
+
+def test_the_identity_lasts_and_nothing_can_be_set(chip):
+    first, second = discover_gpus({})[0], discover_gpus({})[0]
+    assert first.uuid == second.uuid
+    assert first.uuid.startswith("GPU-")
+    assert first.name == "Apple silicon GPU"
+    for call in (first.read_power_limit_range_watts, first.read_supported_sm_clocks_mhz, first.unlock_sm_clock):
+        with pytest.raises(NotSupportedError, match="Apple silicon GPU has no"):
+            call()
+
+
+def test_without_the_package_the_way_to_it_is_said(chip, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zeus_apple_silicon", None)
+    with pytest.raises(DeviceError, match=r"pip install 'zeus-core\[apple\]'"):
+        discover_gpus({})
+
+
+def test_a_package_that_fails_is_an_error_of_the_device(chip):
+    (gpu,) = discover_gpus({})
+    chip.fault = RuntimeError("no channels")
+    with pytest.raises(DriverFaultError, match="no channels"):
+        gpu.read_energy_counter_joules()
+    with pytest.raises(DeviceError, match="cannot measure Apple silicon: no channels"):
+        discover_gpus({})
+    chip.fault, chip.has_gpu = None, False
+    with pytest.raises(NotSupportedError):
+        gpu.read_energy_counter_joules()
+
+
+def test_a_training_is_measured_and_not_searched(chip, time_source, caplog):
+    monitor = ZeusMonitor(gpus=discover_gpus({}), time_source=time_source)
+    optimizer = GlobalPowerLimitOptimizer(monitor, Energy(), quiet=True)
+    for _ in range(20):
+        optimizer.on_step_begin()
+        time_source.advance(0.5)
+        optimizer.on_step_end()
+    optimizer.on_train_end()
+    assert "Apple silicon GPU has no power limit" in caplog.text

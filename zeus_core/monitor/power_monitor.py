@@ -1,0 +1,224 @@
+"""Power, temperature and energy of GPUs over time, in bounded memory."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import NamedTuple
+
+from zeus_core.device import Gpu
+from zeus_core.device.gpu import read_temperature_celsius
+from zeus_core.errors import UsageError
+from zeus_core.measurement import DeviceEnergy
+from zeus_core.monitor.meter import peak_watts
+from zeus_core.monitor.reading import Reading
+from zeus_core.monitor.windows import ZeusMonitor
+from zeus_core.ports.background import repeatedly
+from zeus_core.ports.time_source import clock_seconds
+from zeus_core.validate import checked_instance, checked_number, checked_one_of, checked_whole_number
+
+_DOMAINS = ("device_instant",)
+
+
+class PowerSample(NamedTuple):
+    """Readings of one GPU at one moment.
+
+    Attributes:
+        at_seconds: When, in seconds since 1970.
+        power_watts: The power; None if it could not be read.
+        temperature_celsius: The temperature of the chip; None if it is not known.
+    """
+
+    at_seconds: float
+    power_watts: float | None
+    temperature_celsius: float | None
+
+
+class _Sample(NamedTuple):
+    at: float  # by the time source
+    reading: Reading
+    temperatures_celsius: tuple[float | None, ...]
+
+
+class PowerMonitor:
+    """Samples the power and the temperature of GPUs in the background, from its creation until `close`.
+
+    Once there are `max_samples`, every second one is dropped and the period doubles, so that a timeline covers the
+    whole time. The energy between two samples stays as exact as before, as each has the reading of the energy counter,
+    or the integral of the power. Any thread may call its methods. Times are seconds since 1970, as of `time.time()`.
+
+    Args:
+        monitor: Measures the GPUs; a new `ZeusMonitor` if None. Its windows may be used beside.
+        period_seconds: The time between two samples.
+        max_samples: The most that are kept, at least 16; each takes about 1 kB for each GPU.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+        DeviceError: There is no GPU.
+    """
+
+    def __init__(
+        self, monitor: ZeusMonitor | None = None, period_seconds: float = 0.1, max_samples: int = 4096
+    ) -> None:
+        wanted = "a ZeusMonitor, such as ZeusMonitor(gpu_indices=[0])"
+        self._monitor = ZeusMonitor() if monitor is None else checked_instance("monitor", monitor, ZeusMonitor, wanted)
+        self.period_seconds: float = checked_number(
+            "period_seconds", period_seconds, 0.0, math.inf, "seconds, such as 0.1", is_open=True
+        )
+        """The time between two samples; it doubles whenever there are too many."""
+        self._max_samples = checked_whole_number("max_samples", max_samples, 16)
+        self._time_source = self._monitor.time_source
+        self._clock_ahead = clock_seconds(self._time_source) - self._time_source.now()
+        self._gpus: Mapping[int, Gpu] = self._monitor.gpus
+        self._peaks_watts = [peak_watts(gpu) for gpu in self._gpus.values()]
+        self._samples: list[_Sample] = []
+        self._lock = threading.Lock()
+        self._window = f"__zeus_core_power_monitor_{id(self)}"
+        self._monitor.begin_window(self._window, sync_execution=False)  # GPUs without a counter are sampled meanwhile
+        this = weakref.ref(self)  # the thread ends with a monitor that is dropped
+        stop = repeatedly(self._time_source, lambda: _take(this()), self.period_seconds)
+        self._stop = weakref.finalize(self, _end, stop, self._monitor, self._window)
+        self.sample()
+
+    def __enter__(self) -> PowerMonitor:
+        """Return it, for a `with` statement that closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop sampling."""
+        self.close()
+
+    def close(self) -> None:
+        """Take a last sample, and stop. The samples can still be asked for."""
+        if self._stop.alive:
+            self.sample()
+            self._stop()
+
+    def sample(self) -> None:
+        """Take a sample now. Never raises for a device that fails."""
+        at = self._time_source.now()
+        reading = self._monitor.read(sync_execution=False)
+        temperatures = tuple(self._monitor.ask(read_temperature_celsius, None))
+        with self._lock:
+            if not self._samples or at > self._samples[-1].at:
+                self._samples.append(_Sample(at, reading, temperatures))
+            if len(self._samples) > self._max_samples:
+                self._samples = self._samples[::2]
+                self.period_seconds *= 2
+
+    def _sample_if_due(self) -> None:
+        """Take a sample if the period, which may have doubled, is over since the latest one."""
+        with self._lock:
+            latest = self._samples[-1].at if self._samples else -math.inf
+        if self._time_source.now() - latest >= 0.999 * self.period_seconds:
+            self.sample()
+
+    def timeline(self, index: int, start_time: float | None = None, end_time: float | None = None) -> list[PowerSample]:
+        """Return the samples of a GPU between two times, the earliest first.
+
+        Raises:
+            UsageError: It is not measured.
+        """
+        place = self._place_of(index)
+        start, end = self._moment(start_time, -math.inf), self._moment(end_time, math.inf)
+        with self._lock:
+            samples = [sample for sample in self._samples if start <= sample.at <= end]
+        return [
+            PowerSample(
+                sample.at + self._clock_ahead,
+                sample.reading.gpus[place].power_watts,
+                sample.temperatures_celsius[place],
+            )
+            for sample in samples
+        ]
+
+    def energy(self, start_time: float, end_time: float) -> dict[int, DeviceEnergy]:
+        """Return the energy of each GPU between two times, with its uncertainty.
+
+        From the sample before the start to the one after the end it is measured, as in a window. The time between these
+        samples and the two times is taken off, at the power of the sample; there the GPU may have drawn anything.
+
+        Raises:
+            UsageError: The end is before the start.
+        """
+        start, end = self._moment(start_time, 0.0), self._moment(end_time, 0.0)
+        if not start <= end:
+            raise UsageError(f"end_time is {end_time!r}, before the start_time {start_time!r}")
+        with self._lock:
+            samples = list(self._samples)
+        moments = [sample.at for sample in samples]
+        first, last = bisect.bisect_right(moments, start) - 1, bisect.bisect_left(moments, end)
+        if first < 0 or last >= len(samples):
+            lost = DeviceEnergy.lost("it was not sampled all the time between the two times")
+            return dict.fromkeys(self._gpus, lost)
+        before, after = samples[first], samples[last]
+        measured = self._monitor.between(before.reading, after.reading)
+        energies = {device.index: energy for device, energy in measured.devices.items() if device.kind == "gpu"}
+        outside = (before, start - before.at), (after, after.at - end)
+        found: dict[int, DeviceEnergy] = {}
+        for place, (index, energy) in enumerate(energies.items()):
+            edges = [(sample.reading.gpus[place].power_watts, seconds) for sample, seconds in outside]
+            found[index] = _without(energy, edges, self._peaks_watts[place])
+        return found
+
+    # The names of zeus's PowerMonitor.
+
+    def get_power_timeline(
+        self,
+        power_domain: str = "device_instant",
+        gpu_index: int | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+    ) -> dict[int, list[tuple[float, float]]]:
+        """Return pairs of time and watts, by index of the GPU; `timeline` has the temperatures too.
+
+        Raises:
+            UsageError: There is no such domain, or the GPU is not measured.
+        """
+        checked_one_of("power_domain", power_domain, _DOMAINS)
+        return {
+            index: [(at, watts) for at, watts, _ in self.timeline(index, start_time, end_time) if watts is not None]
+            for index in (self._gpus if gpu_index is None else [gpu_index])
+        }
+
+    def get_total_energy(self, start_time: float, end_time: float) -> dict[int, float | None]:
+        """Return the joules of each GPU between two times, by index; None where they are not known. See `energy`."""
+        return {index: energy.energy_joules for index, energy in self.energy(start_time, end_time).items()}
+
+    def _moment(self, time: float | None, default: float) -> float:
+        if time is None:
+            return default
+        return checked_number("a time", time, -math.inf, math.inf, "seconds since 1970") - self._clock_ahead
+
+    def _place_of(self, index: int) -> int:
+        return list(self._gpus).index(checked_one_of("index", index, list(self._gpus)))
+
+
+def _without(energy: DeviceEnergy, outside: list[tuple[float | None, float]], peak_watts: float) -> DeviceEnergy:
+    """Take off what was drawn before the first time and after the last one, which is between nothing and the peak."""
+    if energy.energy_joules is None or any(watts is None and seconds > 0 for watts, seconds in outside):
+        return energy if energy.energy_joules is None else DeviceEnergy.lost("the power at its edges was not read")
+    known = [(watts or 0.0, seconds) for watts, seconds in outside]
+    off_joules = math.fsum(max(watts, peak_watts - watts) * seconds for watts, seconds in known)
+    return replace(
+        energy,
+        energy_joules=max(energy.energy_joules - math.fsum(watts * seconds for watts, seconds in known), 0.0),
+        uncertainty_joules=(energy.uncertainty_joules or 0.0) + off_joules,
+    )
+
+
+def _take(monitor: PowerMonitor | None) -> None:
+    if monitor is not None:
+        monitor._sample_if_due()
+
+
+def _end(stop: Callable[[], object], monitor: ZeusMonitor, window: str) -> None:
+    stop()
+    monitor.cancel(window)
