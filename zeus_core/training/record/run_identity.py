@@ -1,4 +1,4 @@
-"""Whose run it is: recorded once by each part, for sums over many runs. Reports and statements have none of it."""
+"""The user, the job and the tags of a run: recorded once by each part, and in no report, page or statement."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MAX_CHARACTERS = 200  # of a value
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Whose a part of a run is; a text that is not known is empty.
+    """The user, the job and the tags of a part of a run; a text that is not known is empty.
 
     Attributes:
-        user: Who runs it, by Slurm, or else the name of the user of the process.
+        user: The user by Slurm, or else that of the process.
         job: The id of the job, by Slurm or PBS.
         job_name: Its name, by Slurm.
         project: The tag `project`, or else the account of Slurm.
@@ -45,7 +45,7 @@ class RunIdentity:
 
 
 def identity_here() -> RunIdentity | None:
-    """Return whose process this is, by its environment; None with `ZEUS_IDENTITY=none`. Never raises."""
+    """Return the identity of the run of this process; None with `ZEUS_IDENTITY=none`. Never raises."""
     known = os.environ
     if known.get("ZEUS_IDENTITY", "").strip().lower() == "none":
         return None

@@ -90,7 +90,7 @@ class PartRecord:
         overhead: The same by hook, and what was waited for in them.
         detected_evaluations: Evaluations that nothing announced, but their forward passes.
         power: The energy of all GPUs together over time, if `ranks` are machines; empty if it is not known yet.
-        identity: Whose it is, which reports leave out; None where that is not to be recorded, or was not yet.
+        identity: The user, the job and the tags, which reports leave out; None if it is not recorded.
     """
 
     name: str

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zeus_core._documents import JsonFormat
-from zeus_core.codec import decode
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.training.account import Account
@@ -61,15 +61,15 @@ def run_of_window(
     Args:
         fields: Those of `WINDOW_FORMAT`.
         host: The machine; empty where it is not known.
-        identity: Whose run it is.
+        identity: The user, the job and the tags.
         versions: The versions of programs.
 
     Raises:
         UsageError: A field is missing, or is something else.
     """
     try:
-        return _run(fields, host, identity, versions or {})
-    except (KeyError, TypeError, AttributeError) as error:
+        return decode(RunRecord, encode(_run(fields, host, identity, versions or {})), "run")  # strictly
+    except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
         raise UsageError(
             f"it lacks a field of what `zeus-core run` writes, or has another in its place: {error}"
         ) from None
