@@ -110,6 +110,35 @@ def test_a_command_and_the_training_in_it_count_once(tmp_path, capsys):
     assert amounts["tokens"] == record["account"]["tokens"]
 
 
+def test_what_is_saved_follows_from_the_steps_at_the_chosen_setting(tmp_path, capsys):
+    run = ROOT / "tests" / "samples" / "run"
+    assert main(["runs", "add", str(tmp_path / "catalogue"), str(run)]) == 0
+    capsys.readouterr()
+    (amounts,) = summed(capsys, tmp_path / "catalogue").values()
+    record = json.loads((run / "zeus-energy" / "run.json").read_text())
+    result = record["parts"][0]["search"]["result"]
+    after, fraction = result["comparison"]["after"], record["saving_fraction"]
+    (device,) = after["measurement"]["devices"].values()
+    joules = result["chosen_steps"] * device["energy_joules"] / after["steps"]
+    assert amounts["saved_millijoules"] == round(1e3 * joules * fraction / (1 - fraction))
+    assert 0 < amounts["off_saved_millijoules"] < amounts["saved_millijoules"]
+    assert (amounts["controlled"], amounts["millijoules"]) == (1, 70_756_710)
+
+
+def test_energy_that_was_lost_is_no_zero(tmp_path, capsys):
+    run = kept_run(tmp_path / "run", steps=3) / "zeus-energy" / "run.json"
+    record = json.loads(run.read_text())
+    record["account"]["total"]["lost_seconds"] = 1.5
+    run.write_text(json.dumps(record))
+    assert main(["runs", "add", str(tmp_path / "catalogue"), str(run)]) == 0
+    capsys.readouterr()
+    assert summed(capsys, tmp_path / "catalogue")["all"]["lost_gpu_milliseconds"] == 1500
+    assert main(["runs", "sum", str(tmp_path / "catalogue")]) == 0
+    output = capsys.readouterr().out
+    assert "/+?" in output
+    assert "was not measured" in output
+
+
 def test_a_catalogue_that_cannot_be_used_is_named(catalogue, tmp_path, capsys):
     run = kept_run(tmp_path / "run", steps=3)
     assert main(["runs", "sum", str(tmp_path / "none")]) == 2

@@ -70,6 +70,8 @@ def rows_of(run: RunRecord, now_seconds: float) -> list[dict[str, Any]]:
     row["millijoules"] = _whole(1e3 * run.account.total.measured_joules) - sum(each["millijoules"] for each in rows)
     off_millijoules = _whole_above(1e3 * (run.account.total.measured.uncertainty_joules or 0.0))
     row["off_millijoules"] = max(off_millijoules - sum(each["off_millijoules"] for each in rows), 0)
+    lost_milliseconds = _whole_above(1e3 * run.account.total.lost_seconds)
+    row["lost_gpu_milliseconds"] = max(lost_milliseconds - sum(each["lost_gpu_milliseconds"] for each in rows), 0)
     for name in TEXTS:
         "".join(each[name] for each in (row, *rows)).encode()  # JSON can hold text that is none, as half a character
     return [row, *rows]

@@ -8,7 +8,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,10 +96,12 @@ def _summed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
         del amounts["millionths"], amounts["off_millionths"]  # of all currencies
     if arguments.format == "json":
         return json.dumps(_FORMAT.document({"by": by, "month": arguments.month, "sums": groups}), indent=2)
-    cells = [_cells(name or _NO_NAME, amounts) for name, amounts in groups.items()]
-    columns = (by or "", *_COLUMNS)
     if arguments.format == "csv":
-        return _csv([columns, *cells])
+        costs_of = [{**amounts, "cost": json.dumps(amounts["cost"])} for amounts in groups.values()]
+        columns = [by or "", *(costs_of[0] if costs_of else ())]
+        return _csv([columns, *([name, *row.values()] for name, row in zip(groups, costs_of, strict=True))])
+    cells = [_cells(name or _NO_NAME, amounts) for name, amounts in groups.items()]
+    columns = [by or "", *_COLUMNS]
     notes = [note for name, amounts in groups.items() for note in _notes(name, amounts)]
     text = table([columns, *cells], "<" + ">" * (len(columns) - 1))
     return "\n".join([text, *notes, *_gain_lines(rows, known, kept)])
@@ -115,13 +117,15 @@ def _cells(name: str, amounts: Mapping[str, Any]) -> tuple[str, ...]:
             for sign in (-1, 1)
         )
         per_token = f"{(low + high) / 2:.4g} ±{(high - low) / 2:.2g}"
-    more = amounts["off_millijoules"] + amounts["more_millijoules"]
-    energy = f"{_kwh(amounts['millijoules'])} -{_kwh(amounts['off_millijoules'])}/"
+    off = _kwh(amounts["off_millijoules"])
+    more = _kwh(amounts["off_millijoules"] + amounts["more_millijoules"])
+    more = "?" if amounts["unbounded"] or amounts["lost_gpu_milliseconds"] else more
+    energy = f"{_kwh(amounts['millijoules'])} " + (f"±{off}" if more == off else f"-{off}/+{more}")
     return (
         name,
         str(amounts["runs"]),
         f"{amounts['gpu_milliseconds'] / 3.6e6:.4g}",
-        f"{energy}+{'?' if amounts['unbounded'] or amounts['lost_gpu_milliseconds'] else _kwh(more)}",
+        energy,
         per_token,
         f"{grams / 1e6:.4g} ±{off_grams / 1e6:.2g}" if amounts["charged_millijoules"] else "",
         ", ".join(f"{each / 1e6:.4g} ±{off / 1e6:.2g} {unit}" for unit, (each, off) in amounts["cost"].items()),
@@ -199,9 +203,7 @@ def _exported(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     rows = with_counts(catalogue.table())
     content = io.BytesIO()
     if output.suffix == ".csv":
-        import pyarrow.csv
-
-        pyarrow.csv.write_csv(_plain_texts(rows), content)
+        content.write(_csv([rows.column_names, *zip(*rows.to_pydict().values(), strict=True)]).encode())
     else:
         import pyarrow.parquet
 
@@ -213,21 +215,11 @@ def _exported(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     return f"{rows.num_rows} rows exported to {output}"
 
 
-def _plain_texts(rows: pyarrow.Table) -> pyarrow.Table:
-    import pyarrow
-
-    kinds = [
-        pyarrow.field(field.name, pyarrow.string() if pyarrow.types.is_dictionary(field.type) else field.type)
-        for field in rows.schema
-    ]
-    return rows.cast(pyarrow.schema(kinds))
-
-
 def _moment(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1e3, timezone.utc).strftime("%Y-%m-%d %H:%M")
 
 
-def _csv(rows: Sequence[Sequence[str]]) -> str:
+def _csv(rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
