@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_launch": set(),  # it is loaded in programs that train nothing
     "_start": {"_launch"},
     "ports": {*VALUES, *TOOLS},
-    "events": {*VALUES, "ports"},
+    "events": {*VALUES, "validate", "ports"},
     "_step_gaps": {"ports"},
     "adapters": {*VALUES, *TOOLS},
     KINDS: {*VALUES, *TOOLS},
