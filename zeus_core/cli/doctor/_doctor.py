@@ -46,7 +46,8 @@ def find_all(environment: Mapping[str, str], rapl_root: Path | None) -> Iterator
     gpus, no_gpus_because = checks.find_gpus(environment)
     rights = checks.read_rights(environment)
     yield from checks.check_python()
-    yield checks.check_driver(driver, is_simulated=bool(environment.get("ZEUS_SIMULATED_GPUS", "").strip()))
+    is_simulated = bool(environment.get("ZEUS_SIMULATED_GPUS", "").strip())
+    yield checks.check_driver(driver, is_simulated=is_simulated, others=checks.other_drivers(gpus))
     yield from checks.check_gpus(gpus, no_gpus_because, driver, environment)
     if gpus:
         yield checks.check_limits(gpus)
@@ -54,7 +55,7 @@ def find_all(environment: Mapping[str, str], rapl_root: Path | None) -> Iterator
     yield checks.check_limit_rights(rights, gpus)
     yield checks.check_clock_rights(rights, gpus)
     yield checks.check_rapl(rapl_root)
-    yield checks.check_torch(driver)
+    yield checks.check_torch(driver, gpus)
     yield checks.check_extras()
     yield checks.check_live_view()
 
