@@ -63,6 +63,15 @@ def test_a_run_is_reported(samples, capsys):
     assert main(["statement", str(samples / "run")]) == 0
 
 
+def test_what_zeus_core_run_wrote_is_reported(samples, capsys):
+    path = str(samples / "command" / "energy.json")
+    assert main(["report", path, "--format", "json", "--fail-if", "energy_j > baseline", "--baseline", path]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["metrics"]["energy_j"]["value"] == json.loads(Path(path).read_text())["totals"]["energy_joules"]
+    assert run["metrics"]["co2_eq_g"]["value"] == pytest.approx(0.0455, abs=1e-4)
+    assert main(["statement", path]) == 0
+
+
 @pytest.mark.parametrize("has_journal", [True, False])
 def test_a_run_is_resumed(samples, energy, has_journal):
     gpu, resumed = energy(samples / "run" if has_journal else None)

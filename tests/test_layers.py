@@ -34,6 +34,7 @@ WINGS = {
     "jobs",
     "mixed",
     "pipeline",
+    "runs",
     "selfcheck",
 }  # products of their own: no part of the core, and no other wing, imports one
 MAY_NAME_WINGS = {"zeus_core.optimizer"}  # for the types of its lazy table
@@ -81,6 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {*OPTIMIZING, "training"},
     "jobs": {*OPTIMIZING, "training", "report", "cli"},
     "mixed": {*OPTIMIZING, "training", "pytorch", "report", "cli"},
+    "runs": {*OPTIMIZING, "training", "report", "cli"},
 }
 
 

@@ -33,6 +33,20 @@ def parse_json(text: str) -> Any:
         raise UsageError("it is nested too deeply") from None
 
 
+def read_document(path: Path) -> Any:
+    """Return the value of a JSON file.
+
+    Raises:
+        OSError: The file cannot be read; FileNotFoundError or NotADirectoryError if there is none.
+        UsageError: It is not JSON.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except ValueError as error:  # the text is not UTF-8, or no file can have this name
+        raise UsageError(f"it is not a JSON file: {error}") from error
+    return parse_json(text)
+
+
 @dataclass(frozen=True)
 class JsonFormat:
     """A kind of JSON document, which names itself and its version beside its fields.
@@ -69,11 +83,7 @@ class JsonFormat:
             OSError: The file cannot be read; FileNotFoundError or NotADirectoryError if there is none.
             UsageError: It holds something else.
         """
-        try:
-            text = path.read_text(encoding="utf-8")
-        except ValueError as error:  # the text is not UTF-8, or no file can have this name
-            raise UsageError(f"it is not a JSON file: {error}") from error
-        return self.fields(parse_json(text))
+        return self.fields(read_document(path))
 
     def write(self, path: Path, fields: Mapping[str, Any], indent: int | None = 2, is_lasting: bool = True) -> None:
         """Replace a file by a document; its folder is made if need be. See `write_atomically`.

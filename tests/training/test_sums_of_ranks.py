@@ -26,8 +26,9 @@ from zeus_core.training import TrainingEnergy
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charging import Charge
-from zeus_core.training.record.run_file import DeviceRecord, RankRecord, read_run
+from zeus_core.training.record.run_file import read_run
 from zeus_core.training.record.run_keeper import RankReport, part_ranks
+from zeus_core.training.record.run_records import DeviceRecord, RankRecord
 
 RANKS = 4
 WORK = Work(0.11, 290.0, 0.9, 0.8)

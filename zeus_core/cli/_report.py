@@ -17,7 +17,7 @@ from zeus_core.files import write_atomically
 if TYPE_CHECKING:
     from zeus_core.report.run_metrics import Quantity
     from zeus_core.report.run_sections import Section
-    from zeus_core.training.record.run_file import RunRecord
+    from zeus_core.training.record.run_records import RunRecord
 
 SUMMARY = "Report where the energy of trainings went, and compare them"
 

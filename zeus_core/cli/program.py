@@ -47,6 +47,7 @@ _COMMANDS = {
     "replay": "zeus_core.jobs.replay._replay_command",
     "report": "zeus_core.cli._report",
     "statement": "zeus_core.cli._statement",
+    "runs": "zeus_core.runs._runs_command",
     "leases": "zeus_core.cli._leases",
     "restore": "zeus_core.cli._restore",
     "exporter": "zeus_core.cli._exporter",

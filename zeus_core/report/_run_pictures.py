@@ -15,7 +15,7 @@ from zeus_core.report.run_sections import activities_in_order
 from zeus_core.search.comparison import energy_error_fraction
 from zeus_core.settings.kinds import setting_text
 from zeus_core.training.record.power_series import EnergyPoint, joules_at
-from zeus_core.training.record.run_file import PartRecord, RunRecord
+from zeus_core.training.record.run_records import PartRecord, RunRecord
 
 _WIDTH = 860
 _HEIGHT = 300

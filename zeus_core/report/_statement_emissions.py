@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from zeus_core.electricity import Electricity
 from zeus_core.electricity.electricity_amount import slice_of
 from zeus_core.report.run_metrics import Quantity, energy_interval
-from zeus_core.training.record.run_file import RunRecord
+from zeus_core.training.record.run_records import RunRecord
 from zeus_core.units import kilowatt_hours_from_joules
 
 

@@ -19,7 +19,7 @@ from zeus_core.report._statement_emissions import Emissions, emissions_of, facto
 from zeus_core.report.run_metrics import Quantity, energy_interval
 from zeus_core.report.run_sections import DATA_CENTRE, gaps, hardware, moment, remarks
 from zeus_core.report.run_text import markdown_table, run_line
-from zeus_core.training.record.run_file import RunRecord
+from zeus_core.training.record.run_records import RunRecord
 from zeus_core.units import kilowatt_hours_from_joules
 
 _FORMAT = JsonFormat("zeus-core statement", 1)

@@ -9,7 +9,7 @@ from zeus_core.adapters.result import duration_text, energy_text
 from zeus_core.events import Activity
 from zeus_core.report.run_metrics import Quantity, metrics_of
 from zeus_core.report.run_sections import activities_in_order, energy_line, hardware, saving_line
-from zeus_core.training.record.run_file import RunRecord
+from zeus_core.training.record.run_records import RunRecord
 
 _MOST_IN_FULL = 12  # columns side by side, and pages: more are not read
 _OF_EACH_KIND = 3

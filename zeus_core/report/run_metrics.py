@@ -10,7 +10,7 @@ from typing import NamedTuple
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.training.activities.tally import Tally
-from zeus_core.training.record.run_file import RunRecord
+from zeus_core.training.record.run_records import RunRecord
 from zeus_core.units import kilowatt_hours_from_joules
 
 RUN_METRICS: Mapping[str, tuple[str, str]] = {

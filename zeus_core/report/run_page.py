@@ -12,8 +12,16 @@ from zeus_core.events import Activity
 from zeus_core.report._run_pictures import activity_bars, power_picture, search_picture
 from zeus_core.report.many_runs import activities_line, are_many, runs_in_full, table_of
 from zeus_core.report.run_metrics import RUN_METRICS, Quantity, metrics_of, unit_of
-from zeus_core.report.run_sections import Section, energy_line, hardware, moment, sections_of, unrecorded_line
-from zeus_core.training.record.run_file import RunRecord
+from zeus_core.report.run_sections import (
+    Section,
+    energy_line,
+    hardware,
+    moment,
+    sections_of,
+    steps_text,
+    unrecorded_line,
+)
+from zeus_core.training.record.run_records import RunRecord
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #16202c; --soft: #5b6876; --paper: #f6f7f9; --card: #ffffff; --line: #dfe4ea;
@@ -115,7 +123,7 @@ def _run(run: RunRecord, further: Sequence[tuple[Section, str]]) -> str:
         "search": "" if search is None else search_picture(search),
     }
     began = moment(run.parts[0].begun_at_seconds)
-    spent = f"{run.latest.step} steps in {duration_text(run.account.total.seconds)}"
+    spent = f"{steps_text(run)} in {duration_text(run.account.total.seconds)}"
     head = f'<p class="soft">{escape(hardware(run))}; {spent}; began {began}</p>{_cards(run)}'
     sections = [_section(section, pictures.get(section.name, "")) for section in sections_of(run)]
     sections[2:2] = [_section(section, picture) for section, picture in further]

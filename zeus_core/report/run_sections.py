@@ -16,7 +16,7 @@ from zeus_core.search import Trial
 from zeus_core.search.comparison import energy_error_fraction
 from zeus_core.settings.kinds import setting_text
 from zeus_core.training.activities.tally import Tally
-from zeus_core.training.record.run_file import REMARKS, RunRecord
+from zeus_core.training.record.run_records import REMARKS, RunRecord
 
 DATA_CENTRE = "cooling and losses of the data centre"
 _MAX_ROWS = 40  # of a table: a page on 512 GPUs is to be read too
@@ -73,6 +73,11 @@ def unrecorded_line(run: RunRecord) -> str:
     if joules is None:
         return "and an amount nobody knows after the last logs of interrupted parts"
     return f"and at most {energy_text(joules)} after the last logs of interrupted parts" if joules > 0 else ""
+
+
+def steps_text(run: RunRecord) -> str:
+    """Return how many steps a run had: those of a command are not among its parts."""
+    return f"{run.latest.step} steps" if run.latest.step else "no steps counted"
 
 
 def saving_line(run: RunRecord) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from zeus_core._documents import JsonFormat
@@ -19,9 +20,10 @@ from zeus_core.report.run_sections import (
     moment,
     saving_line,
     sections_of,
+    steps_text,
     unrecorded_line,
 )
-from zeus_core.training.record.run_file import RunRecord
+from zeus_core.training.record.run_records import RunRecord
 
 _FORMAT = JsonFormat("zeus-core report", 1)
 
@@ -41,7 +43,7 @@ def runs_markdown(runs: Sequence[tuple[str, RunRecord]], notes: Sequence[tuple[s
         lines += [f"{reason[0].upper()}{reason[1:]}."] if reason else []
         began = moment(run.parts[0].begun_at_seconds)
         more = f" {unrecorded_line(run)}".rstrip()
-        lines.append(f"{energy_line(run)}{more} on {hardware(run)}, {run.latest.step} steps, began {began}.")
+        lines.append(f"{energy_line(run)}{more} on {hardware(run)}, {steps_text(run)}, began {began}.")
         for section in sections_of(run):
             if section.name != "power":  # a picture
                 lines += _section(section, level)
@@ -64,10 +66,15 @@ def runs_json(runs: Sequence[tuple[str, RunRecord]], notes: Sequence[tuple[str, 
     fields = {
         "notes": [text for text, _ in notes],
         "runs": [
-            {"name": name, "metrics": quantities_to_json(metrics_of(run)), "record": encode(run)} for name, run in runs
+            {"name": name, "metrics": quantities_to_json(metrics_of(run)), "record": _without_identity(run)}
+            for name, run in runs
         ],
     }
     return json.dumps(_FORMAT.document(fields), indent=2)
+
+
+def _without_identity(run: RunRecord) -> Any:
+    return encode(replace(run, parts=tuple(replace(part, identity=None) for part in run.parts)))
 
 
 def quantities_to_json(quantities: Mapping[str, Quantity]) -> dict[str, dict[str, Any]]:
@@ -88,10 +95,8 @@ def run_line(run: RunRecord) -> str:
     metrics = metrics_of(run)
     simulated = any(device.is_simulated for device in run.latest.devices)
     more = f" {unrecorded_line(run)}".rstrip()
-    text = (
-        f"Training for {run.latest.step} steps took {energy_line(run)}{more} on {hardware(run)} "
-        f"({duration_text(run.account.total.seconds)}"
-    )
+    what = f"Training for {run.latest.step} steps" if run.latest.step else "The run"
+    text = f"{what} took {energy_line(run)}{more} on {hardware(run)} ({duration_text(run.account.total.seconds)}"
     text += f", mean power {quantity_text('power_w', metrics['power_w'], run)}" if "power_w" in metrics else ""
     text += ")"
     per = next((name for name in ("energy_per_token_j", "energy_per_sample_j") if name in metrics), None)

@@ -14,8 +14,9 @@ from zeus_core.training._run_part import RunPart
 from zeus_core.training.account import Account
 from zeus_core.training.record.journal import Journal
 from zeus_core.training.record.resume import Checkpoint, take_up_run
-from zeus_core.training.record.run_file import JOURNAL_FOLDER, RunRecord
+from zeus_core.training.record.run_file import JOURNAL_FOLDER
 from zeus_core.training.record.run_keeper import Outcome, RunKeeper, electricity_record
+from zeus_core.training.record.run_records import RunRecord
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity

@@ -15,8 +15,8 @@ from zeus_core.training.account import Account, unusual_activities
 from zeus_core.training.activities.activity_split import ActivitySplit
 from zeus_core.training.record.journal_lines import Entry
 from zeus_core.training.record.power_series import EnergyPoint, joules_at
-from zeus_core.training.record.run_file import PartRecord, RankRecord
 from zeus_core.training.record.run_keeper import LISTED_RANKS, Outcome, RankReport, part_ranks, versions
+from zeus_core.training.record.run_records import PartRecord, RankRecord
 
 if TYPE_CHECKING:
     from zeus_core.training.charges.part_charges import PartCharges

@@ -39,8 +39,8 @@ from zeus_core.training.activities.limit_reading import LimitReading
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_log_values
 from zeus_core.training.record.resume import Checkpoint
-from zeus_core.training.record.run_file import RankRecord
 from zeus_core.training.record.run_keeper import Outcome, rank_record
+from zeus_core.training.record.run_records import RankRecord
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity

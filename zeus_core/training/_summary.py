@@ -12,7 +12,7 @@ from zeus_core.search.comparison import percentage
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_rows, electricity_summary_values
-from zeus_core.training.record.run_file import REMARKS
+from zeus_core.training.record.run_records import REMARKS
 from zeus_core.units import watt_hours_from_joules
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core._documents import JsonFormat
 from zeus_core.cli.meters.energy_totals import devices_to_json, summarize, total_to_json
+from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.files import follow_own_links, is_special, write_atomically
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.measurement import Device, Measurement
 
-_FORMAT = JsonFormat("zeus-core run", 1)
+_FORMAT = JsonFormat("zeus-core run", 1)  # that of these fields alone, which earlier versions have written
 _MAX_COMMAND_CHARACTERS = 100  # of the summary; the file holds the whole command
 
 
@@ -86,6 +88,19 @@ class RunRecord:
         }
         return _FORMAT.document(fields)
 
+    def document(self) -> dict[str, Any]:
+        """Return the document of its file: that of any run, with the fields of `to_json` beside it."""
+        from zeus_core.training.record.run_file import RUN_FORMAT
+        from zeus_core.training.record.run_identity import identity_here
+        from zeus_core.training.record.run_keeper import versions
+        from zeus_core.training.record.window_run import run_of_window
+
+        fields = _FORMAT.fields(self.to_json())
+        run = encode(run_of_window(fields, platform.node(), identity_here(), versions()))
+        if run["electricity"] is not None:
+            run["electricity"]["amounts"] = fields["electricity"]["amounts"]
+        return RUN_FORMAT.document({**fields, **run})
+
 
 def check_writable(path: Path) -> None:
     """Check that `write_record` can write the file, as far as that can be known.
@@ -108,7 +123,7 @@ def check_writable(path: Path) -> None:
 
 def write_record(record: RunRecord, path: Path) -> None:
     """Write the file, completely or not at all. A pipe or a terminal cannot be replaced, and is written to."""
-    text = json.dumps(record.to_json(), indent=2) + "\n"
+    text = json.dumps(record.document(), indent=2) + "\n"
     target = follow_own_links(path)  # a link stays one
     if is_special(target):
         target.write_text(text, encoding="utf-8")

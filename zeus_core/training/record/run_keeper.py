@@ -22,17 +22,15 @@ from zeus_core.process.deadline import waiting_for
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint
-from zeus_core.training.record.run_file import (
-    RUN_FILE,
-    RUN_FORMAT,
+from zeus_core.training.record.run_file import RUN_FILE, RUN_FORMAT, record_from_fields, write_run
+from zeus_core.training.record.run_identity import RunIdentity, identity_here
+from zeus_core.training.record.run_records import (
     DeviceRecord,
     ElectricityRecord,
     PartRecord,
     RankRecord,
     RunRecord,
     SignalRecord,
-    record_from_fields,
-    write_run,
 )
 
 if TYPE_CHECKING:
@@ -95,11 +93,12 @@ class RunKeeper:
         self._path = folder / RUN_FILE
         self._own_path: Path | None = None  # not chosen before there is something to write
         self._earlier: tuple[PartRecord, ...] = ()
+        self._identity: RunIdentity | None = None
         self._has_failed = False
 
     def begin(self, run: str, is_new: bool) -> None:
         """Begin a part of a run, and read the earlier ones from the files in the folder."""
-        self._own_path, self._earlier = None, ()
+        self._own_path, self._earlier, self._identity = None, (), identity_here()
         if is_new:
             return
         named = JsonStore(self._path, RUN_FORMAT, "run file").load(record_from_fields)
@@ -120,7 +119,8 @@ class RunKeeper:
             with waiting_for("files"), folder_lock(self._path.parent):
                 self._own_path = self._place(record.latest.name)
                 has_ended = record.latest.state == "ended"  # else training would wait for the disk at each checkpoint
-                write_run(replace(record, parts=(*others, record.latest)), self._own_path, is_lasting=has_ended)
+                latest = replace(record.latest, identity=self._identity)
+                write_run(replace(record, parts=(*others, latest)), self._own_path, is_lasting=has_ended)
         except (OSError, ValueError) as error:
             if not self._has_failed:
                 self._has_failed = True

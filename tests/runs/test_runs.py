@@ -1,0 +1,236 @@
+"""`zeus-core runs`: a catalogue of simulated runs, against another way to add them up."""
+
+import json
+import os
+import random
+
+import pytest
+
+from tests.support.kept_runs import kept_run
+from tests.support.pages import ROOT
+from tests.support.simulated_records import independent_sums, simulated_files
+from zeus_core.cli import main
+
+pytestmark = pytest.mark.usefixtures("loggers_of_others")
+
+COUNT = 1500
+
+
+@pytest.fixture(scope="module")
+def files():
+    return list(simulated_files(seed=1, count=COUNT))
+
+
+@pytest.fixture(scope="module")
+def catalogue(files, tmp_path_factory):
+    records, folder = tmp_path_factory.mktemp("records"), tmp_path_factory.mktemp("shared") / "catalogue"
+    for file in files:
+        (records / file.name).parent.mkdir(parents=True)
+        (records / file.name).write_text(file.text)
+    assert main(["runs", "add", str(folder), str(records)]) == 1, "some are damaged"
+    return folder
+
+
+def summed(capsys, folder, *options):
+    code = main(["runs", "sum", str(folder), "--format", "json", *options])
+    assert code == 0
+    return json.loads(capsys.readouterr().out)["sums"]
+
+
+@pytest.mark.parametrize("by", [None, "user", "project", "cluster", "job"])
+def test_sums_are_those_of_another_way_to_the_last_bit(files, catalogue, capsys, by):
+    sums = summed(capsys, catalogue, *(() if by is None else ("--by", by)))
+    expected = independent_sums(files, by)
+    assert {name: {key: amounts[key] for key in expected[name]} for name, amounts in sums.items()} == expected
+
+
+@pytest.mark.parametrize("by", ["day", "month", "gpu", "state", "tag:team", "run"])
+def test_every_grouping_adds_up_to_the_whole(catalogue, capsys, by):
+    (whole,) = summed(capsys, catalogue).values()
+    groups = summed(capsys, catalogue, "--by", by)
+    for name in ("runs", "millijoules", "tokens", "milligrams", "idle_millijoules"):
+        assert sum(amounts[name] for amounts in groups.values()) == whole[name]
+    for currency, (amount, _) in whole["cost"].items():
+        assert sum(amounts["cost"].get(currency, [0])[0] for amounts in groups.values()) == amount
+
+
+def test_months_add_up_to_the_whole(catalogue, capsys):
+    (whole,) = summed(capsys, catalogue).values()
+    months = summed(capsys, catalogue, "--by", "month")
+    for month, amounts in months.items():
+        assert summed(capsys, catalogue, "--month", month)["all"] == amounts
+    assert sum(amounts["millijoules"] for amounts in months.values()) == whole["millijoules"]
+
+
+def test_damaged_records_are_refused_by_name(files, tmp_path, capsys):
+    damaged = [file for file in files if file.document is None]
+    assert len(damaged) > COUNT * 0.005
+    for number, file in enumerate(damaged):
+        (tmp_path / f"{number}.json").write_text(file.text)
+    assert main(["runs", "add", str(tmp_path / "catalogue"), *(str(path) for path in tmp_path.glob("*.json"))]) == 1
+    output = capsys.readouterr()
+    assert output.out == f"0 runs added to {tmp_path / 'catalogue'}\n"
+    assert f"{tmp_path / '0.json'}" in output.err
+
+
+def test_adding_again_and_by_two_writers_changes_nothing(files, catalogue, tmp_path, capsys):
+    sums = summed(capsys, catalogue)
+    for file in files[:40]:
+        path = tmp_path / "records" / file.name
+        path.parent.mkdir(parents=True)
+        path.write_text(file.text)
+    main(["runs", "add", str(catalogue), str(tmp_path / "records")])
+    assert capsys.readouterr().out.startswith("0 runs added")
+    main(["runs", "add", str(tmp_path / "other"), str(tmp_path / "records")])
+    for path in (tmp_path / "other").iterdir():
+        path.rename(catalogue / path.name)  # as if both had looked before either wrote
+    capsys.readouterr()
+    assert summed(capsys, catalogue) == sums
+
+
+def test_a_command_and_the_training_in_it_count_once(tmp_path, capsys):
+    run = kept_run(tmp_path / "run", steps=20)
+    record = json.loads((run / "zeus-energy" / "run.json").read_text())
+    device = record["parts"][0]["ranks"][0]["devices"][0]
+    begin, end = (record["parts"][0][name] for name in ("begun_at_seconds", "until_seconds"))
+    fields = {name: device[name] for name in ("uuid", "index", "name")} | {"kind": "gpu", "energy_joules": 9999.0}
+    fields |= {"uncertainty_joules": 1.0, "method": "counted", "lost_because": None, "average_power_watts": None}
+    command = {"format": "zeus-core run", "version": 1, "command": ["train"], "exit_code": 0, "signal": None}
+    command |= {"start_time": begin - 1, "seconds": end - begin + 2, "is_simulated": True, "devices": [fields]}
+    command |= {"totals": {"energy_joules": 9999.0}, "electricity": None, "notes": []}
+    host = record["parts"][0]["ranks"][0]["host"]
+    assert host
+    record["parts"][0]["ranks"][0]["host"] = ""  # simulated GPUs are alike on all machines, and the command's says none
+    (run / "zeus-energy" / "run.json").write_text(json.dumps(record))
+    (tmp_path / "m.json").write_text(json.dumps(command))
+    assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "m.json"), str(run)]) == 0
+    capsys.readouterr()
+    (amounts,) = summed(capsys, tmp_path / "catalogue").values()
+    assert (amounts["runs"], amounts["millijoules"]) == (2, 9_999_000)
+    assert amounts["tokens"] == record["account"]["tokens"]
+
+
+def test_what_is_saved_follows_from_the_steps_at_the_chosen_setting(tmp_path, capsys):
+    run = ROOT / "tests" / "samples" / "run"
+    assert main(["runs", "add", str(tmp_path / "catalogue"), str(run)]) == 0
+    capsys.readouterr()
+    (amounts,) = summed(capsys, tmp_path / "catalogue").values()
+    record = json.loads((run / "zeus-energy" / "run.json").read_text())
+    result = record["parts"][0]["search"]["result"]
+    after, fraction = result["comparison"]["after"], record["saving_fraction"]
+    (device,) = after["measurement"]["devices"].values()
+    joules = result["chosen_steps"] * device["energy_joules"] / after["steps"]
+    assert amounts["saved_millijoules"] == round(1e3 * joules * fraction / (1 - fraction))
+    assert 0 < amounts["off_saved_millijoules"] < amounts["saved_millijoules"]
+    assert (amounts["controlled"], amounts["millijoules"]) == (1, 70_756_710)
+
+
+def test_energy_that_was_lost_is_no_zero(tmp_path, capsys):
+    run = kept_run(tmp_path / "run", steps=3) / "zeus-energy" / "run.json"
+    record = json.loads(run.read_text())
+    record["account"]["total"]["lost_seconds"] = 1.5
+    run.write_text(json.dumps(record))
+    assert main(["runs", "add", str(tmp_path / "catalogue"), str(run)]) == 0
+    capsys.readouterr()
+    assert summed(capsys, tmp_path / "catalogue")["all"]["lost_gpu_milliseconds"] == 1500
+    assert main(["runs", "sum", str(tmp_path / "catalogue")]) == 0
+    output = capsys.readouterr().out
+    assert "/+?" in output
+    assert "was not measured" in output
+
+
+def test_a_catalogue_that_cannot_be_used_is_named(catalogue, tmp_path, capsys):
+    run = kept_run(tmp_path / "run", steps=3)
+    assert main(["runs", "sum", str(tmp_path / "none")]) == 2
+    assert f"there is no catalogue at {tmp_path / 'none'}" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main(["runs", "add", str(tmp_path / "file"), str(run)]) == 2
+    for options in (["--by", "nobody"], ["--month", "soon"], ["--month", "2026-13"]):
+        assert main(["runs", "sum", str(catalogue), *options]) == 2
+    assert main(["runs", "add", str(catalogue), str(tmp_path / "missing")]) == 1
+    assert "there is no run at" in capsys.readouterr().err
+
+
+def test_any_damage_to_a_record_is_right_or_refused(tmp_path, capsys):
+    rng, samples = random.Random(2), ROOT / "tests" / "samples"
+    documents = [
+        json.loads((samples / name).read_text()) for name in ("command/energy.json", "run/zeus-energy/run.json")
+    ]
+    documents[1]["parts"][0]["ranks"][0]["devices"][0]["power"] = []
+    for number in range(400):
+        document = json.loads(json.dumps(documents[number % 2]))
+        place = document
+        for _ in range(rng.randint(1, 8)):
+            name = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
+            if not place[name] or not isinstance(place[name], dict | list):
+                break
+            place, name = place[name], None
+        if name in ("format", None):
+            continue
+        place[name] = rng.choice([None, 0, -1, 1e308, "x", "\ud800", [], {}, True, 1e15, 10**30, 0.5, float("nan")])
+        (tmp_path / f"{number}.json").write_text(json.dumps(document))
+    assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path)]) == 1
+    added = int(capsys.readouterr().out.split()[0])
+    assert added > 0
+    assert summed(capsys, tmp_path / "catalogue", "--by", "run")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 half written", b"another version"])
+def test_a_damaged_file_of_the_catalogue_is_left_out_by_name(tmp_path, capsys, content):
+    folder = tmp_path / "catalogue"
+    main(["runs", "add", str(folder), str(kept_run(tmp_path / "run", steps=3))])
+    capsys.readouterr()
+    before = summed(capsys, folder)
+    if content == b"another version":
+        import pyarrow
+        import pyarrow.parquet
+
+        schema = pyarrow.schema([("run", pyarrow.string())], metadata={"zeus-core runs": "99"})
+        pyarrow.parquet.write_table(pyarrow.table({"run": ["a"]}, schema=schema), folder / "other.parquet")
+    else:
+        (folder / "other.parquet").write_bytes(content)
+    (folder / "x.parquet.unfinished-0").write_bytes(b"of a writer that was killed")
+    assert main(["runs", "sum", str(folder), "--format", "json"]) == 1
+    output = capsys.readouterr()
+    assert json.loads(output.out)["sums"] == before
+    assert str(folder / "other.parquet") in output.err
+
+
+def test_runs_are_listed_shown_and_exported(files, catalogue, tmp_path, capsys):
+    import pyarrow.compute
+    import pyarrow.parquet
+
+    assert main(["runs", "list", str(catalogue)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 52
+    name = next(file.document["run"] for file in files if file.document is not None)
+    assert main(["runs", "show", str(catalogue), name]) == 0
+    assert json.loads(capsys.readouterr().out)["run"] == name
+    assert main(["runs", "sum", str(catalogue), "--by", "user"]) == 0
+    assert "Runs that would gain most:" in capsys.readouterr().out
+    assert main(["runs", "sum", str(catalogue), "--by", "user", "--format", "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 61
+    for suffix in ("csv", "parquet"):
+        assert main(["runs", "export", str(catalogue), "--output", str(tmp_path / f"all.{suffix}")]) == 0
+    capsys.readouterr()
+    rows = pyarrow.parquet.read_table(tmp_path / "all.parquet")
+    counts = rows.filter(rows["counts"])
+    (whole,) = summed(capsys, catalogue).values()
+    assert pyarrow.compute.sum(counts["millijoules"]).as_py() == whole["millijoules"]
+    assert (tmp_path / "all.csv").read_text().count("\n") == rows.num_rows + 1
+
+
+def test_tags_of_any_kind_are_groups(monkeypatch, tmp_path, capsys):
+    values = ['a "quoted" one', "x' or 1=1", "naïve", "="]
+    for number, value in enumerate(values):
+        monkeypatch.setenv("ZEUS_TAGS", f"team={value}")
+        kept_run(tmp_path / "runs" / f"{number}", steps=3)
+    main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "runs")])
+    capsys.readouterr()
+    assert set(summed(capsys, tmp_path / "catalogue", "--by", "tag:team")) == set(values)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_catalogue_is_named(tmp_path, capsys):
+    (tmp_path / "catalogue").mkdir(mode=0o500)
+    assert main(["runs", "add", str(tmp_path / "catalogue"), str(kept_run(tmp_path / "run", steps=3))]) == 2
+    assert "cannot be written" in capsys.readouterr().err

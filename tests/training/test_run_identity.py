@@ -1,0 +1,126 @@
+"""Whose run it is: recorded once, in the file of the run, and in nothing that is meant for others."""
+
+import json
+
+import pytest
+
+from tests.support.kept_runs import kept_run
+from zeus_core.cli import main
+from zeus_core.codec import encode
+from zeus_core.errors import UsageError
+from zeus_core.measurement import Measurement
+from zeus_core.training.record.run_file import read_run, record_from_document
+from zeus_core.training.record.run_identity import RunIdentity, identity_here
+from zeus_core.training.record.window_run import run_of_window
+
+pytestmark = pytest.mark.usefixtures("loggers_of_others")
+
+SLURM = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_JOB_USER": "annabel",
+    "SLURM_JOB_ACCOUNT": "account9",
+    "SLURM_JOB_NAME": "nightly7",
+    "SLURM_CLUSTER_NAME": "cluster8",
+}
+WINDOW = {
+    "command": ["python", "train.py"],
+    "exit_code": 137,
+    "signal": "SIGKILL",
+    "start_time": 1000.0,
+    "seconds": 10.0,
+    "is_simulated": False,
+    "devices": [
+        {"kind": "gpu", "index": 0, "uuid": "GPU-a", "name": "H100", "energy_joules": 10.5, "uncertainty_joules": 1.0}
+        | {"method": "counted", "lost_because": None, "average_power_watts": 1.05},
+        {"kind": "gpu", "index": 1, "uuid": "GPU-b", "name": "H100", "energy_joules": None, "uncertainty_joules": None}
+        | {"method": "lost", "lost_because": "it fell off the bus", "average_power_watts": None},
+    ],
+    "totals": {"energy_joules": 10.5},
+    "electricity": None,
+    "notes": [],
+}
+
+
+@pytest.fixture
+def slurm(monkeypatch):
+    for name, value in SLURM.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ZEUS_TAGS", "team=nlp3, project=moon")
+
+
+def test_a_trainer_records_whose_run_it_is(slurm, tmp_path):
+    identity = read_run(kept_run(tmp_path / "run", steps=3)).latest.identity
+    tags = {"team": "nlp3", "project": "moon"}
+    assert identity == RunIdentity("annabel", "4711", "nightly7", "moon", "cluster8", tags=tags)
+
+
+def test_nothing_meant_for_others_names_anybody(slurm, tmp_path, capsys):
+    run = kept_run(tmp_path / "run", steps=3)
+    for kind in ("html", "markdown", "json", "line"):
+        assert main(["report", str(run), "--format", kind]) == 0
+    for kind in ("markdown", "json", "yaml"):
+        assert main(["statement", str(run), "--format", kind]) == 0
+    text = capsys.readouterr().out
+    for name in (*SLURM.values(), "nlp3", "moon"):
+        assert name not in text
+
+
+def test_nothing_is_recorded_where_that_is_off(slurm, monkeypatch, tmp_path):
+    monkeypatch.setenv("ZEUS_IDENTITY", "none")
+    assert read_run(kept_run(tmp_path / "run", steps=3)).latest.identity is None
+
+
+def test_a_pod_is_named_by_its_namespace(monkeypatch):
+    for name, value in {"KUBERNETES_SERVICE_HOST": "1", "POD_NAMESPACE": "ml", "POD_NAME": "train-0"}.items():
+        monkeypatch.setenv(name, value)
+    identity = identity_here()
+    assert (identity.namespace, identity.pod) == ("ml", "train-0")
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        ("team=nlp,,project=x,", {"team": "nlp", "project": "x"}),
+        ("quoted=\"a\" 'b'", {"quoted": "\"a\" 'b'"}),
+        ("a=1\nb=2,c=3", {"c": "3"}),
+        ("no pair,=x,ä=1,ok=", {"ok": ""}),
+        (f"long={'x' * 300}", {}),
+        (",".join(f"t{number}=1" for number in range(10_000)), {f"t{number}": "1" for number in range(32)}),
+    ],
+)
+def test_tags_that_cannot_be_recorded_are_refused_by_name(monkeypatch, caplog, text, tags):
+    monkeypatch.setenv("ZEUS_TAGS", text)
+    assert identity_here().tags == tags
+    assert ("of ZEUS_TAGS are not recorded" in caplog.text) == (
+        len(tags) != text.strip(",").replace(",,", ",").count("=")
+    )
+
+
+def test_a_lost_gpu_of_a_command_leaves_its_energy_unknown():
+    run = run_of_window(WINDOW)
+    assert run.account.total.energy_joules is None
+    assert run.account.total.measured_joules == 10.5
+    assert run.latest.results == {"command": "killed by SIGKILL"}
+    assert record_from_document({"format": "zeus-core run", "version": 1, **WINDOW}) == run
+
+
+@pytest.mark.parametrize("name", sorted(WINDOW))
+def test_a_damaged_file_of_a_command_is_refused(name):
+    with pytest.raises(UsageError):
+        run_of_window({key: value for key, value in WINDOW.items() if key != name})
+
+
+def test_a_command_and_a_trainer_write_the_same_format(tmp_path):
+    from zeus_core.cli.run._run_record import RunRecord as CommandRecord
+    from zeus_core.cli.run._run_record import write_record
+
+    measurement = Measurement.from_energies(10.0, {0: 100.5, 1: 200.25}, uncertainty_joules=1.0)
+    names = dict.fromkeys(measurement.devices, "H100")
+    write_record(CommandRecord(["true"], 0, None, 1000.0, measurement, names, False, ("a note",)), tmp_path / "m.json")
+    document = json.loads((tmp_path / "m.json").read_text())
+    trained = json.loads((kept_run(tmp_path / "run", steps=3) / "zeus-energy" / "run.json").read_text())
+    assert document["format"] == trained["format"]
+    assert trained.keys() <= document.keys()
+    run = read_run(tmp_path / "m.json")
+    assert run.account.total.energy_joules == document["totals"]["energy_joules"] == 300.75
+    assert encode(run)["account"] == document["account"]

@@ -1,0 +1,1 @@
+"""A catalogue of the runs of many people: `zeus-core runs`."""

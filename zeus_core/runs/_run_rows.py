@@ -1,0 +1,188 @@
+"""The rows of a run in a catalogue, in whole numbers, so that sums of a million runs are exact. Pure.
+
+A run has one row for the run, which no device has, and one for each device in each of its parts. With E the energy of
+the account of the run and e_i that of its devices, the row of the run holds E - sum(e_i): what earlier parts, of which
+the file has no more, and ranks that had not reported yet have taken. So the rows of a run add up to its account.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from zeus_core.errors import UsageError
+from zeus_core.events import Activity
+from zeus_core.training.activities.tally import Tally
+from zeus_core.training.record.run_identity import RunIdentity
+from zeus_core.training.record.run_records import DeviceRecord, PartRecord, RunRecord
+
+TEXTS = ("run", "user", "job", "project", "cluster", "namespace", "tags", "gpu", "device", "state", "currency")
+"""The columns that are text."""
+
+AMOUNTS = (
+    *("millijoules", "off_millijoules", "more_millijoules", "unbounded", "lost_gpu_milliseconds", "gpu_milliseconds"),
+    *("training_millijoules", "token_millijoules", "off_token_millijoules", "tokens", "controlled"),
+    *("idle_millijoules", "wasted_millijoules", "saved_millijoules", "off_saved_millijoules"),
+    *("milligrams", "off_milligrams", "millionths", "off_millionths", "charged_millijoules", "priced_millijoules"),
+)
+"""The columns that are added up: energy, how far it can be off, what killed parts may have taken beyond it, and whether
+nobody knows that; time of GPUs whose energy was lost, and all; energy of training steps, and that of runs that count
+tokens; tokens; runs whose setting was searched; energy idle and between steps, and with that of steps done twice;
+energy saved; emissions; money; the energy of which these two are known."""
+
+MOMENTS = ("record", "until_ms", "begin_ms", "end_ms")
+"""The other columns: a random number for each time a run was added; the milliseconds since 1970."""
+
+_MOST = 2**53  # of an amount of a row, as 2.5 GWh: exact as a float, too
+_DAY_MS = 86_400_000  # by which the clocks of two machines may differ
+
+
+def rows_of(run: RunRecord, now_seconds: float) -> list[dict[str, Any]]:
+    """Return the rows of a run.
+
+    Args:
+        run: The run.
+        now_seconds: The clock, in seconds since 1970.
+
+    Raises:
+        UsageError: Its times or its numbers cannot be true.
+        ValueError: A text is none.
+    """
+    record, until_ms = secrets.randbits(62), _milliseconds(run.latest.until_seconds)
+    for part in run.parts:
+        begin_ms, end_ms = _milliseconds(part.begun_at_seconds), _milliseconds(part.until_seconds)
+        if not 0 < begin_ms <= end_ms <= _milliseconds(now_seconds) + _DAY_MS:
+            raise UsageError(
+                f"a part of it lasts from {part.begun_at_seconds:.0f} s to {part.until_seconds:.0f} s after 1970, "
+                "which is backwards or in the future: a clock was off"
+            )
+    shared = {"run": run.run, "record": record, "until_ms": until_ms}
+    rows = [
+        {**_nothing(), **shared, **_names(part.identity), **_device_row(run, part, host, device, number)}
+        for part in run.parts
+        for number, (host, device) in enumerate(_devices(part))
+    ]
+    row = {**_nothing(), **shared, **_names(run.latest.identity), **_run_row(run)}
+    row["millijoules"] = _whole(1e3 * run.account.total.measured_joules) - sum(each["millijoules"] for each in rows)
+    off_millijoules = _whole_above(1e3 * (run.account.total.measured.uncertainty_joules or 0.0))
+    row["off_millijoules"] = max(off_millijoules - sum(each["off_millijoules"] for each in rows), 0)
+    lost_milliseconds = _whole_above(1e3 * run.account.total.lost_seconds)
+    row["lost_gpu_milliseconds"] = max(lost_milliseconds - sum(each["lost_gpu_milliseconds"] for each in rows), 0)
+    for name in TEXTS:
+        "".join(each[name] for each in (row, *rows)).encode()  # JSON can hold text that is none, as half a character
+    return [row, *rows]
+
+
+def _nothing() -> dict[str, Any]:
+    return dict.fromkeys(TEXTS, "") | dict.fromkeys(AMOUNTS, 0)
+
+
+def _names(identity: RunIdentity | None) -> dict[str, str]:
+    if identity is None:
+        return {}
+    names = {name: getattr(identity, name) for name in ("user", "job", "project", "cluster", "namespace")}
+    return {**names, "tags": json.dumps(dict(identity.tags), sort_keys=True) if identity.tags else ""}
+
+
+def _devices(part: PartRecord) -> Iterator[tuple[str, DeviceRecord]]:
+    return ((rank.host, device) for rank in part.ranks for device in rank.devices)
+
+
+def _device_row(run: RunRecord, part: PartRecord, host: str, device: DeviceRecord, number: int) -> dict[str, Any]:
+    begin_ms, end_ms = _milliseconds(part.begun_at_seconds), _milliseconds(part.until_seconds)
+    # Two nodes may have one name; devices have not, but simulated ones are alike on all nodes, and several have none.
+    name = f"{host}/{device.uuid}" if device.is_simulated else device.uuid
+    energy = Tally() if device.energy is None else device.energy
+    return {
+        "gpu": device.name,
+        "device": name if device.uuid else f"{run.run}/{part.name}/{number}",
+        "state": part.state,
+        "begin_ms": begin_ms,
+        "end_ms": end_ms,
+        "gpu_milliseconds": (end_ms - begin_ms) * device.count,
+        "lost_gpu_milliseconds": _whole_above(1e3 * energy.lost_seconds),
+        "millijoules": _whole(1e3 * energy.measured_joules),
+        "off_millijoules": _whole_above(1e3 * (energy.measured.uncertainty_joules or 0.0)),
+    }
+
+
+def _run_row(run: RunRecord) -> dict[str, Any]:
+    account, training = run.account, run.account.training
+    kinds = Counter(device.name for _, device in _devices(run.latest))
+    idle = [account.activities[each] for each in (Activity.IDLE, Activity.BETWEEN_STEPS) if each in account.activities]
+    idle_joules = sum(tally.measured_joules for tally in idle)
+    row: dict[str, Any] = {
+        "gpu": kinds.most_common(1)[0][0] if kinds else "",
+        "state": run.latest.state,
+        "begin_ms": _milliseconds(run.parts[0].begun_at_seconds),
+        "end_ms": _milliseconds(run.latest.until_seconds),
+        "more_millijoules": _whole_above(1e3 * (account.unrecorded_joules or 0.0)),
+        "unbounded": int(account.unrecorded_joules is None),
+        "training_millijoules": _whole(1e3 * training.measured_joules),
+        "idle_millijoules": _whole(1e3 * idle_joules),
+        "wasted_millijoules": _whole(1e3 * (idle_joules + account.redone.measured_joules)),
+        **_saving(run),
+    }
+    if account.tokens > 0 and training.energy_joules is not None:
+        row |= {
+            "tokens": _whole(account.tokens),
+            "token_millijoules": _whole(1e3 * training.energy_joules),
+            "off_token_millijoules": _whole_above(1e3 * (training.measured.uncertainty_joules or 0.0)),
+        }
+    for signal in () if run.electricity is None else run.electricity.signals:
+        unit = signal.unit.partition("/")[0]
+        charge = account.known_charge(unit)
+        if charge is None:
+            continue
+        is_carbon = unit == "g"
+        name, scale = ("milligrams", 1e3) if is_carbon else ("millionths", 1e6)
+        row |= {name: _whole(scale * charge.amount), f"off_{name}": _whole_above(scale * charge.uncertainty)}
+        row["charged_millijoules" if is_carbon else "priced_millijoules"] = _whole(1e3 * account.total.measured_joules)
+        row |= {} if is_carbon else {"currency": unit}
+    return row
+
+
+def _saving(run: RunRecord) -> dict[str, int]:
+    """Return whether the setting was searched, and the energy saved.
+
+    With f the saving of a step, its steps n at the chosen setting, and E the energy of a step there, measured in the
+    comparison, they would have taken n E / (1 - f) at the original: n E f / (1 - f) is saved.
+    """
+    records = [record for part in run.parts if (record := part.search_record()) is not None]
+    if not records:
+        return {}
+    result, fraction = records[-1].result, run.saving_fraction
+    if result is None or result.comparison is None or fraction is None or not 0 < fraction < 1:
+        return {"controlled": 1}
+    off = min(run.saving_uncertainty or 0.0, fraction, (1 - fraction) / 2)
+    joules = result.chosen_steps * result.comparison.after.joules_per_step
+    low, middle, high = (joules * each / (1 - each) for each in (fraction - off, fraction, fraction + off))
+    off_joules = max(middle - low, high - middle)
+    return {
+        "controlled": 1,
+        "saved_millijoules": _whole(1e3 * middle),
+        "off_saved_millijoules": _whole_above(1e3 * off_joules),
+    }
+
+
+def _whole(amount: float) -> int:
+    """Return an amount as a whole number.
+
+    Raises:
+        UsageError: No run has so much.
+    """
+    if not -_MOST < amount < _MOST:
+        raise UsageError(f"it has {amount:.3g} thousandths of a unit, which no run has")
+    return round(amount)
+
+
+def _whole_above(amount: float) -> int:
+    return _whole(math.ceil(amount) if math.isfinite(amount) else amount)
+
+
+def _milliseconds(seconds: float) -> int:
+    return math.floor(1e3 * seconds) if abs(seconds) < 1e12 else 0

@@ -1,0 +1,103 @@
+"""The user, the job and the tags of a run: recorded once by each part, and in no report, page or statement."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zeus_core._identity import job_id
+
+_logger = logging.getLogger(__name__)
+
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_TAG_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_MAX_TAGS = 32
+_MAX_CHARACTERS = 200  # of a value
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """The user, the job and the tags of a part of a run; a text that is not known is empty.
+
+    Attributes:
+        user: The user by Slurm, or else that of the process.
+        job: The id of the job, by Slurm or PBS.
+        job_name: Its name, by Slurm.
+        project: The tag `project`, or else the account of Slurm.
+        cluster: The tag `cluster`, or else the name of the cluster of Slurm.
+        namespace: The namespace of Kubernetes.
+        pod: The pod of Kubernetes.
+        tags: Those of `ZEUS_TAGS`.
+    """
+
+    user: str = ""
+    job: str = ""
+    job_name: str = ""
+    project: str = ""
+    cluster: str = ""
+    namespace: str = ""
+    pod: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def identity_here() -> RunIdentity | None:
+    """Return the identity of the run of this process; None with `ZEUS_IDENTITY=none`. Never raises."""
+    known = os.environ
+    if known.get("ZEUS_IDENTITY", "").strip().lower() == "none":
+        return None
+    tags = _tags(known.get("ZEUS_TAGS", ""))
+    in_pod = "KUBERNETES_SERVICE_HOST" in known
+    return RunIdentity(
+        user=_clean(known.get("SLURM_JOB_USER") or _user()),
+        job=_clean(job_id()),
+        job_name=_clean(known.get("SLURM_JOB_NAME", "")),
+        project=tags.get("project") or _clean(known.get("SLURM_JOB_ACCOUNT", "")),
+        cluster=tags.get("cluster") or _clean(known.get("SLURM_CLUSTER_NAME", "")),
+        namespace=_clean(known.get("POD_NAMESPACE") or _namespace()) if in_pod else "",
+        pod=_clean(known.get("POD_NAME") or known.get("HOSTNAME", "")) if in_pod else "",
+        tags=tags,
+    )
+
+
+def _tags(text: str) -> dict[str, str]:
+    """Return the tags of "team=nlp,project=x"; those that cannot be recorded are left out, with one warning."""
+    tags: dict[str, str] = {}
+    refused = []
+    for pair in filter(str.strip, text.split(",")):
+        name, is_pair, value = (part.strip() for part in pair.partition("="))
+        fits = is_pair and _TAG_NAME.fullmatch(name) and value.isprintable() and len(value) <= _MAX_CHARACTERS
+        if fits and (name in tags or len(tags) < _MAX_TAGS):
+            tags[name] = value
+        else:
+            refused.append(pair[:40])
+    if refused:
+        _logger.warning(
+            "%d tags of ZEUS_TAGS are not recorded, the first is %r: give at most %d as team=nlp,project=x, each name "
+            "of letters, digits and _.-, each value of at most %d characters in one line",
+            *(len(refused), refused[0], _MAX_TAGS, _MAX_CHARACTERS),
+        )
+    return tags
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container without an entry for its user
+        return f"{os.getuid()}" if hasattr(os, "getuid") else ""
+
+
+def _namespace() -> str:
+    try:
+        return _NAMESPACE_FILE.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _clean(text: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in text)[:_MAX_CHARACTERS]
