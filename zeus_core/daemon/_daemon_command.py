@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zeus_core.cli.arguments import path
 
-SUMMARY = "Set power limits and clocks for processes without the right, and restore them when these end"
+SUMMARY = "Set limits and clocks for users without the right, and restore them"
 
 _POLICY, _AUDIT = Path("/etc/zeus-core/daemon.toml"), Path("/var/log/zeus-core/audit.jsonl")
 

@@ -6,6 +6,7 @@ no more than `select` or `cost`, and says by the other answers what it needs and
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,10 +16,13 @@ from dataclasses import dataclass
 from zeus_core.search.trial import Trial
 from zeus_core.validate import checked_instance, checked_number, checked_object, checked_whole_number
 
+_logger = logging.getLogger(__name__)
+
 # Two standard errors: 95 % of equally fast limits count as such. More chooses lower limits, which may be slower.
 _STANDARD_ERRORS = 2.0
 _TIME_TOLERANCE = 0.005  # settings this close to the fastest are equally fast: single measurements differ by as much
 _ROUNDING = 1e-9  # durations are sums of floats: closer than this, relatively, they are equal
+_LIKE_PERCENT = 10.0  # no limit of a GPU makes steps as slow: 10 and 110 are likely meant as percentages
 _SLOWDOWN = "at least 1, such as 1.1 for 10 % longer steps"
 
 
@@ -130,6 +134,21 @@ class OptimumSelector(ABC):
             world_size: How many GPUs the energies are summed over; as the selector has it if None.
         """
         return self
+
+
+def _checked_slowdown(argument: str, value: float) -> float:
+    """Return a bound of the slowdown, and question one that looks like a percentage.
+
+    Raises:
+        UsageError: It is below 1, or no number.
+    """
+    bound = checked_number(argument, value, 1.0, math.inf, _SLOWDOWN)
+    if _LIKE_PERCENT <= bound < math.inf:
+        _logger.warning(
+            "%s=%g lets steps take %g times as long, if it is not meant as a percentage: 10 %% longer is %s=1.1",
+            *(argument, bound, bound, argument),
+        )
+    return bound
 
 
 def checked_selector(selector: OptimumSelector, argument: str = "selector") -> OptimumSelector:
@@ -280,7 +299,7 @@ class MaxSlowdownConstraint(Objective):
     """
 
     def __init__(self, factor: float = 1.1) -> None:
-        self.factor: float = checked_number("factor", factor, 1.0, math.inf, _SLOWDOWN)
+        self.factor: float = _checked_slowdown("factor", factor)
 
     def __repr__(self) -> str:
         return f"MaxSlowdownConstraint(factor={self.factor:g})"
@@ -311,7 +330,7 @@ class EnergyWithin(Objective):
     """
 
     def __init__(self, slowdown: float = 1.1) -> None:
-        self.slowdown: float = checked_number("slowdown", slowdown, 1.0, math.inf, _SLOWDOWN)
+        self.slowdown: float = _checked_slowdown("slowdown", slowdown)
 
     def __repr__(self) -> str:
         return f"EnergyWithin(slowdown={self.slowdown:g})"
