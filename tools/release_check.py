@@ -1,7 +1,7 @@
 """Check that this checkout can be published: `make release-check`. One line a check, and 1 if one of them fails.
 
-The wheel and the source distribution are built twice, at the time of the commit, and compared byte by byte. A version is
-published from the tag `v` + version, and has a dated heading in the CHANGELOG.
+The wheel and the source distribution are built twice, at the time of the commit, and compared byte by byte. A version
+is published from the tag `v` + version, and has a dated heading in the CHANGELOG.
 """
 
 from __future__ import annotations
