@@ -173,6 +173,9 @@ class Objective(OptimumSelector):
     Costs are compared with the baseline: the highest limit that was measured, which is the original one.
     """
 
+    cost_unit: str = ""
+    """The unit of the cost, for tables; empty if it has none."""
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
@@ -199,6 +202,8 @@ class Objective(OptimumSelector):
 class Energy(Objective):
     """Chooses the limit with the lowest energy of the steps, however long they last."""
 
+    cost_unit: str = "J"
+
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """Return the energy in joules."""
         return measurement.energy
@@ -215,6 +220,8 @@ class Time(Objective):
     Above the power that the work draws, the time does not depend on the limit, and the fastest measurement is chance.
     So every limit within two standard errors of the fastest counts as equally fast.
     """
+
+    cost_unit: str = "s"
 
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """Return the duration in seconds."""
@@ -248,6 +255,8 @@ class ZeusCost(Objective):
     Raises:
         UsageError: An argument is out of its range.
     """
+
+    cost_unit: str = "J"
 
     def __init__(self, eta_knob: float = 0.5, world_size: int = 1, *, max_power_watts: float | None = None) -> None:
         wanted = "0 (time alone) to 1 (energy alone), such as 0.5"
@@ -298,6 +307,8 @@ class MaxSlowdownConstraint(Objective):
         UsageError: `factor` is below 1.
     """
 
+    cost_unit: str = "W"
+
     def __init__(self, factor: float = 1.1) -> None:
         self.factor: float = _checked_slowdown("factor", factor)
 
@@ -328,6 +339,8 @@ class EnergyWithin(Objective):
     Raises:
         UsageError: `slowdown` is below 1.
     """
+
+    cost_unit: str = "J"
 
     def __init__(self, slowdown: float = 1.1) -> None:
         self.slowdown: float = _checked_slowdown("slowdown", slowdown)
