@@ -141,7 +141,7 @@ class ElectricityMaps:
                     *(self._zone, self._problem(error), self.facts.average),
                 )
         else:
-            if no_forecast is not None and not self._has_forecast_failed:
+            if no_forecast is not None and not self._has_forecast_failed and not self._is_closed:
                 _logger.warning(
                     "no forecast from Electricity Maps for %s (%s): decisions are made by the past alone; it is tried "
                     "again",
