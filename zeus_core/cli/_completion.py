@@ -39,7 +39,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """Print the script, made from the parser of this version."""
     from zeus_core.cli.program import make_parser
 
-    commands = {name: parser._actions for name, parser in _subparsers(make_parser())}
+    (parsers,) = (action for action in make_parser()._actions if action.dest == "command_name")
+    commands = {name: parser._actions for name, parser in dict(parsers.choices or {}).items()}
     choices = [
         _case("|".join(f'"{name} {option}"' for option in action.option_strings), action.choices)
         for name, actions in commands.items()
@@ -54,14 +55,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _case(pattern: str, words: Iterable[object]) -> str:
     return f'      {pattern}) words="{" ".join(map(str, words))}";;'
-
-
-def _subparsers(parser: argparse.ArgumentParser) -> Iterable[tuple[str, argparse.ArgumentParser]]:
-    found: Iterable[tuple[str, argparse.ArgumentParser]] = ()
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            found = action.choices.items()
-    return found
 
 
 def _words(action: argparse.Action) -> Iterable[object]:
