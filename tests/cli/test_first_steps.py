@@ -134,6 +134,7 @@ def test_an_example_is_a_program(in_process):
     compile(ended.stdout, "train.py", "exec")
     assert ended.stderr == ""
     assert "zeus-core example pytorch/toy.py > toy.py" in in_process("example", "pytorch").stderr
+    assert "zeus-core example deepspeed/ds_config.json > ds_config.json" in in_process("example", "deepspeed").stderr
 
 
 def test_a_report_is_no_pdf_and_a_new_folder_is_named(in_process, tmp_path):

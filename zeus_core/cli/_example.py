@@ -43,15 +43,18 @@ def execute(arguments: argparse.Namespace) -> int:
         rows = [(name, _opening(file)) for name, file in files.items()]
         write(table([("example", "what it shows"), *rows], "<<"), sys.stdout)
         return 0
-    name = arguments.name
-    found = files.get(f"{name}/{_FIRST.get(name)}") or files.get(name) or files.get(f"{name}.py")
+    asked = arguments.name
+    found = files.get(f"{asked}/{_FIRST.get(asked)}") or files.get(asked) or files.get(f"{asked}.py")
     if found is None:
-        raise UsageError(f"there is no example {shown(name)}; there are: {', '.join(_FIRST)}; all: zeus-core example")
+        raise UsageError(f"there is no example {shown(asked)}; there are: {', '.join(_FIRST)}; all: zeus-core example")
     text = found.read_text(encoding="utf-8")
     write(text.rstrip("\n"), sys.stdout)
-    for module in dict.fromkeys(re.findall(r"^from (\w+) import", text, re.MULTILINE)):
-        if (beside := found.parent / f"{module}.py").is_file():
-            complain(f"zeus-core: it needs: zeus-core example {found.parent.name}/{beside.name} > {beside.name}")
+    for other, beside in files.items():
+        is_named = beside.suffix != ".py" and beside.name in text
+        if beside.parent == found.parent and (
+            is_named or re.search(rf"^from {beside.stem} import", text, re.MULTILINE)
+        ):
+            complain(f"zeus-core: it needs: zeus-core example {other} > {beside.name}")
     return 0
 
 

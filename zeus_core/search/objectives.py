@@ -137,17 +137,11 @@ class OptimumSelector(ABC):
 
 
 def _checked_slowdown(argument: str, value: float) -> float:
-    """Return a bound of the slowdown, and question one that looks like a percentage.
-
-    Raises:
-        UsageError: It is below 1, or no number.
-    """
+    """Return a bound of the slowdown, at least 1, and question one that looks like a percentage."""
     bound = checked_number(argument, value, 1.0, math.inf, _SLOWDOWN)
     if _LIKE_PERCENT <= bound < math.inf:
-        _logger.warning(
-            "%s=%g lets steps take %g times as long, if it is not meant as a percentage: 10 %% longer is %s=1.1",
-            *(argument, bound, bound, argument),
-        )
+        words = "%s=%g lets steps take %g times as long, if it is not meant as a percentage: 10 %% longer is %s=1.1"
+        _logger.warning(words, argument, bound, bound, argument)
     return bound
 
 
