@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+PROGRAMS := .venv-programs
 TOO_OLD := 'Python 3.10 or newer is needed, and this is ' + sys.version.split()[0] + ': make PYTHON=python3.11'
 DEMO := OMP_NUM_THREADS=1 $(RUN)
 WORKERS ?= 2
@@ -35,7 +36,7 @@ test: $(VENV)/.ready-dev  ## the tests, without the long ones
 test-busy: $(VENV)/.ready-dev  ## the same beside six programs that take all the time they get
 	for number in 1 2 3 4 5 6; do while :; do :; done & busy="$$busy $$!"; done; trap "kill $$busy" EXIT INT TERM; $(MAKE) test
 
-test-long: $(VENV)/.ready-dev  ## the long, end-to-end tests
+test-long: $(VENV)/.ready-dev $(PROGRAMS)/.ready  ## the long, end-to-end tests
 	$(PARALLEL) $(WAITING_LONG) -m "long and not real_time" --durations 10 $(LONG)
 	$(PYTEST) -m "long and real_time" --durations 10 $(REAL_TIME)
 
@@ -88,6 +89,11 @@ selfcheck:  ## how well energy is measured on this machine's GPU; with the packa
 public-api: $(VENV)/.ready-dev  ## write the list of public names that a test compares, docs/public-api.txt
 	$(RUN) tools/public_api.py
 
+# Over the environment of the other tests, whose packages it leaves as they are: torchvision would change some of them.
+$(PROGRAMS)/.ready: $(VENV)/.ready-dev tools/programs.txt
+	$(RUN) tools/set_up.py $(PROGRAMS) --over tools/programs.txt
+	touch $@
+
 wheel: $(VENV)/.ready-dev
 	$(RUN) -m build --wheel
 
@@ -95,7 +101,7 @@ release-check: $(VENV)/.ready-dev  ## whether this checkout can be published: me
 	$(RUN) tools/release_check.py
 
 clean:
-	rm -rf $(VENV) build dist zeus-demo zeus-selfcheck
+	rm -rf $(VENV) $(PROGRAMS) build dist zeus-demo zeus-selfcheck
 
 $(VENV)/.ready-%: pyproject.toml tools/set_up.py
 	@$(PYTHON) -c "import sys; sys.exit($(TOO_OLD) if sys.version_info < (3, 10) else 0)"

@@ -24,6 +24,7 @@ RUN_BY = {  # each script of examples/, and the test that runs it
     "deepspeed/train_gpt2_pipeline.py": "deepspeed/test_example.py",
     "huggingface/sft_lora.py": "test_demo.py",
     "huggingface/train_causal_lm.py": "test_demo.py",
+    "huggingface/train_grpo.py": "test_demo.py",
     "lightning/cli.py": "lightning/test_docs.py",
     "lightning/fit.py": "lightning/test_docs.py",
     "pytorch/hand_written_1f1b.py": "plain_torch/test_pipeline_examples.py",

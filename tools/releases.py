@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import sys
 from collections import Counter
 from datetime import date
 from importlib import metadata
@@ -58,6 +59,16 @@ FRAMEWORKS = (
     ),
     Framework("torch", "taps/test_pipelining_training", "its real pipeline schedules, on the CPU and gloo"),
     Framework("optuna", "test_a_search_for_hyperparameters", "real, under the search of the Trainer"),
+    *(
+        Framework(name, rf"programs/.*{test}", f"real, on the CPU; {how}; GPUs are simulated")
+        for name, test, how in (
+            ("sentence-transformers", r"\[sentence", "a small model made by the test"),
+            ("neuralforecast", r"\[neural", "an MLP on series made by the test"),
+            ("timm", r"(\[timm|a_program_saves)", "a ResNet, a loop of the test, torchvision without its operators"),
+            ("ultralytics", "ultralytics", "its trainer on pictures made by the test, torchvision is a stand-in"),
+            ("torchtune", "torchtune", "its model and loggers in a loop of the test, not its recipes"),
+        )
+    ),
     Framework("jax", r"monitor/test_synchronize.*jax", "real, on the CPU"),
 )
 
@@ -81,8 +92,8 @@ def record(passed: Counter[str]) -> None:
     runs: dict[str, dict[str, Any]] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     for name, tests in passed.items():
         try:
-            release = metadata.version(name).partition("+")[0]
-        except metadata.PackageNotFoundError:  # a stand-in ran in its place
+            release = _installed(name).partition("+")[0]
+        except StopIteration:  # a stand-in ran in its place
             continue
         python = ".".join(platform.python_version_tuple()[:2])
         if tests >= runs.setdefault(name, {}).get(release, {}).get("tests", 0):
@@ -110,6 +121,12 @@ def page(runs: dict[str, dict[str, Any]]) -> str:
         newest = cells[1] if len(releases) > 1 else "the same"
         lines.append(f"| {framework.name} | {cells[0]} | {newest} | {framework.how} |")
     return "\n".join([*lines, ""])
+
+
+def _installed(name: str) -> str:
+    """Return the release of a distribution: here, or in the environment of whole programs."""
+    above = map(str, DOCS.parent.glob(".venv-programs/lib/*/site-packages"))
+    return next(iter(metadata.distributions(name=name, path=[*sys.path, *above]))).version
 
 
 def _cell(release: str, run: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Prepare `.venv` for the Makefile, which has checked that this is Python 3.10+.
 
     python3 tools/set_up.py .venv EXTRA
+    .venv/bin/python tools/set_up.py FOLDER --over REQUIREMENTS   # an environment over that of this Python
 
 Makes the virtual environment if it is not there, puts torch into it, then this package with one of its extras. torch
 comes first, and from the first of these that has it: what `TORCH` names (any arguments of `pip install`), a wheel at
@@ -13,6 +14,7 @@ import os
 import shlex
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -28,6 +30,20 @@ def main(folder: Path, extra: str) -> None:
     install_torch(python)
     if not pip(python, "--quiet", "-e", f".[{extra}]"):
         raise SetUpError("the package or something it needs could not be installed; pip says why above")
+
+
+def lay_over(folder: Path, requirements: Path) -> None:
+    """Prepare a virtual environment that has all packages of this one, and others which need the same torch."""
+    python = make_environment(folder)
+    below, above = (
+        subprocess.check_output([it, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True).strip()
+        for it in (sys.executable, python)
+    )
+    Path(above, "below.pth").write_text(f"import site; site.addsitedir({below!r})\n")
+    constraint = folder / "torch.txt"
+    constraint.write_text(f"torch=={metadata.version('torch')}\n")
+    if not pip(python, "--quiet", "-c", str(constraint), "-r", str(requirements)):
+        raise SetUpError(f"the packages of {requirements} could not be installed; pip says why above")
 
 
 def make_environment(folder: Path) -> Path:
@@ -88,7 +104,10 @@ def pip(python: Path, *arguments: str, is_attempt: bool = False, **environment: 
 
 if __name__ == "__main__":
     try:
-        main(Path(sys.argv[1]), sys.argv[2])
+        if sys.argv[2] == "--over":
+            lay_over(Path(sys.argv[1]), Path(sys.argv[3]))
+        else:
+            main(Path(sys.argv[1]), sys.argv[2])
     except SetUpError as error:
         sys.exit(f"set-up: {error}")
     except KeyboardInterrupt:

@@ -67,9 +67,11 @@ def follow(framework: str) -> None:
 
     if framework == "transformers.trainer":
         importlib.import_module("zeus_huggingface.auto")
+    elif framework == "ultralytics.utils.callbacks.base":
+        importlib.import_module("zeus_core.pytorch").follow_ultralytics()
     else:
         note("torch")
-        importlib.import_module("zeus_core.pytorch.followed_optimizers").follow_optimizers()
+        importlib.import_module("zeus_core.pytorch").follow_optimizers()
 
 
 def lightning_callbacks() -> "list[Any]":

@@ -8,6 +8,7 @@
 | mapping with keys that are text, whole numbers or an enum | object |
 | mapping with keys that are a NamedTuple of these | object; "/" joins the fields of a key, only the last may hold one |
 | enum | the value of its member |
+| a class of text | text, of which the class is made |
 | None, bool, int, float, str | the same |
 
 `decode` is strict: every field must be there and no other, a bool is no number, a number is finite. A class checks more
@@ -74,7 +75,7 @@ def _refuse(value: Any) -> Any:
 
 def _encode_key(key: Any) -> str:
     key = key.value if isinstance(key, enum.Enum) else key
-    if type(key) in (str, int):
+    if isinstance(key, str) or type(key) is int:
         return str(key)
     if isinstance(key, tuple) and hasattr(key, "_fields"):
         return "/".join(map(_encode_key, key))
@@ -141,6 +142,8 @@ def _decoder_of(kind: Any) -> Callable[[Any], Any]:
         return lambda value: _decode_literal(values, value, members)
     if dataclasses.is_dataclass(kind):
         return partial(_decode_object, kind)
+    if issubclass(kind, str):
+        return lambda value: _built(kind, _decode_scalar(str, value))
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         kinds = tuple(_fields_of(kind).values())
         return lambda value: _built(kind, *_decode_tuple(kinds, value))

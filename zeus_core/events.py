@@ -8,12 +8,18 @@ optimizer, which chooses settings, or `TrainingEnergy`, which accounts for the e
 where a step is one optimizer step. Loops that report less (no TrainBegin, no StepEnd) are understood too.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from __future__ import annotations
 
-from zeus_core.ports import World
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from zeus_core.errors import UsageError
+from zeus_core.validate import checked_text, shown
+
+if TYPE_CHECKING:
+    from zeus_core.ports import World
 
 __all__ = [
     "Activity",
@@ -36,30 +42,98 @@ __all__ = [
 ]
 
 
-class Activity(Enum):
-    """Use of time and energy in a training job. The values are part of the names of metrics."""
+class _Kinds(type):
+    """The class of `Activity`: going through it gives its kinds."""
 
-    STEPS = "steps"
+    def __iter__(cls) -> Iterator[Activity]:
+        return iter(Activity.KINDS)
+
+
+class Activity(str, metaclass=_Kinds):
+    """Use of time and energy in a training job: a kind below, or a name of a user's own, as `Activity("rollout")`.
+
+    It is its name, as text; the names are parts of those of metrics.
+
+    Args:
+        name: Letters, digits and underscores, at most 32 of them, a letter first.
+
+    Attributes:
+        KINDS: The kinds below, in this order.
+
+    Raises:
+        UsageError: The name is none; the message names it.
+    """
+
+    __slots__ = ()
+
+    STEPS: ClassVar[Activity]
     """Training steps, with the loading of their data and the logging in between."""
-    GENERATION = "generation"
+    GENERATION: ClassVar[Activity]
     """Text generated for training, as in reinforcement learning."""
-    REFERENCE = "reference"
+    WAITING: ClassVar[Activity]
+    """Waiting for text that a server generates for training, on other devices."""
+    REFERENCE: ClassVar[Activity]
     """Passes of a reference model, as in preference optimization."""
-    EVALUATION = "evaluation"
-    CHECKPOINT = "checkpoint"
-    BETWEEN_STEPS = "between_steps"
+    REWARD: ClassVar[Activity]
+    """Passes of reward models, as in reinforcement learning."""
+    EVALUATION: ClassVar[Activity]
+    PREDICTION: ClassVar[Activity]
+    CHECKPOINT: ClassVar[Activity]
+    OTHER: ClassVar[Activity]
+    """Activities of a user's own beyond the first `MOST_OWN` of a run."""
+    BETWEEN_STEPS: ClassVar[Activity]
     """Unusually long times between two steps that nothing announced: an evaluation maybe, or a stall of the data."""
-    IDLE = "idle"
+    IDLE: ClassVar[Activity]
     """Everything else between the beginning and the end of training."""
+
+    KINDS: ClassVar[tuple[Activity, ...]] = ()
+
+    def __new__(cls, name: str) -> Activity:
+        """Return the kind of this name, which exists once, or a name of a user's own."""
+        wanted = 'the name of a kind of work, such as "rollout": letters, digits and underscores, at most 32'
+        checked_text("activity", name, wanted)
+        for kind in cls.KINDS:
+            if kind == name:
+                return kind
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"activity is {shown(name)}; it must be {wanted}")
+        if name in _OF_METRICS or name in _UNITS or name.startswith("per_"):
+            raise UsageError(f"activity is {shown(name)}, which is part of the name of a metric; take another")
+        return super().__new__(cls, name)
+
+    @property
+    def value(self) -> str:
+        """The name, as plain text."""
+        return str(self)
 
     @property
     def words(self) -> str:
         """The activity in words, for people."""
-        return str(self.value).replace("_", " ")
+        return self.replace("_", " ")
 
-    # Members are single objects. `Enum` hashes their names, in Python, and an account is looked up by them at each log.
-    if not TYPE_CHECKING:  # type checkers know that it has a hash
-        __hash__ = object.__hash__
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a name of a user's own."""
+        return self not in Activity.KINDS
+
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+_OF_METRICS = {"host", "kwh", "redone", "uncertainty"}
+_UNITS = {"token", "generated_token", "sample", "step"}  # `energy_per_step_j`
+for _name in (
+    *("steps", "generation", "waiting", "reference", "reward", "evaluation", "prediction", "checkpoint"),
+    *("other", "between_steps", "idle"),
+):
+    Activity.KINDS = (*Activity.KINDS, str.__new__(Activity, _name))
+    setattr(Activity, _name.upper(), Activity.KINDS[-1])
+
+MOST_OWN = 32
+"""Activities of a user's own in a run; those beyond are `Activity.OTHER`."""
+
+
+def own_activities(activities: Iterable[Activity]) -> tuple[Activity, ...]:
+    """Return those of a user's own that have an account of their own: the first `MOST_OWN`."""
+    return tuple(dict.fromkeys(activity for activity in activities if activity.is_own))[:MOST_OWN]
 
 
 @dataclass(frozen=True, slots=True)

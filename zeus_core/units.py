@@ -22,6 +22,16 @@ def milliwatts_from_watts(power_watts: float) -> int:
     return round(power_watts * _MILLI_PER_UNIT)
 
 
+def watts_from_microwatts(power_microwatts: int) -> float:
+    """Convert a power from microwatts to watts."""
+    return power_microwatts / _MICRO_PER_UNIT
+
+
+def microwatts_from_watts(power_watts: float) -> int:
+    """Convert a power from watts to whole microwatts, the resolution of sysfs."""
+    return round(power_watts * _MICRO_PER_UNIT)
+
+
 def joules_from_millijoules(energy_millijoules: float) -> float:
     """Convert an energy from millijoules to joules."""
     return energy_millijoules / _MILLI_PER_UNIT
@@ -35,6 +45,11 @@ def seconds_from_milliseconds(time_milliseconds: float) -> float:
 def joules_from_microjoules(energy_microjoules: int) -> float:
     """Convert an energy from microjoules to joules."""
     return energy_microjoules / _MICRO_PER_UNIT
+
+
+def joules_from_amd_units(energy_units: int) -> float:
+    """Convert an energy from the unit of AMD's energy counters, 2^-16 J (gpu_metrics in kgd_pp_interface.h)."""
+    return energy_units / 65_536
 
 
 def kilowatt_hours_from_joules(energy_joules: float) -> float:

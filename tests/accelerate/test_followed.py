@@ -5,7 +5,7 @@ import torch
 from accelerate import Accelerator
 
 from zeus_core.pytorch import follow_optimizers
-from zeus_core.pytorch.followed_optimizers import followed_energy, stop_following
+from zeus_core.pytorch.followed.followed_optimizers import followed_energy, stop_following
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])

@@ -1,14 +1,18 @@
 """`zeus-core doctor`: it finds what is missing, and changes nothing."""
 
 import json
+import os
 import shlex
 import sys
 import time
 
 import pytest
 
+from tests.cli.conftest import Program
 from tests.nvml_driver import DeviceSpec
+from tests.support.fake_sysfs import FakeSysfs
 from tests.support.variants import long_but_first
+from zeus_core._sysfs import find_cards
 from zeus_core.cli.doctor import (
     Driver,
     check_clock_rights,
@@ -26,6 +30,7 @@ from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.device.rapl import rapl_discovery
 from zeus_core.device.rapl.powercap import why_no_zones
+from zeus_core.device.sysfs.amd import AmdGpu
 from zeus_core.testing import FakeRapl
 
 PYTHON = shlex.quote(sys.executable)
@@ -378,3 +383,69 @@ def test_torch_and_its_cuda_are_found_without_importing_it(install_torch, cuda, 
 
 def test_wrong_arguments_are_an_error_even_so(on_nothing):
     assert on_nothing("doctor", "--cure").returncode == 2
+
+
+@pytest.fixture
+def on_amd(tmp_path):
+    """On a tree of AMD boards: one of two dies, and one whose counter shows 0."""
+    tree = FakeSysfs(tmp_path)
+    tree.add("1.3", model="0x740c", name="AMD Instinct MI250X")
+    tree.add_second_die()
+    tree.add("1.3", model="0x744c", name="AMD Radeon RX 7900 XTX", energy="zero")
+    return Program({"ZEUS_SYSFS": str(tree.root)}), tree
+
+
+def test_boards_of_amd_need_no_driver_of_nvidia(on_amd):
+    program, tree = on_amd
+    with tree.run(300.0):
+        checks = checks_of(program("doctor", "--json"))
+    assert (checks["GPU driver"]["state"], checks["GPU driver"]["fix"]) == ("ok", None)
+    assert checks["GPU driver"]["sentence"].startswith("amdgpu of Linux ")
+    assert "AMD Instinct MI250X, 2 dies (simulated)" in checks["GPUs"]["sentence"]
+    assert "no number comes from hardware" in checks["GPUs"]["sentence"]
+    assert "a part of the same board as GPU 0" in checks["GPU 1"]["sentence"]
+    assert "stands still at 0 J" in checks["GPU 2"]["sentence"]
+    assert "power1_cap" in checks["set power limits"]["sentence"]
+    assert checks["lock clocks"]["state"] == "missing"
+
+
+def test_boards_of_amd_are_listed_and_shown(on_amd):
+    program, tree = on_amd
+    with tree.run(300.0):
+        listing = json.loads(program("devices", "--json").stdout)
+        top = program("top", "--once").stdout
+        power = program("power", "--count", "1").stdout
+    assert [row["index"] for row in listing["gpus"]] == [0, 1, 2]
+    assert len({row["uuid"] for row in listing["gpus"]}) == 2
+    assert [row["has_energy_counter"] for row in listing["gpus"]] == [True, True, False]
+    assert top.count("AMD") == 2
+    assert "600" in power
+
+
+@pytest.mark.parametrize(
+    ("version", "driver", "has_amd", "state", "words"),
+    [
+        ("hip: Optional[str] = '6.4.43482-0f2d60242'", Driver(fault="none"), True, "ok", "built for ROCm 6.4.43482"),
+        ("cuda: Optional[str] = '12.8'", Driver(fault="none"), True, "limited", "built without ROCm"),
+        ("hip: Optional[str] = '6.4'", Driver("570", "12.8", ("GPU-1",)), False, "limited", "there is no AMD GPU"),
+    ],
+)
+def test_torch_is_built_for_the_boards_that_are_there(
+    tmp_path, monkeypatch, install_torch, on_amd, version, driver, has_amd, state, words
+):
+    install_torch("2.9.0", None)
+    (tmp_path / "torch" / "version.py").write_text(f"{version}\n")
+    monkeypatch.setenv("ZEUS_SYSFS", str(on_amd[1].root))
+    check = check_torch(driver, [AmdGpu(card) for card in find_cards(str(on_amd[1].root))] if has_amd else [])
+    assert check.state == state
+    assert words in check.sentence
+
+
+def test_rights_are_those_to_write_the_files_of_limits(on_amd, monkeypatch):
+    gpus = [AmdGpu(card) for card in find_cards(str(on_amd[1].root))[:1]]
+    assert check_limit_rights(Rights(False, "no CAP_SYS_ADMIN"), gpus).state == "ok"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setenv("ZEUS_DAEMON_SOCKET", "/nowhere")
+    check = check_limit_rights(Rights(True, "root"), gpus)
+    assert check.state == "missing"
+    assert "may not write" in check.sentence

@@ -55,10 +55,10 @@ def test_a_setting_lasts_as_long_as_the_run_however_it_ends(program, options, _,
     else:
         process.send_signal(end)
         assert process.wait() == -end
-        process.stdin.close()  # ends a command that outlives a `run` that was killed
-        process.stdout.close()
-        process.stderr.close()
+    # Also while a command still runs that outlives a `run` that was killed.
     until(lambda: (driver[0].power_limit_watts, driver[0].locked_clock_mhz) == (ORIGINAL_WATTS, None))
+    for stream in (process.stdin, process.stdout, process.stderr):
+        stream.close()
 
 
 @pytest.mark.parametrize(("options", "variables", "expected"), SETTINGS[2:])

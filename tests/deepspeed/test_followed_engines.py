@@ -8,7 +8,7 @@ import torch
 
 from tests.deepspeed.engines import run_engines
 from zeus_core.pytorch import follow_optimizers
-from zeus_core.pytorch.followed_optimizers import followed_energy, stop_following
+from zeus_core.pytorch.followed.followed_optimizers import followed_energy, stop_following
 
 
 def train(stage, accumulation, is_followed):

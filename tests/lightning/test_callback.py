@@ -108,6 +108,18 @@ def test_evaluations_by_themselves_are_logged_too(tmp_path, monitor, gpu):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_prediction_by_itself_has_an_energy(tmp_path, monitor, gpu):
+    pl = lightning.pytorch
+    callback = ZeusCallback(monitor)
+    trainer = make_trainer(tmp_path, callback, pl)
+    module = module_class(pl)(gpu)
+    module.predict_step = lambda batch, batch_idx: gpu.execute(FORWARD) or batch
+    trainer.predict(module, loader(10), return_predictions=False)
+    assert callback.energy.evaluation("predict") == {
+        "predict_energy_j": pytest.approx(10 * joules_of(gpu, FORWARD), rel=0.03)
+    }
+
+
 @pytest.mark.parametrize("bar", ["TQDMProgressBar", "RichProgressBar"])
 def test_the_progress_bar_shows_power_and_energy(pl, tmp_path, monitor, gpu, bar):
     if bar == "RichProgressBar":

@@ -8,7 +8,7 @@ from lightning.fabric.loggers import CSVLogger
 from tests.support.result_boxes import boxes, rows
 from zeus_core.events import Activity
 from zeus_core.pytorch import FabricCallback
-from zeus_core.pytorch.followed_optimizers import followed_energy, stop_following
+from zeus_core.pytorch.followed.followed_optimizers import followed_energy, stop_following
 
 
 class Logger(CSVLogger):

@@ -1,7 +1,9 @@
 """Loops that report nothing, by the steps of their optimizers, on a simulated GPU in virtual time."""
 
 import os
+import sys
 import threading
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +13,8 @@ from zeus_core.device import Work
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
-from zeus_core.pytorch import SimulatedCompute, follow_optimizers
-from zeus_core.pytorch.followed_optimizers import followed_energy, stop_following
+from zeus_core.pytorch import SimulatedCompute, TorchtuneLogger, follow_optimizers, follow_ultralytics
+from zeus_core.pytorch.followed.followed_optimizers import followed_energy, stop_following
 from zeus_core.search import GridSearch
 from zeus_core.training import TrainingEnergy
 
@@ -247,6 +249,21 @@ def test_two_optimizers_that_step_in_turn_are_one_step(loop):
     assert counted(train) == 50
 
 
+@pytest.mark.parametrize("inner_steps", [1, 2, 3, 5])
+def test_optimizers_made_anew_for_inner_loops_are_no_steps(loop, inner_steps, capsys):
+    for _ in range(40):
+        inner = torch.optim.Adam(torch.nn.Linear(2, 2).parameters())
+        for _ in range(inner_steps):
+            loop.backward()
+            inner.step()
+        loop.optimizer.step()
+    assert ended(capsys)[1]["steps"].startswith("40: ")
+
+
+def test_trainings_one_after_another_are_counted_in_full(gpu, followed):
+    assert counted(lambda: [Loop(gpu).train(30) for _ in range(3)]) == 90
+
+
 def test_an_optimizer_that_steps_no_more_leaves_its_place_to_others(loop):
     once = torch.optim.Adam(torch.nn.Linear(2, 2).parameters())
 
@@ -367,6 +384,69 @@ def test_a_forked_child_leaves_the_loop_to_its_parent(loop, capsys):
     assert os.waitpid(child, 0)[1] == 0
     loop.train(5)
     assert ended(capsys)[0].steps == 10
+
+
+class Trainer:
+    """The events of a trainer of ultralytics, in the order of its release 8.4."""
+
+    def __init__(self, callbacks):
+        self.callbacks = callbacks
+        self.stop = False
+
+    def run(self, *events):
+        for event in events:
+            for callback in self.callbacks[event]:
+                callback(self)
+
+
+def test_validations_and_saves_of_ultralytics_are_those_of_its_trainer(loop, gpu, monkeypatch, capsys):
+    callbacks = {"on_train_epoch_end": [], "on_val_start": [], "on_val_end": [], "on_fit_epoch_end": [], "teardown": []}
+    for name in ("ultralytics", "ultralytics.utils", "ultralytics.utils.callbacks"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, f"{name}.base", SimpleNamespace(default_callbacks=callbacks))
+    follow_ultralytics()
+    follow_ultralytics()
+    trainer = Trainer(callbacks)
+    trainer.run("on_val_start", "on_val_end")  # a validation of its own
+    for epoch in range(3):
+        loop.train(4)
+        trainer.run("on_train_epoch_end", "on_val_start")
+        loop.evaluate()
+        trainer.run("on_val_end")
+        gpu.execute(Work(10.0, 100.0))
+        trainer.stop = epoch == 2
+        trainer.run("on_fit_epoch_end")
+    gpu.execute(Work(20.0, 100.0))  # the best weights
+    trainer.run("on_val_start")
+    loop.evaluate()
+    trainer.run("on_val_end", "on_fit_epoch_end")
+    energy = followed_energy()
+    trainer.run("teardown")
+    activities = energy.summary.account.activities
+    assert followed_energy() is None
+    assert activities[Activity.STEPS].energy_joules == pytest.approx(joules(gpu, 11, 11), rel=0.05)
+    assert activities[Activity.EVALUATION].energy_joules == pytest.approx(joules(gpu, 4 * 8), rel=0.05)
+    assert activities[Activity.CHECKPOINT].energy_joules == pytest.approx(50 * 100, rel=0.05)
+    assert rows("".join(boxes(capsys)))["steps"].startswith("12: ")
+
+
+def test_a_logger_of_torchtune_has_the_energy_beside_the_loss(loop, capsys):
+    logged, closed = [], []
+    inner = SimpleNamespace(
+        log_dict=lambda payload, step: logged.append((step, payload)), close=lambda: closed.append(1), log_config=len
+    )
+    logger = TorchtuneLogger(inner)
+    assert logger.log_config("four") == 4
+    logger.log_dict({"loss": 2.0}, step=0)
+    loop.train(6)
+    logger.log_dict({"loss": 1.0}, step=6)
+    logger.close()
+    assert logged[0] == (0, {"loss": 2.0})
+    assert (logged[1][0], logged[1][1]["loss"], closed) == (6, 1.0, [1])
+    assert logged[1][1]["total_energy_j"] > 0
+    assert rows("".join(boxes(capsys)))["steps"].startswith("6: ")
+    with pytest.raises(UsageError, match="logger is 3; it must be a logger of torchtune"):
+        TorchtuneLogger(3)
 
 
 def test_what_makes_the_search_must_be_a_function():

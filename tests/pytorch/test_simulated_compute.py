@@ -163,3 +163,17 @@ def test_a_batch_that_does_not_fit_is_out_of_memory(model, gpu):
 def test_wrong_batches_are_refused_by_name(wrong):
     with pytest.raises(UsageError, match=r"SimulatedBatches\."):
         SimulatedBatches(**wrong)
+
+
+def test_a_position_without_gradients_is_the_work_of_decoding(gpu, time_source):
+    model = torch.nn.Embedding(4, 3)
+    SimulatedCompute(model, gpu, FORWARD, decoding=Work(0.2, 100.0, compute_bound_fraction=0.05))
+    one, many = torch.ones(2, 1, dtype=torch.long), torch.ones(2, 5, dtype=torch.long)
+    with torch.no_grad():
+        begin = gpu.exact_energy_joules()
+        assert seconds_of(time_source, lambda: model(one)) == pytest.approx(0.2)
+        assert gpu.exact_energy_joules() - begin == pytest.approx(20.0)
+        assert seconds_of(time_source, lambda: model(many)) == pytest.approx(1.0)
+    assert seconds_of(time_source, lambda: model(one)) == pytest.approx(1.0)
+    with pytest.raises(UsageError, match="decoding is"):
+        SimulatedCompute(model, gpu, FORWARD, decoding=0.2)

@@ -24,7 +24,10 @@ _JITTERS = (0.0, 0.002, 0.005, 0.01, 0.02)
 _CALLS_SECONDS = (0.0, 0.0003, 0.001, 0.002)
 _REFRESHES_SECONDS = (0.01, 0.02, 0.05, 0.1)
 # Activities that interrupt the steps, how likely they do, and the highest share of the peak that an erratic one draws.
-_ACTIVITIES = [activity for activity in Activity if activity is not Activity.BETWEEN_STEPS]
+_ACTIVITIES = [
+    *(Activity.STEPS, Activity.GENERATION, Activity.REFERENCE),
+    *(Activity.EVALUATION, Activity.CHECKPOINT, Activity.IDLE),
+]
 _OTHERS = ((Activity.EVALUATION, 0.7, 0.9), (Activity.CHECKPOINT, 0.4, 0.9), (Activity.IDLE, 0.3, 0.2))
 
 

@@ -88,6 +88,32 @@ def test_sums_of_four_processes_equal_gathered_ones_to_the_bit(tmp_path):
     assert [rank.account for rank in ranks] == ends
 
 
+def own_activities_main(folder):
+    torch.distributed.init_process_group("gloo")
+    world, time_source = torch_world(), VirtualTime()
+    gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), world.rank, time_source=time_source)
+    monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=time_source)
+    energy = TrainingEnergy(monitor, world=world, folder=folder, quiet=True)
+    with energy:
+        for number in range(20 * (world.rank % 2)):
+            with energy.step():
+                gpu.execute(WORK)
+            with energy.during(f"of_rank_{world.rank}_{number}"):
+                gpu.execute(WORK)
+            energy.on_resume()
+        logged = [energy.log()["total_energy_j"], energy.log()["total_energy_j"]]
+    return logged, energy.summary.account
+
+
+def test_processes_agree_on_activities_that_others_do_not_have(tmp_path):
+    (logged, account), *others = run_ranks(RANKS, own_activities_main, tmp_path)
+    assert others == [(logged, account)] * (RANKS - 1)
+    assert sum(each.is_own for each in account.activities) == 32
+    assert account.visits[Activity.OTHER] == 2 * 20 - 32
+    assert sum(tally.measured_joules for tally in account.activities.values()) == account.total.measured_joules
+    assert read_run(tmp_path).account == account
+
+
 def die_within_a_sum(mode):
     torch.distributed.init_process_group("gloo")
     world = torch_world(timeout_seconds=5.0)

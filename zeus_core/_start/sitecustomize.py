@@ -11,7 +11,9 @@ It runs in any Python, also in those too old for this package, which would compl
 import os
 import sys
 
-_FRAMEWORKS = frozenset(["torch", "transformers.trainer", "deepspeed.runtime.engine"])
+_FRAMEWORKS = frozenset(
+    ["torch", "transformers.trainer", "deepspeed.runtime.engine", "ultralytics.utils.callbacks.base"]
+)
 
 
 class _Finder:

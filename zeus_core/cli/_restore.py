@@ -34,11 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Restore them, and say what became of each. The exit code is 1 if one could not be restored."""
-    from zeus_core._nvml import BareNvml
     from zeus_core.settings.keeper import Keeper
     from zeus_core.settings.ledger import known_ledgers
+    from zeus_core.settings.restoring import BareGpus
 
-    nvml = BareNvml()
+    gpus = BareGpus()
     outcomes: list[Outcome] = []
     hanging: dict[threading.Thread, str] = {}
 
@@ -46,7 +46,7 @@ def execute(arguments: argparse.Namespace) -> int:
         outcomes.append(keeper.restore(entry))
 
     for ledger in known_ledgers():
-        keeper = Keeper(nvml.gpu, ledger)
+        keeper = Keeper(gpus.gpu, ledger)
         for entry in ledger.entries():
             if entry.is_stale() or not arguments.stale:
                 due = threading.Thread(target=restore, args=(keeper, entry), daemon=True)

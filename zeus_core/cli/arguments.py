@@ -21,7 +21,7 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
         "--gpus",
         type=_indices,
         metavar="0,1",
-        help="GPUs by index, counted after CUDA_VISIBLE_DEVICES; all visible ones by default",
+        help="GPUs by index, counted after CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES; all visible ones by default",
     )
 
 
@@ -91,15 +91,17 @@ def _period(text: str) -> float:
 
 
 def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> list[int]:
-    """Check the requested GPU indices; None requests all GPUs that answer.
+    """Check the requested GPU indices; None requests all that answer, each board once.
 
     Raises:
         UsageError: There is no GPU with one of these indices.
     """
     from zeus_core.device.silent import SilentGpu
 
+    uuids = [gpu.uuid for gpu in gpus]
     if indices is None:
-        return [index for index, gpu in enumerate(gpus) if not isinstance(gpu, SilentGpu)]
+        answering = [index for index, gpu in enumerate(gpus) if not isinstance(gpu, SilentGpu)]
+        return [index for index in answering if uuids.index(uuids[index]) == index]
     for index in indices:
         if index >= len(gpus):
             asked, valid = ",".join(map(str, indices)), ", ".join(map(str, range(len(gpus))))

@@ -24,11 +24,10 @@ from zeus_core.daemon._policy_file import DEFAULT_GROUP, check_programs, check_t
 from zeus_core.daemon._server import Server
 from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, notify_systemd
 from zeus_core.daemon._worker import end_after_defect
-from zeus_core.device import Gpu
-from zeus_core.device.nvml.nvml_gpu import NvmlGpu
-from zeus_core.device.nvml.nvml_session import NvmlSession
+from zeus_core.device import Gpu, discover_gpus
 from zeus_core.device.rapl.powercap import POWERCAP_ROOT
 from zeus_core.device.remote.protocol import encode_members
+from zeus_core.device.silent import SilentGpu
 from zeus_core.errors import DeviceError, UsageError, ZeusError
 from zeus_core.settings import first_stage
 from zeus_core.settings.entry import LedgerEntry
@@ -131,23 +130,18 @@ def _only_one(ledger: Ledger) -> Iterator[None]:
 
 def _open_gpus(policy: Policy) -> dict[str, Gpu]:
     """Open all GPUs of the machine. Without a driver there are none: the energy of CPUs is read all the same."""
-    session = NvmlSession()
     gpus: dict[str, Gpu] = {}
     try:
-        uuids = session.read_uuids()
+        found = discover_gpus({})
     except DeviceError as error:
         _logger.warning("no GPU: %s", error)
         return gpus
-    for index, uuid in enumerate(uuids):
-        try:
-            if isinstance(uuid, DeviceError):
-                raise uuid
-            gpu: Gpu = NvmlGpu(session, uuid)
-        except DeviceError as error:
-            _logger.warning("GPU %d is left out: %s", index, error)
+    for index, gpu in enumerate(found):
+        if isinstance(gpu, SilentGpu):
+            _logger.warning("GPU %d is left out: %s", index, gpu.fault)
+        elif policy.commands:
+            gpus[gpu.uuid] = cast(Gpu, CommandedGpu(gpu, policy.commands, policy.failure_pattern))  # passes on the rest
         else:
-            if policy.commands:
-                gpu = cast(Gpu, CommandedGpu(gpu, policy.commands, policy.failure_pattern))  # passes on other methods
             gpus[gpu.uuid] = gpu
     return gpus
 

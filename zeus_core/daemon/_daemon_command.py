@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from pathlib import Path
 
 from zeus_core.cli.arguments import path
+from zeus_core.cli.text import write
+from zeus_core.errors import NoDeviceError
 
 SUMMARY = "Set limits and clocks for users without the right, and restore them"
 
@@ -20,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--audit", metavar="PATH", default=str(_AUDIT), help=f"the log of all changes ({_AUDIT}); - is standard output"
     )
+    parser.add_argument(
+        "--drop-in",
+        action="store_true",
+        help="print the lines that let the service write the limits of GPUs whose driver shows them as files, and end",
+    )
     parser.add_argument("--rapl-root", type=path, metavar="PATH", help="where /sys/class/powercap is, if elsewhere")
 
 
@@ -30,9 +38,22 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.device.rapl.powercap import POWERCAP_ROOT
     from zeus_core.device.remote.protocol import socket_path
 
+    if arguments.drop_in:
+        write(_drop_in(), sys.stdout)
+        return 0
     logging.getLogger("zeus_core.daemon").setLevel(logging.INFO)
     policy = arguments.policy or find_policy(_POLICY)
     audit = None if arguments.audit == "-" else Path(arguments.audit)
     socket = arguments.socket or Path(socket_path())
     run_daemon(Settings(socket, policy, audit, arguments.rapl_root or POWERCAP_ROOT))
     return 0
+
+
+def _drop_in() -> str:
+    """Return a drop-in for the unit: /sys stays read-only, but for these very files. One that is gone does no harm."""
+    from zeus_core.device import discover_gpus
+
+    files = dict.fromkeys(path for gpu in discover_gpus({}) if (path := getattr(gpu, "limit_path", None)) is not None)
+    if not files:
+        raise NoDeviceError("no GPU has its power limit in a file: the unit needs no drop-in")
+    return "\n".join(["[Service]", *(f"ReadWritePaths=-{file}" for file in files)])

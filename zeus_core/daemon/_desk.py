@@ -12,6 +12,7 @@ from zeus_core.daemon._audit import AuditLog, describe, note_end
 from zeus_core.daemon._peer import Client
 from zeus_core.daemon._policy import Allowance, NotAllowedError, Policy
 from zeus_core.device import Gpu
+from zeus_core.device.gpu import driver_of
 from zeus_core.device.remote.protocol import (
     Request,
     encode_changed,
@@ -94,7 +95,7 @@ class Desk:
         self._keeper = Keeper(lambda uuid: gpu, registers.ledger)
         self._this_process = ProcessIdentity.current()
         self._leases: dict[Kind, _Lease] = {}
-        self._accepted: dict[Kind, Sequence[float]] = {}  # read once: it does not change
+        self._accepted: dict[Kind, Sequence[float]] = {}  # read once a lease: ranges may move between two
 
     def answer(self, client: Client, request: Request) -> bytes:
         """Serve a request about the device, and return the reply. Raises `ZeusError`."""
@@ -172,6 +173,7 @@ class Desk:
     def _claim(self, client: Client, kind: Kind) -> _Lease:
         """Give a client the right to change a setting, unless another has it."""
         gpu, peer = self._gpu, client.peer
+        self._accepted.pop(kind, None)
         rule = self._policy.find_rule(peer, gpu.uuid, kind)  # before anything is read or written for this process
         for lease in list(self._leases.values()):
             if not lease.client.identity.is_alive():  # and the end of its connection waits behind this request
@@ -183,7 +185,9 @@ class Desk:
             check_board_sharing(gpu, client.identity.pid, rule.may_slow_other_instances)
         except PermissionDeniedError as error:
             raise NotAllowedError(str(error)) from error
-        entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, kind, self._read_original(kind)).replacing(
+        entry = LedgerEntry.of_this_process(
+            gpu.uuid, gpu.name, kind, self._read_original(kind), driver_of(gpu)
+        ).replacing(
             owner=client.identity,
             owner_token=client.token,
             keeper=self._this_process,

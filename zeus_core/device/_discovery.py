@@ -3,17 +3,15 @@
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeus_core._sysfs import SYSFS_VARIABLE, sysfs_root
 from zeus_core.device.gpu import Gpu
-from zeus_core.device.nvml.nvml_gpu import NvmlGpu
-from zeus_core.device.nvml.nvml_session import NvmlSession
-from zeus_core.device.nvml.visible import visible_places
-from zeus_core.device.silent import SilentGpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
-from zeus_core.ports.accelerator import torch_gpu_uuids
+from zeus_core.ports.accelerator import FrameworkGpu, torch_gpus, torch_platform
 from zeus_core.process.deadline import OPEN_SECONDS, outside_of_hooks
 from zeus_core.process.parallel import ParallelCalls
 from zeus_core.validate import checked_mapping, checked_text
@@ -34,7 +32,8 @@ def discover_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
 
     Args:
         environment: `ZEUS_SIMULATED_GPUS`, such as "A100-SXM4-80GB:4" or "A40:1,V100:1", asks for simulated GPUs.
-            Otherwise the GPUs of the machine are used, as far as `CUDA_VISIBLE_DEVICES` shows them.
+            Otherwise the GPUs of the machine are used, as far as `CUDA_VISIBLE_DEVICES` shows them, or for AMD's
+            `ROCR_VISIBLE_DEVICES` and `HIP_VISIBLE_DEVICES`. `ZEUS_SYSFS` names a folder in the place of /sys.
 
     Raises:
         NoDeviceError: There is no GPU and no simulation was asked for.
@@ -48,9 +47,8 @@ def discover_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
     ).strip()
     if simulated_machine:
         return list(_simulated_gpus(simulated_machine))
-    find = partial(_nvidia_gpus, environment, torch_gpu_uuids())
     with outside_of_hooks():
-        gpus = ParallelCalls().call_one_within(OPEN_SECONDS, 0, find)
+        gpus = ParallelCalls().call_one_within(OPEN_SECONDS, 0, partial(_find, environment))
     if not gpus:
         raise NoDeviceError(f"no GPU is visible to this process. {_SIMULATION_HINT}")
     return gpus
@@ -59,48 +57,54 @@ def discover_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
 _SIMULATION_HINT = f"To try things without a GPU, simulate some: {SIMULATED_GPUS_VARIABLE}=A100-SXM4-80GB:1"
 
 
-def _nvidia_gpus(environment: Mapping[str, str], order: Sequence[str] | None) -> list[Gpu]:
-    """Find the GPUs, in the order of the framework's UUIDs if these are known."""
-    session = NvmlSession()
-    try:
-        found = session.read_uuids()
-    except NoDeviceError as error:
-        raise NoDeviceError(f"{error}. {_SIMULATION_HINT}") from error
-    uuids = [uuid if isinstance(uuid, str) else None for uuid in found]
-    variable = environment.get("CUDA_VISIBLE_DEVICES")
-    mig_parents: dict[str, str] = {}
-    if variable is not None and "MIG-" in variable:
-        mig_parents = session.read_mig_parents(filter(None, uuids))
-        _logger.warning("CUDA_VISIBLE_DEVICES=%s names a part of a GPU: energies are those of the whole GPU", variable)
-    gpus = [_open(session, f"GPU {place}", found[place]) for place in visible_places(uuids, variable, mig_parents)]
-    return _in_framework_order(gpus, order, session, environment)
+def _find(environment: Mapping[str, str]) -> list[Gpu]:
+    """Find the GPUs of all vendors. One vendor's fault hides none of another's.
 
+    Where torch computes by ROCm, NVML is not opened: in one process with ROCm it has hidden its GPUs (pytorch#175077).
+    """
+    platform, order = torch_platform(), torch_gpus()
+    finders: list[Callable[[], list[Gpu]]] = []
+    if platform != "hip":
+        from zeus_core.device._nvidia_gpus import find_nvidia_gpus
 
-def _open(session: NvmlSession, name: str, uuid: str | DeviceError) -> Gpu:
-    """Return a GPU, or one that refuses every call under this name if it does not answer."""
-    if isinstance(uuid, DeviceError):
-        return SilentGpu(name, uuid)
-    try:
-        return NvmlGpu(session, uuid)
-    except DeviceError as error:
-        return SilentGpu(name, error)
-
-
-def _in_framework_order(
-    gpus: list[Gpu], order: Sequence[str] | None, session: NvmlSession, environment: Mapping[str, str]
-) -> list[Gpu]:
-    """Sort GPUs by the framework's indices, as far as they are known: the driver counts in PCI order."""
-    answering = {gpu.uuid: gpu for gpu in gpus if not isinstance(gpu, SilentGpu)}
-    # The framework may also show GPUs that do not answer here; no GPU that answers is missing from its list.
-    if order is not None and set(answering) <= set(order) and len(order) <= len(gpus):
-        return [answering.get(uuid) or _open(session, uuid, uuid) for uuid in order]
-    if len({gpu.name for gpu in answering.values()}) > 1 and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        _logger.warning(
-            "the GPUs differ (%s), and CUDA may count them in another order than the driver: set "
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID, or use the GPU in torch before it is measured",
-            ", ".join(gpu.name for gpu in gpus),
-        )
+        finders.append(partial(find_nvidia_gpus, environment, order))
+    finders.append(partial(_find_amd, environment, order if platform == "hip" else None, platform == "hip"))
+    gpus: list[Gpu] = []
+    faults: list[DeviceError] = []
+    for find in finders:
+        try:
+            gpus += find()
+        except DeviceError as error:
+            faults.append(error)
+        if gpus and platform == "cuda":  # the indices are CUDA's
+            break
+    if len(faults) == len(finders):  # one that does not work says more than one that is not there
+        fault = next((fault for fault in faults if not isinstance(fault, NoDeviceError)), faults[0])
+        raise NoDeviceError(f"{fault}. {_SIMULATION_HINT}") if isinstance(fault, NoDeviceError) else fault
+    for fault in faults:
+        if not isinstance(fault, NoDeviceError):
+            _logger.warning("some GPUs are left out: %s", fault)
+    if any(gpu.is_simulated for gpu in gpus):
+        _warn_of_folder(sysfs_root())
     return gpus
+
+
+def _find_amd(environment: Mapping[str, str], order: Sequence[FrameworkGpu] | None, is_for_rocm: bool) -> list[Gpu]:
+    root = sysfs_root()
+    if not Path(root, "class/drm").is_dir():
+        raise NoDeviceError(f"there is no folder {root}/class/drm")
+    from zeus_core.device.sysfs.amd import find_amd_gpus
+
+    return find_amd_gpus(environment, order, is_for_rocm)
+
+
+@cache
+def _warn_of_folder(root: str) -> None:
+    _logger.warning(
+        "%s=%s: these GPUs are simulated, by the files of that folder; no number comes from hardware",
+        SYSFS_VARIABLE,
+        root,
+    )
 
 
 @cache  # like real hardware, simulated GPUs outlive the objects that use them

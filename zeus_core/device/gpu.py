@@ -1,6 +1,6 @@
 """The interface of all GPUs."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple, Protocol
 
 from zeus_core.errors import DeviceError, UsageError
@@ -105,8 +105,25 @@ class Gpu(Protocol):
         ...
 
 
+# What only some GPUs have, as optional attributes: a GPU need not have them to be a `Gpu`.
+
+
+def driver_of(gpu: Gpu) -> str | None:
+    """Return the name of the driver by which other processes reach a GPU, "nvml" or that of the kernel.
+
+    None if they cannot: its settings end with this process, such as those of a simulated GPU.
+    """
+    return getattr(gpu, "driver", None)
+
+
+def pci_addresses_of(gpu: Gpu) -> Collection[str]:
+    """Return the PCI addresses of a GPU without the function, "0000:c1:00", one for each die; none if unknown."""
+    addresses: Collection[str] = getattr(gpu, "pci_addresses", ())
+    return addresses
+
+
 def read_driver_version(gpu: Gpu) -> str | None:
-    """Read the version of a GPU's driver; None if it is unknown, as for a GPU that is not an `NvmlGpu`."""
+    """Read the version of a GPU's driver; None if it is unknown."""
     read = getattr(gpu, "read_driver_version", None)
     try:
         return None if read is None else str(read())

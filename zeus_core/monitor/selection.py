@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from zeus_core.device import Cpu, CpuDiscovery, Gpu
+from zeus_core.device.gpu import pci_addresses_of
 from zeus_core.device.silent import SilentGpu
 from zeus_core.errors import NoDeviceError, UsageError
-from zeus_core.ports.accelerator import torch_gpu_uuids
+from zeus_core.ports.accelerator import torch_gpus
 from zeus_core.validate import checked_list, shown
 
 # Set by torchrun and accelerate; by deepspeed; by all. The last counts the ranks of all nodes: better than nothing.
@@ -56,10 +57,10 @@ def select_gpus(gpus: Sequence[Gpu], indices: Sequence[int] | None, environment:
         raise NoDeviceError("there is no GPU to measure; to measure none on purpose, pass gpu_indices=[]")
     visible = dict(enumerate(gpus))
     if indices is not None:
-        return _answering(_chosen(visible, indices, "gpu_indices", "GPU"))
+        return _once(_answering(_chosen(visible, indices, "gpu_indices", "GPU")))
     local_rank, local_size = local_rank_of(environment)
     if local_size == 1 or len(visible) == 1:
-        return _answering(visible, is_choice=False)
+        return _once(_answering(visible, is_choice=False))
     return _answering(_own_gpu(visible, local_rank, local_size))
 
 
@@ -101,20 +102,22 @@ def warn_unless_measured(gpus: Mapping[int, Gpu], device: Any) -> None:
     index = getattr(device, "index", None)
     if not gpus or getattr(device, "type", None) != "cuda" or index is None:
         return
-    order = torch_gpu_uuids() or []
-    if index not in gpus:
+    order = torch_gpus() or []
+    place = order[index] if index < len(order) else None
+    measured = [index for index, gpu in gpus.items() if place and place.is_one_of(gpu.uuid, pci_addresses_of(gpu))]
+    if index not in gpus and not measured:  # else it is another die of a board that is
         _logger.warning(
             "training runs on GPU %d, but the measured GPUs are %s: pass ZeusMonitor(gpu_indices=[%d])",
             index,
             ", ".join(map(str, gpus)),
             index,
         )
-    elif index < len(order) and order[index] != gpus[index].uuid and not gpus[index].is_simulated:
+    elif index in gpus and place is not None and index not in measured and not gpus[index].is_simulated:
         _logger.warning(
             "training runs on GPU %d, which is %s for CUDA, but %s is measured: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or "
             "make the monitor after the first use of the GPU",
             index,
-            order[index],
+            place.uuid,
             gpus[index].uuid,
         )
 
@@ -139,6 +142,17 @@ def _answering(gpus: dict[int, Gpu], is_choice: bool = True) -> dict[int, Gpu]:
     for index, gpu in silent.items():
         _logger.warning("GPU %d is not measured: %s", index, gpu.fault)
     return {index: gpu for index, gpu in gpus.items() if index not in silent}
+
+
+def _once(gpus: dict[int, Gpu]) -> dict[int, Gpu]:
+    """Leave out the GPUs whose energy is counted already: another die, or another partition, of one board."""
+    first: dict[str, int] = {}
+    for index, gpu in gpus.items():
+        if first.setdefault(gpu.uuid, index) != index:
+            _logger.warning(
+                "GPU %d is a part of the same board as GPU %d, whose energy is that of both", index, first[gpu.uuid]
+            )
+    return {index: gpus[index] for index in first.values()}
 
 
 def local_rank_of(environment: Mapping[str, str]) -> tuple[int, int]:

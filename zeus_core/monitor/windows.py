@@ -107,11 +107,13 @@ class ZeusMonitor:
         given_gpus = None if gpus is None else checked_gpus("gpus", gpus)
         self.no_gpu_because: str | None = None
         """Why no GPU is measured, though all were to be; None if some are, or none was wanted."""
+        found_gpus: Sequence[Gpu] = ()
         found_cpus = discover_cpus() if cpus is None else cpus
         checked_instance("cpus", found_cpus, CpuDiscovery, "discover_cpus()")
         if gpu_indices is None or len(gpu_indices) > 0:
             try:
-                self.gpus = select_gpus(discover_gpus() if given_gpus is None else given_gpus, gpu_indices, os.environ)
+                found_gpus = discover_gpus() if given_gpus is None else given_gpus
+                self.gpus = select_gpus(found_gpus, gpu_indices, os.environ)
             except NoDeviceError as error:
                 if gpu_indices is not None or given_gpus is not None or not found_cpus.cpus or cpu_indices == []:
                     raise
@@ -119,6 +121,9 @@ class ZeusMonitor:
                 _logger.warning("no GPU is measured, and CPUs are: %s", error)
         self.gpu_indices: list[int] = list(self.gpus)
         """Indices of the measured GPUs."""
+        uuids = {gpu.uuid for gpu in self.gpus.values()}
+        others = {index for index, gpu in enumerate(found_gpus) if gpu.uuid in uuids} - set(self.gpu_indices)
+        self._awaited_indices = [*self.gpu_indices, *sorted(others)]  # with the other dies of the measured boards
         self.cpus: dict[int, Cpu] = select_cpus(found_cpus, cpu_indices, os.environ)
         """The measured CPU packages by index."""
         self.cpu_indices: list[int] = list(self.cpus)
@@ -308,4 +313,4 @@ class ZeusMonitor:
 def synchronize(monitor: ZeusMonitor) -> None:
     """Wait for the accelerator, as a window of the monitor does at its edges."""
     with waiting_for("accelerator"):
-        monitor._wait(monitor.gpu_indices)
+        monitor._wait(monitor._awaited_indices)

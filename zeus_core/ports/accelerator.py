@@ -1,11 +1,11 @@
-"""The accelerator port: wait for the accelerator of a framework, and map the framework's GPU indices to UUIDs.
+"""The accelerator port: wait for the accelerator of a framework, and map the framework's GPU indices to GPUs.
 
 Frameworks are looked up among the modules the program has already imported; none is ever imported from here.
 """
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 from zeus_core.validate import checked_one_of
 
@@ -25,8 +25,30 @@ def synchronize_with(framework: str) -> Synchronize:
     return _FRAMEWORKS[checked_one_of("sync_execution_with", framework, _FRAMEWORKS)]
 
 
-def torch_gpu_uuids() -> list[str] | None:
-    """Return the UUIDs of the GPUs by torch's indices; None if torch does not use GPUs in this process yet.
+class FrameworkGpu(NamedTuple):
+    """A GPU as torch describes it.
+
+    Attributes:
+        uuid: Its UUID, `GPU-...`; that of ROCm may be another than its driver's.
+        pci_address: Domain, bus and device, "0000:c1:00"; None where torch does not tell it.
+    """
+
+    uuid: str
+    pci_address: str | None
+
+    def is_one_of(self, uuid: str, pci_addresses: Collection[str]) -> bool:
+        """Whether this is the GPU with a UUID, or with one of some PCI addresses."""
+        return self.uuid == uuid or self.pci_address in pci_addresses
+
+
+def torch_platform() -> str | None:
+    """Return what torch computes by: "hip" (ROCm) or "cuda"; None if it is not imported, or computes by neither."""
+    version: Any = getattr(sys.modules.get("torch"), "version", None)
+    return next((name for name in ("hip", "cuda") if getattr(version, name, None)), None)
+
+
+def torch_gpus() -> list[FrameworkGpu] | None:
+    """Return the GPUs by torch's indices; None if torch does not use GPUs in this process yet.
 
     Asking earlier would make torch take hold of the GPUs, which must not happen before a fork.
     """
@@ -34,8 +56,17 @@ def torch_gpu_uuids() -> list[str] | None:
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return None
     properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    uuids = [str(getattr(properties_of_gpu, "uuid", "")) for properties_of_gpu in properties]
-    return [uuid if uuid.startswith("GPU-") else f"GPU-{uuid}" for uuid in uuids]
+    return [FrameworkGpu(_uuid(getattr(found, "uuid", "")), _pci_address(found)) for found in properties]
+
+
+def _uuid(uuid: object) -> str:
+    return str(uuid) if str(uuid).startswith("GPU-") else f"GPU-{uuid}"
+
+
+def _pci_address(properties: Any) -> str | None:
+    parts = [getattr(properties, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
+    numbers = [part for part in parts if type(part) is int]
+    return "{:04x}:{:02x}:{:02x}".format(*numbers) if len(numbers) == len(parts) else None
 
 
 def torch_event() -> Any:

@@ -22,7 +22,7 @@ class WholeNumbers(NamedTuple):
 
     Attributes:
         sums: Those that are added up over the ranks. The sums must be numbers of 64 bits, too.
-        largest: Those of which the largest counts, 24 at most.
+        largest: Those of which the largest counts.
     """
 
     sums: Sequence[int] = ()

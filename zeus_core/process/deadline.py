@@ -155,6 +155,6 @@ def is_in_hook() -> bool:
 def no_answer(seconds: float) -> str:
     """Return the words for a driver that has not answered in time."""
     return (
-        f"the driver has not answered within {seconds:g} s; look for NVRM and Xid in `dmesg`, and reset the GPU "
-        "(`sudo nvidia-smi --gpu-reset`) or reboot if it stays so"
+        f"the driver has not answered within {seconds:g} s; look for NVRM and Xid, or amdgpu, in `dmesg`, and "
+        "reset the GPU (`sudo nvidia-smi --gpu-reset`) or reboot if it stays so"
     )

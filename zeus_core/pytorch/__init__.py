@@ -8,8 +8,10 @@ from zeus_core.pytorch.torch_world import torch_world  # now, as its module has 
 if TYPE_CHECKING:
     from zeus_core.pytorch._micro_batches import MicroBatches
     from zeus_core.pytorch._simulated_compute import SimulatedBatches, SimulatedCompute
-    from zeus_core.pytorch.fabric_callback import FabricCallback
-    from zeus_core.pytorch.followed_optimizers import follow_optimizers
+    from zeus_core.pytorch.followed.fabric_callback import FabricCallback
+    from zeus_core.pytorch.followed.followed_optimizers import follow_optimizers
+    from zeus_core.pytorch.followed.torchtune_logger import TorchtuneLogger
+    from zeus_core.pytorch.followed.ultralytics_callbacks import follow_ultralytics
     from zeus_core.pytorch.torch_events import device_events_for
 
 __all__ = [
@@ -17,18 +19,22 @@ __all__ = [
     "MicroBatches",
     "SimulatedBatches",
     "SimulatedCompute",
+    "TorchtuneLogger",
     "device_events_for",
     "follow_optimizers",
+    "follow_ultralytics",
     "torch_world",
 ]
 
 _HOMES = {
-    "FabricCallback": "zeus_core.pytorch.fabric_callback",
+    "FabricCallback": "zeus_core.pytorch.followed.fabric_callback",
     "MicroBatches": "zeus_core.pytorch._micro_batches",
     "SimulatedBatches": "zeus_core.pytorch._simulated_compute",
     "SimulatedCompute": "zeus_core.pytorch._simulated_compute",
+    "TorchtuneLogger": "zeus_core.pytorch.followed.torchtune_logger",
     "device_events_for": "zeus_core.pytorch.torch_events",
-    "follow_optimizers": "zeus_core.pytorch.followed_optimizers",
+    "follow_optimizers": "zeus_core.pytorch.followed.followed_optimizers",
+    "follow_ultralytics": "zeus_core.pytorch.followed.ultralytics_callbacks",
 }
 
 if not TYPE_CHECKING:

@@ -77,6 +77,9 @@ class SimulatedCompute:
         gpu: The GPU, for example `monitor.gpus[0]` if `ZEUS_SIMULATED_GPUS` is set.
         forward: The work of one forward pass.
         backward: The work of one backward pass; twice as long as the forward pass if None.
+        decoding: The work of a pass without gradients over one position of each text (the first tensor has two
+            dimensions, and the second is 1), as `generate` makes one for each token: memory bounds it, so that it draws
+            less, and hardly depends on the clock. That of `forward` if None.
         batches: How both follow from the samples in a pass, which are the length of the first tensor that is passed to
             the module, and which batches do not fit into memory; any batch fits and is the same work if None.
 
@@ -91,6 +94,7 @@ class SimulatedCompute:
         forward: Work,
         backward: Work | None = None,
         *,
+        decoding: Work | None = None,
         batches: SimulatedBatches | None = None,
     ) -> None:
         if not isinstance(gpu, SimulatedGpu):
@@ -103,6 +107,9 @@ class SimulatedCompute:
         if backward is None:
             backward = replace(forward, seconds=_BACKWARD_PER_FORWARD * forward.seconds)
         self._backward = checked_instance("backward", backward, Work, "Work(0.2, 300.0)")
+        self._decoding = decoding
+        if decoding is not None:
+            checked_instance("decoding", decoding, Work, "Work(0.02, 275.0, compute_bound_fraction=0.05)")
         if batches is not None:
             checked_instance("batches", batches, SimulatedBatches, "SimulatedBatches(samples=32, half_samples=5.0)")
         self._batches = batches
@@ -121,7 +128,9 @@ class SimulatedCompute:
     def _begin_forward(self, module: torch.nn.Module, inputs: Any, keywords: Any) -> None:
         forward = self._forward
         first = next(_tensors([inputs, keywords]), None)
-        if self._batches is not None and first is not None and first.ndim > 0:
+        if self._decoding is not None and _is_decoding(first):
+            forward = self._decoding
+        elif self._batches is not None and first is not None and first.ndim > 0:
             self._take_memory(self._batches, first.shape[0])
             forward = self._batches.work_of(forward, first.shape[0])
             self._backward_now = self._batches.work_of(self._backward, first.shape[0])
@@ -152,6 +161,10 @@ class SimulatedCompute:
             self._latest_run = run
             self._gpu.submit(self._backward_now)
             Variable._execution_engine.queue_callback(self._gpu.synchronize)
+
+
+def _is_decoding(first: torch.Tensor | None) -> bool:
+    return first is not None and not torch.is_grad_enabled() and first.ndim == 2 and first.shape[1] == 1
 
 
 def _tensors(outputs: Any) -> Iterator[torch.Tensor]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from zeus_core.device import Gpu, SimulatedGpu, Work
+from zeus_core.device.gpu import pci_addresses_of
 from zeus_core.errors import NotSupportedError
 from zeus_core.ports import TimeSource
-from zeus_core.ports.accelerator import torch_gpu_uuids
+from zeus_core.ports.accelerator import torch_gpus
 from zeus_core.pytorch._simulated_compute import SimulatedCompute
 from zeus_core.pytorch.torch_events import CudaEvents
 
@@ -124,7 +125,7 @@ class TorchLoad:
 def _cuda_device(gpu: Gpu) -> torch.device:
     if not gpu.is_simulated and torch.cuda.is_available():
         torch.cuda.init()  # type: ignore[no-untyped-call]
-        uuids = torch_gpu_uuids() or []
-        if gpu.uuid in uuids:
-            return torch.device("cuda", uuids.index(gpu.uuid))
+        for index, place in enumerate(torch_gpus() or []):
+            if place.is_one_of(gpu.uuid, pci_addresses_of(gpu)):
+                return torch.device("cuda", index)
     return torch.device("cpu")

@@ -96,15 +96,17 @@ class TorchWorld:
         return self._call(lambda: self._reduced(own))
 
     def _reduced(self, own: WholeNumbers) -> WholeNumbers:
-        at_once = _NUMBERS - _MAXIMA
         largest, sums = self._begin(_REDUCE, len(own.sums), own)
-        if (count := largest[1]) > at_once:  # a decision: its rest in a message of its own
-            rest = torch.zeros(count - at_once, dtype=torch.int64, device="cpu")
-            own_rest = torch.tensor(own.sums[at_once:], dtype=torch.int64, device="cpu")
-            rest[: len(own_rest)] = own_rest
-            self._combine(rest, 0)
-            sums += rest.tolist()
-        return WholeNumbers(sums[:count], largest[2 : 2 + largest[0]])
+        maxima, count, *largest = largest
+        more_maxima, more_sums = (max(more, 0) for more in (maxima - len(largest), count - len(sums)))
+        if more_maxima + more_sums > 0:  # such as a decision: the rest in a message of its own
+            rest = torch.tensor([LEAST_NUMBER] * more_maxima + [0] * more_sums, dtype=torch.int64, device="cpu")
+            for begin, numbers in ((0, own.largest[len(largest) :]), (more_maxima, own.sums[len(sums) :])):
+                rest[begin : begin + len(numbers)] = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+            self._combine(rest, more_maxima)
+            largest += rest[:more_maxima].tolist()
+            sums += rest[more_maxima:].tolist()
+        return WholeNumbers(sums[:count], largest[:maxima])
 
     def _padded(self, call: int, value: Any) -> torch.Tensor:
         """Return a value as bytes, as many as the longest one of all ranks; those after its own mean nothing."""
@@ -118,9 +120,7 @@ class TorchWorld:
         Returns:
             The largest count of maxima of a rank, the largest `count`, and the maxima; and the first sums.
         """
-        if len(own.largest) > _MAXIMA - _HEAD:
-            raise ValueError(f"{len(own.largest)} numbers of which the largest counts are more than a message holds")
-        numbers = [call, -call, len(own.largest), count, *own.largest]
+        numbers = [call, -call, len(own.largest), count, *own.largest[: _MAXIMA - _HEAD]]
         numbers += [LEAST_NUMBER] * (_MAXIMA - len(numbers)) + list(own.sums[: _NUMBERS - _MAXIMA])
         message = torch.tensor(numbers + [0] * (_NUMBERS - len(numbers)), dtype=torch.int64, device="cpu")
         self._combine(message, _MAXIMA)

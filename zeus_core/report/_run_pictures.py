@@ -40,14 +40,19 @@ def activity_bars(runs: Sequence[tuple[str, RunRecord]]) -> str:
             seen[activity] = None
             text = f"{activity.words}: {energy_text(tally.measured_joules, tally.measured.uncertainty_joules)}"
             shape = f'x="{x:.1f}" y="{y}" width="{length:.2f}" height="26"'
-            parts.append(f'<rect class="fill-{activity.value}" {shape}><title>{escape(text)}</title></rect>')
+            parts.append(f'<rect class="fill-{_color(activity)}" {shape}><title>{escape(text)}</title></rect>')
             x += length
         parts.append(
             f'<text x="{x + 8:.1f}" y="{y + 18}">{escape(energy_text(run.account.total.measured_joules))}</text>'
         )
     height = 8 + 40 * len(runs)
-    legend = "".join(f'<span class="key"><i class="back-{each.value}"></i>{each.words}</span>' for each in seen)
+    legend = "".join(f'<span class="key"><i class="back-{_color(each)}"></i>{each.words}</span>' for each in seen)
     return f'{_svg("Energy by activity", height, parts)}<p class="legend">{legend}</p>'
+
+
+def _color(activity: Activity) -> Activity:
+    """Return the activity in whose color one is drawn: those of a user's own have one together."""
+    return Activity.OTHER if activity.is_own else activity
 
 
 def power_picture(run: RunRecord, changes: Sequence[SettingChange]) -> str:

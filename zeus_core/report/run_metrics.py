@@ -19,7 +19,9 @@ RUN_METRICS: Mapping[str, tuple[str, str]] = {
     "energy_per_token_j": ("J", "energy of the training steps by token, where tokens are counted"),
     "energy_per_sample_j": ("J", "energy of the training steps by sample, where samples are counted"),
     "energy_per_step_j": ("J", "energy of the training steps by optimizer step"),
-    **{f"energy_{activity.value}_j": ("J", f"energy of the activity {activity.words}") for activity in Activity},
+    **{f"energy_{activity.value}_j": ("J", f"energy of the activity {activity.words}") for activity in Activity.KINDS},
+    "energy_per_generated_token_j": ("J", "energy of the text generated for training by token, where that is known"),
+    "energy_per_reward_j": ("J", "energy of a pass of reward models on one rank"),
     "energy_redone_j": ("J", "energy of steps that were done again after an interruption"),
     "host_energy_j": ("J", "CPU packages and their memory, where they are measured and charged"),
     "power_w": ("W", "mean power of all GPUs"),
@@ -28,6 +30,7 @@ RUN_METRICS: Mapping[str, tuple[str, str]] = {
     "steps": ("", "optimizer steps"),
     "samples": ("", "samples trained on"),
     "tokens": ("", "tokens trained on"),
+    "generated_tokens": ("", "tokens generated for training"),
     "interruptions": ("", "parts that were killed, or ended before all ranks had reported their last energy"),
     "overhead_s": ("s", "time in hooks of this package, in the latest part and process"),
     "saving_fraction": ("", "energy per step that the chosen setting saves"),
@@ -35,6 +38,11 @@ RUN_METRICS: Mapping[str, tuple[str, str]] = {
     "cost": ("money", "cost, if a price was given"),
 }
 """The names, with unit and meaning."""
+
+
+def unit_of(name: str) -> str:
+    """Return the unit of a number: those of activities of a user's own, which are in no table, are joules."""
+    return RUN_METRICS[name][0] if name in RUN_METRICS else "J"
 
 
 class Quantity(NamedTuple):
@@ -79,8 +87,13 @@ def metrics_of(run: RunRecord) -> dict[str, Quantity]:
         "overhead_s": Quantity.around(run.latest.overhead_seconds),
         "interruptions": Quantity.around(account.interruptions),
     }
-    for activity, tally in account.activities.items():
-        found[f"energy_{activity.value}_j"] = _energy_of(tally)
+    for activity, tally in account.in_order():
+        found[f"energy_{activity}_j"] = energy = _energy_of(tally)
+        if activity in account.joules_per_visit() and energy is not None:
+            found[f"energy_per_{activity}_j"] = energy.by(account.visits[activity])
+        if activity is Activity.GENERATION and account.generated_tokens > 0:
+            found["generated_tokens"] = Quantity.around(account.generated_tokens)
+            found["energy_per_generated_token_j"] = None if energy is None else energy.by(account.generated_tokens)
     for unit, count in (("token", account.tokens), ("sample", account.samples), ("step", steps)):
         if count > 0:
             found[f"{unit}s"] = Quantity.around(count)
@@ -93,7 +106,7 @@ def metrics_of(run: RunRecord) -> dict[str, Quantity]:
         charge = account.known_charge(signal.unit.partition("/")[0])
         name = "co2_eq_g" if signal.basis is not None else "cost"
         found[name] = None if charge is None else Quantity.around(charge.amount, charge.uncertainty)
-    return {name: known for name in RUN_METRICS if (known := found.get(name)) is not None}
+    return {name: known for name in dict.fromkeys([*RUN_METRICS, *found]) if (known := found.get(name)) is not None}
 
 
 def _energy_of(tally: Tally) -> Quantity | None:

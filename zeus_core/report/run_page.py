@@ -8,19 +8,22 @@ from html import escape
 from types import MappingProxyType
 
 from zeus_core.adapters.result import amount_text, duration_text, energy_text
+from zeus_core.events import Activity
 from zeus_core.report._run_pictures import activity_bars, power_picture, search_picture
 from zeus_core.report.many_runs import activities_line, are_many, runs_in_full, table_of
-from zeus_core.report.run_metrics import RUN_METRICS, Quantity, metrics_of
+from zeus_core.report.run_metrics import RUN_METRICS, Quantity, metrics_of, unit_of
 from zeus_core.report.run_sections import Section, energy_line, hardware, moment, sections_of, unrecorded_line
 from zeus_core.training.record.run_file import RunRecord
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #16202c; --soft: #5b6876; --paper: #f6f7f9; --card: #ffffff; --line: #dfe4ea;
   --accent: #1769aa; --chosen: #c2410c; --steps: #1f77b4; --generation: #d97706; --reference: #7c3aed;
+  --waiting: #b8a27a; --reward: #be185d; --prediction: #0e7490; --other: #65a30d;
   --evaluation: #0f8f6f; --checkpoint: #c0397b; --between_steps: #8a5a2b; --idle: #7d8b99; --good: #0f7a55;
   --bad: #b42318; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6ebf1; --soft: #9aa7b5; --paper: #10151b; --card: #171e26;
   --line: #2b3540; --accent: #6db3f2; --chosen: #ffa657; --steps: #58a6e8; --generation: #f0b04a; --reference: #b197fc;
+  --waiting: #8f7f5e; --reward: #f472b6; --prediction: #67c5d8; --other: #a3d34e;
   --evaluation: #46c9a3; --checkpoint: #f08bbd; --between_steps: #c9955c; --idle: #7c8a97; --good: #5fd0a3;
   --bad: #ff8a80; } }
 * { box-sizing: border-box; }
@@ -56,9 +59,9 @@ path.chosen { stroke: var(--chosen); stroke-width: 2; } circle.chosen { fill: va
 @media print { :root { --ink: #000; --soft: #444; --paper: #fff; --card: #fff; --line: #bbb; } body { padding: 0;
   font-size: 11px; } section, .card { break-inside: avoid; } .wide { overflow: visible; } }
 """
-_ACTIVITIES = ("steps", "generation", "reference", "evaluation", "checkpoint", "between_steps", "idle")
 _COLORS = "".join(
-    f".fill-{name} {{ fill: var(--{name}); }} .back-{name} {{ background: var(--{name}); }}\n" for name in _ACTIVITIES
+    f".fill-{name} {{ fill: var(--{name}); }} .back-{name} {{ background: var(--{name}); }}\n"
+    for name in Activity.KINDS
 )
 
 
@@ -190,7 +193,7 @@ def comparison_rows(runs: Sequence[tuple[str, RunRecord]]) -> list[tuple[str, ..
                 for known, (_, run) in zip(found, runs, strict=True)
             ),
         )
-        for name in RUN_METRICS
+        for name in dict.fromkeys([*RUN_METRICS, *(name for known in found for name in known)])
         if any(name in known for known in found)
     ]
     return rows
@@ -203,7 +206,7 @@ def _comparison(runs: Sequence[tuple[str, RunRecord]]) -> Section:
 
 def quantity_text(name: str, quantity: Quantity, run: RunRecord) -> str:
     """Format a number of a run with its uncertainty and unit."""
-    unit = RUN_METRICS[name][0]
+    unit = unit_of(name)
     off = quantity.value - quantity.low
     if quantity.high - quantity.value > 1.01 * off:  # what killed parts may have taken is one-sided
         most = energy_text(quantity.high) if quantity.high < math.inf else "nobody knows how much"

@@ -82,9 +82,8 @@ def saving_line(run: RunRecord) -> str | None:
 
 
 def activities_in_order(run: RunRecord) -> list[tuple[Activity, Tally]]:
-    """Return the activities that took time, in the order of their definition."""
-    found = run.account.activities
-    return [(each, found[each]) for each in Activity if each in found and found[each].seconds > 0]
+    """Return the activities that took time, in order."""
+    return [(activity, tally) for activity, tally in run.account.in_order() if tally.seconds > 0]
 
 
 def moment(seconds: float) -> str:
@@ -117,12 +116,15 @@ def _activities(run: RunRecord) -> Section:
     rows: list[tuple[str, ...]] = []
     for activity, tally in activities_in_order(run):
         share = f"{tally.measured_joules / total.measured_joules:.1%}" if total.measured_joules > 0 else ""
-        rows.append((activity.words, duration_text(tally.seconds), *_energy_cells(tally), share, tally.measured.method))
+        count, joules = run.account.visits.get(activity, 0), tally.energy_joules
+        times = (f"{count}" if count else "", "" if joules is None or not count else energy_text(joules / count))
+        cells = (duration_text(tally.seconds), *_energy_cells(tally), share, tally.measured.method, *times)
+        rows.append((activity.words, *cells))
     if run.account.redone.seconds > 0:
         redone = run.account.redone
-        rows.append(("of it done twice", duration_text(redone.seconds), *_energy_cells(redone), "", ""))
-    rows.append(("total", duration_text(total.seconds), *_energy_cells(total), "100%", total.measured.method))
-    columns = ("activity", "time", "energy", "mean power", "share", "how")
+        rows.append(("of it done twice", duration_text(redone.seconds), *_energy_cells(redone), "", "", "", ""))
+    rows.append(("total", duration_text(total.seconds), *_energy_cells(total), "100%", total.measured.method, "", ""))
+    columns = ("activity", "time", "energy", "mean power", "share", "how", "times begun", "each")
     return Section("activities", "Where the energy went", remarks(run), columns, rows)
 
 

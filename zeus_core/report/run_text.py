@@ -10,7 +10,7 @@ from zeus_core._documents import JsonFormat
 from zeus_core.adapters.result import duration_text
 from zeus_core.codec import encode
 from zeus_core.report.many_runs import are_many, runs_in_full, table_of
-from zeus_core.report.run_metrics import RUN_METRICS, Quantity, metrics_of
+from zeus_core.report.run_metrics import Quantity, metrics_of, unit_of
 from zeus_core.report.run_page import comparison_rows, quantity_text
 from zeus_core.report.run_sections import (
     Section,
@@ -77,7 +77,7 @@ def quantities_to_json(quantities: Mapping[str, Quantity]) -> dict[str, dict[str
             "value": known.value,
             "low": known.low,
             "high": known.high if known.high < float("inf") else None,
-            "unit": RUN_METRICS[name][0],
+            "unit": unit_of(name),
         }
         for name, known in quantities.items()
     }

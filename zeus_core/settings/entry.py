@@ -30,6 +30,7 @@ LedgerKey = tuple[str, KindName]
 """The UUID of a device, and the name of a kind of setting: what a lease is of."""
 
 _VERSION = 1
+_FIRST_DRIVER = "nvml"
 
 
 class LedgerEntry(Record):
@@ -39,6 +40,7 @@ class LedgerEntry(Record):
         device_uuid: The device.
         device_name: Its product name.
         knob: The name of the kind of setting.
+        driver: The driver by which other processes reach the device: "nvml", "amdgpu".
         original: The value before the first change, in the unit of the kind; None for a device that was free.
         values: The values of the owner on record: those that it has set last, and those that the board showed for them.
         owner: The process that changes the setting.
@@ -69,9 +71,12 @@ class LedgerEntry(Record):
     since_seconds: float
     failure: str | None = None
     is_changing: bool = False
+    driver: str = _FIRST_DRIVER
 
     @classmethod
-    def of_this_process(cls, device_uuid: str, device_name: str, kind: Kind, original: float | None) -> LedgerEntry:
+    def of_this_process(
+        cls, device_uuid: str, device_name: str, kind: Kind, original: float | None, driver: str | None = None
+    ) -> LedgerEntry:
         """Return the entry of a device that this process is about to change itself."""
         try:
             owner = ProcessIdentity.current()
@@ -91,6 +96,7 @@ class LedgerEntry(Record):
             job=job_id(),
             host=os.uname().nodename if hasattr(os, "uname") else "",
             since_seconds=time.time(),
+            driver=driver or _FIRST_DRIVER,
         )
 
     @property
@@ -165,7 +171,10 @@ class LedgerEntry(Record):
     def to_json(self) -> dict[str, Any]:
         """Return the entry in JSON types."""
         processes = {"owner": vars(self.owner), "keeper": self.keeper and vars(self.keeper)}
-        return {"format": "zeus-core lease", "version": _VERSION, **vars(self), **processes}
+        fields = {"format": "zeus-core lease", "version": _VERSION, **vars(self), **processes}
+        if self.driver == _FIRST_DRIVER:  # earlier versions, which know no other, read the entry
+            del fields["driver"]
+        return fields
 
     @classmethod
     def from_json(cls, document: Any) -> LedgerEntry:
@@ -178,7 +187,7 @@ class LedgerEntry(Record):
             raise UsageError("it is no lease of zeus-core")
         if document.get("version") != _VERSION:
             raise UsageError(f"its version is {document.get('version')!r}; this program reads version {_VERSION}")
-        fields = {"is_changing": False, **document}  # which earlier versions have not written
+        fields = {"is_changing": False, "driver": _FIRST_DRIVER, **document}  # which earlier versions have not written
         del fields["format"], fields["version"]
         return _decoded(cls.__name__, cls, fields)
 

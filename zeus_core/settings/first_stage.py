@@ -44,11 +44,10 @@ def restore_left_behind() -> None:
 def _restore() -> None:
     from functools import partial
 
-    from zeus_core._nvml import BareNvml
     from zeus_core.settings.ledger import Ledger, own_folder
-    from zeus_core.settings.restoring import restore_device
+    from zeus_core.settings.restoring import BareGpus, restore_device
 
-    restore = partial(restore_device, BareNvml().gpu)
+    restore = partial(restore_device, BareGpus().gpu)
     ledger = Ledger(own_folder(os.environ))
     ends = []
     for device_uuid in {entry.device_uuid for entry in ledger.entries()}:

@@ -14,12 +14,11 @@ import socket
 import time
 
 from zeus_core._identity import ProcessIdentity
-from zeus_core._nvml import BareNvml
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
 from zeus_core.settings.keeper import Keeper
 from zeus_core.settings.ledger import Ledger
-from zeus_core.settings.restoring import Outcome
+from zeus_core.settings.restoring import BareGpus, Outcome
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE", "SIGTSTP")
 # After four tries within 0.2 s: a driver that restarts is back in seconds. Later the next start restores.
@@ -43,10 +42,10 @@ def main(descriptor: int, owner_pid: int, owner_start_ticks: int) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(_OOM_SCORE)
-    nvml = BareNvml()
-    keeper, held = Keeper(nvml.gpu, None), dict[LedgerKey, LedgerEntry]()
+    gpus = BareGpus()
+    keeper, held = Keeper(gpus.gpu, None), dict[LedgerKey, LedgerEntry]()
     with contextlib.suppress(DeviceError):  # it is tried again when it is needed
-        nvml.open()
+        gpus.open()
     with socket.socket(fileno=descriptor) as owner:
         with contextlib.suppress(OSError):  # it has ended already
             owner.send(b"!", socket.MSG_NOSIGNAL)

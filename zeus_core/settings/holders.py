@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from zeus_core._identity import ProcessIdentity
 from zeus_core.device import Gpu
-from zeus_core.device.nvml.nvml_gpu import NvmlGpu
+from zeus_core.device.gpu import driver_of
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, PermissionDeniedError
 from zeus_core.settings.entry import LedgerEntry
@@ -178,7 +178,7 @@ def setting_key(gpu: Gpu, kind: Kind) -> Hashable:
 
 def is_shared(gpu: Gpu) -> bool:
     """Return whether other processes can reach a GPU, whose settings stay when this process ends."""
-    return isinstance(gpu, NvmlGpu)
+    return driver_of(gpu) is not None
 
 
 def check_board_sharing(gpu: Any, process_id: int | None = None, is_allowed: bool = False) -> None:
@@ -187,7 +187,7 @@ def check_board_sharing(gpu: Any, process_id: int | None = None, is_allowed: boo
     Only the processes that compute at this moment are known. A change is not refused where they cannot be read.
 
     Args:
-        gpu: A `Gpu`. Only one that is read through NVML can be in MIG mode.
+        gpu: A `Gpu`. Only one that has `read_other_mig_processes` can be in MIG mode.
         process_id: The process for which the daemon makes the change; None if this process makes it for itself.
         is_allowed: Whether the administrator of the daemon allows changes that reach others. A process allows them
             itself, by `ZEUS_MIG_LIMITS=1`.

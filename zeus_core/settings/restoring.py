@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from zeus_core._nvml import BareNvml
 from zeus_core._record import Record
+from zeus_core._sysfs import is_card_uuid, open_card
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.settings.entry import LedgerEntry
 
@@ -33,12 +35,14 @@ class Outcome(Record):
             value since, which then stays; "failed".
         value: The value that was in force, if it could be read.
         replaced_by: In words, who has set a value that stays.
+        instead: The value that was set in place of an original that the board does not accept any more.
     """
 
     entry: LedgerEntry
     kind: OutcomeKind
     value: float | None = None
     replaced_by: str = "somebody else"
+    instead: float | None = None
 
     @property
     def is_done(self) -> bool:
@@ -55,6 +59,9 @@ class Outcome(Record):
                 f"{self.entry.words} is not restored: {self.replaced_by} has set {other} since, which stays "
                 f"(otherwise: `{self.entry.command}`)"
             )
+        if self.instead is not None:
+            other = self.entry.kind.text(self.instead)
+            return f"{self.entry.words} is not accepted by the board any more: its default, {other}, is set"
         return f"{self.entry.words} is restored"
 
 
@@ -129,6 +136,21 @@ class Claim:
             self.record(entry)
 
 
+class BareGpus:
+    """The GPUs of this machine, each opened by its driver without a binding, as far as restoring needs it."""
+
+    def __init__(self) -> None:
+        self._nvml = BareNvml()
+
+    def open(self) -> None:
+        """Load what takes time. Raises `DeviceError` if there is no such driver, which is tried again when needed."""
+        self._nvml.open()
+
+    def gpu(self, uuid: str) -> Any:
+        """Open a GPU by its UUID, whose form tells the driver. Raises `DeviceError` if that has none."""
+        return open_card(uuid) if is_card_uuid(uuid) else self._nvml.gpu(uuid)
+
+
 def restore_device(open_gpu: Callable[[str], Any], entry: LedgerEntry) -> Outcome:
     """Restore the original as `restore_entry` does, on a GPU that is opened by its UUID. Never raises."""
     try:
@@ -158,10 +180,10 @@ def restore_entry(gpu: Any, entry: LedgerEntry) -> Outcome:
         if not (kind.is_same(value, original) or is_ours(value, entry)):
             return Outcome(entry, "replaced", value, who_set(gpu, value, entry))
     try:
-        _tried(lambda: kind.restore(gpu, original))
+        instead = _tried(lambda: kind.restore(gpu, original))
     except Exception as error:  # of any kind: it must be kept, and other devices restored
         return Outcome(entry.failed(str(error) or repr(error)), "failed", value)
-    return Outcome(entry, "restored", value)
+    return Outcome(entry, "restored", value, instead=instead)
 
 
 def _tried(call: Callable[[], _Answer]) -> _Answer:

@@ -48,9 +48,13 @@ EVALUATION_METRICS = (Metric("eval_energy_j", "J", "evaluations since the previo
 _ACTIVITIES = {
     Activity.STEPS: "training steps, with data loading and logging",
     Activity.GENERATION: "text generated for training",
+    Activity.WAITING: "waiting for text that a server generates for training",
     Activity.REFERENCE: "passes of a reference model",
+    Activity.REWARD: "passes of reward models",
     Activity.EVALUATION: "evaluations",
+    Activity.PREDICTION: "predictions",
     Activity.CHECKPOINT: "checkpoints",
+    Activity.OTHER: "activities of your own beyond the first 32",
     Activity.BETWEEN_STEPS: "long times between two steps that nothing announced",
     Activity.IDLE: "everything else between the beginning and the end",
 }
@@ -59,8 +63,10 @@ SUMMARY_METRICS = (
     Metric("train_energy_j", "J", "the whole run, with evaluations, checkpoints and earlier parts"),
     Metric("train_energy_wh", "Wh", "the same"),
     Metric("train_energy_uncertainty_j", "J", "uncertainty of the energy of the whole run"),
-    *(Metric(f"train_energy_{activity.value}_j", "J", _ACTIVITIES[activity]) for activity in Activity),
+    *(Metric(f"train_energy_{activity.value}_j", "J", _ACTIVITIES[activity]) for activity in Activity.KINDS),
     Metric("train_energy_per_token_j", "J", "energy of the training steps by token, if tokens are counted"),
+    Metric("train_energy_per_generated_token_j", "J", "energy of the text generated for training by token, if known"),
+    Metric("train_energy_per_reward_j", "J", "energy of a pass of reward models on one rank"),
     Metric("train_energy_redone_j", "J", "steps that were repeated after an interruption"),
     Metric("train_energy_saving_fraction", "", "energy per step saved by the chosen power limit or SM clock"),
     Metric("train_energy_saving_uncertainty", "", "how far that saving can be off"),
@@ -73,4 +79,4 @@ SUMMARY_METRICS = (
     Metric("train_cost_uncertainty", "money", "how far that can be off, if the price is right"),
     Metric("train_cost_stale_fraction", "", "share of the energy for which only the mean price was known"),
 )
-"""Logged at the end of training."""
+"""Logged at the end of training; and the like of activities of your own, such as `train_energy_per_rollout_j`."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
+from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import WholeNumbers
-from zeus_core.training.account import Account
+from zeus_core.training.account import Account, unusual_activities
 
 _logger = logging.getLogger(__name__)
 
@@ -74,28 +76,62 @@ class Ranks(Exchange):
             "first_ranks": [_first_ranks(gpus), _first_ranks(cpus)],
         }
 
+    activities: Sequence[Activity] = ()
+    """The `unusual_activities` on which the ranks agree; see `combine_all`."""
+
     def combine(self, account: Callable[[], Account]) -> Account:
         """Add up the accounts of all ranks."""
         return account() if self.size == 1 else self.combine_all(account)[0]
 
     def combine_all(self, account: Callable[[], Account]) -> tuple[Account, WholeNumbers]:
-        """Add up the accounts of all ranks; return it, and that of the others for `with_others`."""
+        """Add up the accounts of all ranks; return it, and that of the others for `with_others`.
+
+        The sums hold how many activities some rank has that are not agreed on yet. If there are any, all ranks know,
+        and exchange the names, and the sums once more.
+        """
+        known: list[Account] = []
+
+        def first() -> Account:
+            known.append(account())
+            return known[0]
+
+        total, others = self._sums(first)
+        if total.sums[-1] > 0:
+            of_ranks = self.gather_first(lambda: list(known[0].activities))
+            of_all = self.decide(lambda: self._agreed(map(Activity, chain(*(of_ranks or [])))))
+            self.activities = tuple(map(Activity, of_all))
+            total, others = self._sums(lambda: known[0])
+        return self._account(total), others
+
+    def _sums(self, account: Callable[[], Account]) -> tuple[WholeNumbers, WholeNumbers]:
+        """Return the numbers of all ranks, and of the others."""
         own = WholeNumbers()
 
         def numbers() -> WholeNumbers:
             nonlocal own
-            own = account().to_numbers(self.units)
+            own = self._numbers(account())
             return own
 
         total = self.reduce(numbers)
         others = [of_all - of_own for of_all, of_own in zip(total.sums, own.sums, strict=True)]
-        return Account.from_numbers(total, self.units), WholeNumbers(others, total.largest)
+        return total, WholeNumbers(others, total.largest)
+
+    def _numbers(self, account: Account) -> WholeNumbers:
+        """Return the numbers of an account; the last sum is how many of its activities are not agreed on."""
+        numbers = account.to_numbers(self.units, self.activities)
+        unknown = len(self._agreed(account.activities)) - len(self.activities)
+        return WholeNumbers((*numbers.sums, unknown), numbers.largest)
+
+    def _agreed(self, activities: Iterable[Activity]) -> tuple[Activity, ...]:
+        """Return the activities that are agreed on, with further ones."""
+        return unusual_activities([*self.activities, *activities])
+
+    def _account(self, numbers: WholeNumbers) -> Account:
+        return Account.from_numbers(WholeNumbers(numbers.sums[:-1], numbers.largest), self.units, self.activities)
 
     def with_others(self, own: Account, others: WholeNumbers | None) -> Account:
         """Add up a later account of this rank and those of the others by `combine_all`, if there was one."""
-        if others is None:
-            return own
-        return Account.from_numbers(WholeNumbers.of_all([own.to_numbers(self.units), others]), self.units)
+        return own if others is None else self._account(WholeNumbers.of_all([self._numbers(own), others]))
 
 
 def _first_ranks(uuids: Sequence[Sequence[str]]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from zeus_core.codec import decode, encode
 from zeus_core.ports.world import WholeNumbers
 from zeus_core.training._log_intervals import LogIntervals
 from zeus_core.training._ranks import Ranks
-from zeus_core.training.account import Account
+from zeus_core.training.account import Account, unusual_activities
 from zeus_core.training.activities.activity_split import ActivitySplit
 from zeus_core.training.record.journal_lines import Entry
 from zeus_core.training.record.power_series import EnergyPoint, joules_at
@@ -43,6 +43,7 @@ class RunPart:
         charges: The electricity of this part, where it is given.
         samples: Samples of this rank.
         tokens: Tokens of this rank.
+        generated_tokens: Tokens that this rank has generated for training.
         own: The account of this rank, as written down last.
         summarized: The same, if it was reported as the whole part, and nothing was since.
         reported: The account of all ranks, as they have reported it last.
@@ -70,6 +71,7 @@ class RunPart:
     charges: PartCharges | None = None
     samples: int = 0
     tokens: int = 0
+    generated_tokens: int = 0
     own: Account = field(default_factory=Account)
     summarized: Account | None = None
     reported: Account | None = None
@@ -86,13 +88,20 @@ class RunPart:
     def account(self) -> Account:
         """Return the account of this rank, up to the latest `ActivitySplit.update` or `extend`."""
         # Counts may be floats, or scalars of a framework, which JSON does not have.
-        account = Account(self.split.total, self.split.tallies, samples=int(self.samples), tokens=int(self.tokens))
+        account = Account(
+            self.split.total,
+            self.split.tallies,
+            samples=int(self.samples),
+            tokens=int(self.tokens),
+            visits=dict(self.split.visits),
+            generated_tokens=int(self.generated_tokens),
+        )
         account = account if self.charges is None else self.charges.added_to(account)
         if self.is_alone:
             return account
         # As the other ranks get it: the accounts of all ranks add up to that of the job, to the last bit.
-        units = list(account.charges)
-        return Account.from_numbers(account.to_numbers(units), units)
+        units, unusual = list(account.charges), unusual_activities(account.activities)
+        return Account.from_numbers(account.to_numbers(units, unusual), units, unusual)
 
     def combine(self, ranks: Ranks, own: Callable[[], Account]) -> Account:
         """Add up the accounts of all ranks; a collective call.

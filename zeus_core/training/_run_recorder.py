@@ -191,6 +191,7 @@ class RunRecorder:
             run, earlier = self._files.take_up(step, checkpoint)
         if self._split is not None:
             self._split.stop()
+        self._ranks.activities = ()
         devices = self._ranks.gather_first(
             lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices))
         )
@@ -252,11 +253,14 @@ class RunRecorder:
         if self._split is not None:
             self._split.leave()
 
-    def count(self, samples: int = 0, tokens: int = 0) -> None:
-        """Count work of this rank."""
-        if self._part is not None:
-            self._part.samples += samples
-            self._part.tokens += tokens
+    def count(self, samples: int = 0, tokens: int = 0, generated_tokens: int = 0) -> None:
+        """Count work of this rank. Tokens generated in another activity, such as an evaluation, are part of that."""
+        part = self._part
+        if part is not None:
+            part.samples += samples
+            part.tokens += tokens
+            if generated_tokens and part.split.activity is Activity.GENERATION:
+                part.generated_tokens += generated_tokens
 
     def log_values(self, set_limit_watts: int | None = None, clock_mhz: int | None = None) -> dict[str, float]:
         """Return the values of `LOG_METRICS` that are known; empty outside of training. A collective call.

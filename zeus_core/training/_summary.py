@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from zeus_core.adapters.contained import Overhead
 from zeus_core.adapters.result import duration_text, energy_text, watt_hours_text
-from zeus_core.events import Activity
 from zeus_core.search.comparison import percentage
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
@@ -86,8 +85,10 @@ class TrainingSummary:
             "train_energy_j": total_joules,
             "train_energy_wh": None if total_joules is None else watt_hours_from_joules(total_joules),
             "train_energy_uncertainty_j": None if total_joules is None else total.measured.uncertainty_joules,
-            **{f"train_energy_{activity.value}_j": tally.energy_joules for activity, tally in self._in_order()},
+            **{f"train_energy_{each}_j": tally.energy_joules for each, tally in self.account.in_order()},
             "train_energy_per_token_j": self._joules_per(self.account.tokens),
+            "train_energy_per_generated_token_j": self.account.joules_per_generated_token,
+            **{f"train_energy_per_{each}_j": joules for each, joules in self.account.joules_per_visit().items()},
             "train_energy_redone_j": None if redone is None else redone.energy_joules,
             "train_energy_saving_fraction": self.saving_fraction,
             "train_energy_saving_uncertainty": self.saving_uncertainty,
@@ -107,8 +108,13 @@ class TrainingSummary:
         rows = {"energy": _total_text(total)}
         if (joules := self._joules_per(count)) is not None:
             rows[f"per {unit}"] = energy_text(joules)
+        if (joules := self.account.joules_per_generated_token) is not None:
+            rows["per generated token"] = energy_text(joules)
+        each = [(activity, joules) for activity, joules in self.account.joules_per_visit().items() if joules > 0]
+        if each:
+            rows["each"] = ", ".join(f"{activity.words} {energy_text(joules)}" for activity, joules in each)
         rows |= electricity_rows(self.account, self.electricity)
-        measured = [(activity, tally) for activity, tally in self._in_order() if tally.measured_joules > 0]
+        measured = [(activity, tally) for activity, tally in self.account.in_order() if tally.measured_joules > 0]
         if measured:
             parts = (f"{activity.words} {_measured_text(tally)}" for activity, tally in measured)
             rows["spent on"] = ", ".join(parts)
@@ -124,7 +130,7 @@ class TrainingSummary:
 
     def __str__(self) -> str:
         """Format a table with one line for each activity."""
-        rows = [(activity.words, tally) for activity, tally in self._in_order()]
+        rows = [(activity.words, tally) for activity, tally in self.account.in_order()]
         if self._redone is not None:
             rows.append(("done twice", self._redone))
         rows.append(("total", self.account.total))
@@ -144,10 +150,6 @@ class TrainingSummary:
     def _joules_per(self, count: int) -> float | None:
         joules = self.account.training.energy_joules
         return joules / count if joules is not None and count > 0 else None
-
-    def _in_order(self) -> list[tuple[Activity, Tally]]:
-        activities = self.account.activities
-        return [(activity, activities[activity]) for activity in Activity if activity in activities]
 
     @property
     def _has_much_overhead(self) -> bool:

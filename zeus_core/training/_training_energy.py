@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from zeus_core.adapters.result import show_result
 from zeus_core.errors import UsageError
 from zeus_core.events import (
     INTERFERENCE,
+    MOST_OWN,
     PASS_END,
     STEP_BEGIN,
     STEP_END,
@@ -32,6 +35,7 @@ from zeus_core.events import (
     TrainEnd,
     TrainingHooks,
     TrainingOptimizer,
+    own_activities,
 )
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import training_monitor
@@ -51,6 +55,9 @@ if TYPE_CHECKING:
     from zeus_core.training.run_trace import RunTrace
 
 
+_logger = logging.getLogger(__name__)
+
+_OF_AN_ACTIVITY = (Pause, PassBegin)
 _SEARCH = "search"  # the part of the state of a checkpoint that is the optimizer's
 
 
@@ -143,6 +150,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self._observers: list[Observer] = [observer for observer in observers if observer is not None]
         self.detected_evaluations: int = 0
         self._is_world_checked = False
+        self._own_activities: dict[Activity, None] = {}  # of this training
+        self._has_other = False
         if world is not None:
             self.use_world(world)
         if recurring_run is not None:
@@ -242,6 +251,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
     @contained(is_hook=True)
     def receive(self, event: Event) -> None:
         """Receive an event of training, and send it on. The end is not collective: this rank may be the last alive."""
+        if isinstance(event, _OF_AN_ACTIVITY):
+            event = replace(event, activity=self._counted(event.activity))
         self._send(event)
 
     def _send(self, event: Event) -> None:
@@ -267,7 +278,21 @@ class TrainingEnergy(TrainingHooks, Hooked):
         if kind is TrainEnd:
             self._conclude()
 
+    def _counted(self, activity: Activity | str) -> Activity:
+        """Return the activity that one is counted as: beyond `MOST_OWN` names of a user's own in a run, the other."""
+        activity = Activity(activity)
+        if not activity.is_own:
+            return activity
+        if activity not in own_activities([*self._own_activities, activity]):
+            if not self._has_other:
+                self._has_other = True
+                _logger.warning("after %d names of your own, activities are counted as other: %s", MOST_OWN, activity)
+            return Activity.OTHER
+        self._own_activities[activity] = None
+        return activity
+
     def _prepare(self, training: TrainBegin) -> None:
+        self._own_activities.clear()
         if not self._is_world_checked:
             self._is_world_checked = True
             warn_if_others_train()
@@ -302,9 +327,12 @@ class TrainingEnergy(TrainingHooks, Hooked):
             if not self.quiet and self._recorder.rank == 0:
                 show_result(self.result())
 
-    def count(self, samples: int = 0, tokens: int = 0) -> None:
-        """Count samples or tokens this rank has trained on, since the previous call."""
-        self._recorder.count(samples, tokens)
+    def count(self, samples: int = 0, tokens: int = 0, generated_tokens: int = 0) -> None:
+        """Count samples or tokens this rank has trained on, or generated for training, since the previous call.
+
+        Generated tokens are to be counted before the end of the `Activity.GENERATION` that they belong to.
+        """
+        self._recorder.count(samples, tokens, generated_tokens)
 
     @contextmanager
     def step(self, samples: int = 0, tokens: int = 0) -> Iterator[None]:
@@ -315,9 +343,16 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self.count(samples, tokens)
 
     @contextmanager
-    def during(self, activity: Activity) -> Iterator[None]:
-        """Report work other than training as a `with` block."""
-        self.on_pause(activity)
+    def during(self, activity: Activity | str) -> Iterator[None]:
+        """Report work other than training as a `with` block.
+
+        Args:
+            activity: A kind of work, or a name of your own, such as "rollout". A run counts 32 of these apart.
+
+        Raises:
+            UsageError: It is no such name.
+        """
+        self.on_pause(Activity(activity))
         try:
             yield
         finally:

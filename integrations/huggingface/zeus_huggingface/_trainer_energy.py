@@ -21,9 +21,9 @@ from zeus_core.optimizer.micro_batch.micro_batch_optimizer import (
 )
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
-from zeus_huggingface._generation_and_reference import PassHooks
 from zeus_huggingface._listener import Reporter, TrainerListener, Training, listening
 from zeus_huggingface._model_card import add_energy
+from zeus_huggingface._passes_of_steps import PassHooks
 from zeus_huggingface._trainer_optimizer import HFGlobalPowerLimitOptimizer, warn_of_copied_search
 from zeus_huggingface._trainer_patches import patch_trainer
 
@@ -63,8 +63,8 @@ class ZeusTrainerCallback(TrainerCallback):
         monitor: Measures the GPUs; the optimizer's if None, or a new one.
         optimizer: Chooses a power limit or an SM clock: a `GlobalPowerLimitOptimizer`, `GlobalClockOptimizer` or
             `HFGlobalPowerLimitOptimizer`; or one for each rank, a `LevellingOptimizer`.
-        splits_passes: Measure text generation and the passes of a reference model apart from the rest of a step. The
-            accelerator is synchronized at both ends of each.
+        splits_passes: Measure text generation, and the passes of reference and reward models, apart from the rest of a
+            step. The accelerator is synchronized at both ends of each.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
         quiet: Show no result at the end of training.
         electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.

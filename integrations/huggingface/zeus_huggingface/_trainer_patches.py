@@ -176,7 +176,7 @@ _WRAPS: dict[str, Callable[..., Any]] = {
     "hyperparameter_search": _search,
     "evaluate": _pausing(Activity.EVALUATION),
     "_evaluate": _pausing(Activity.EVALUATION),  # for trainers with an `evaluate` of their own
-    "predict": _pausing(Activity.EVALUATION),
+    "predict": _pausing(Activity.PREDICTION),
     "_save_checkpoint": _pausing(Activity.CHECKPOINT),
     "_load_best_model": _pausing(Activity.CHECKPOINT),
     "log": _log,

@@ -236,6 +236,16 @@ class ZeusCallback(Callback):
     on_test_end = on_validation_end
 
     @contained
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin a prediction."""
+        self._current.pause(Activity.PREDICTION)
+
+    @contained
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """End the prediction: `energy.evaluation()` has its energy."""
+        self._current.energy.on_resume()
+
+    @contained
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End training, and log its summary."""
         summary = self._current.energy.finish()

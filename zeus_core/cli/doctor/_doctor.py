@@ -70,7 +70,8 @@ def find_all(environment: Mapping[str, str], rapl_root: Path | None, needs: Coll
     gpus, no_gpus_because = checks.find_gpus(environment)
     rights = checks.read_rights(environment)
     yield from checks.check_python()
-    yield checks.check_driver(driver, is_simulated=bool(environment.get("ZEUS_SIMULATED_GPUS", "").strip()))
+    is_simulated = bool(environment.get("ZEUS_SIMULATED_GPUS", "").strip())
+    yield checks.check_driver(driver, is_simulated=is_simulated, others=checks.other_drivers(gpus))
     yield from checks.check_gpus(gpus, no_gpus_because, driver, environment)
     if gpus:
         yield checks.check_limits(gpus)
@@ -78,7 +79,7 @@ def find_all(environment: Mapping[str, str], rapl_root: Path | None, needs: Coll
     yield checks.check_limit_rights(rights, gpus)
     yield checks.check_clock_rights(rights, gpus)
     yield checks.check_rapl(rapl_root)
-    yield checks.check_torch(driver)
+    yield checks.check_torch(driver, gpus)
     yield checks.check_live_view()
     yield from checks.check_extras(needs)
 

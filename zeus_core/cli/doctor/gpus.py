@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from zeus_core._sysfs import SYSFS_VARIABLE
 from zeus_core.cli.doctor.check import Check, still_counters
 from zeus_core.cli.doctor.nvidia import Driver
 from zeus_core.cli.text import readable
@@ -13,8 +14,9 @@ from zeus_core.errors import DeviceError, UsageError
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
 
-_SIMULATION = "ZEUS_SIMULATED_GPUS"
+_SIMULATIONS = ("ZEUS_SIMULATED_GPUS", SYSFS_VARIABLE)
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_CHOICES = (_VISIBLE, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", *_SIMULATIONS)
 _LOOK_SECONDS = 0.4  # four updates of the slowest known counters
 _STILL = "the energy counter stands still: energies are estimated from the power"
 
@@ -58,7 +60,14 @@ def gpu_remarks(gpus: Sequence[Gpu]) -> list[list[str]]:
     """Return what is wrong with the readings of each GPU, in words."""
     reads = {str(index): gpu.read_energy_counter_joules for index, gpu in enumerate(gpus)}
     still = still_counters(reads, _LOOK_SECONDS)  # which also compares counters with the power, where they may differ
-    return [[*_remarks(gpu), *([_STILL] if str(index) in still else [])] for index, gpu in enumerate(gpus)]
+    uuids = [gpu.uuid for gpu in gpus]
+    first = [uuids.index(uuid) for uuid in uuids]
+    return [
+        [f"a part of the same board as GPU {first[index]}, whose energy is that of both"]
+        if first[index] != index
+        else [*_remarks(gpu), *([_STILL] if str(index) in still else [])]
+        for index, gpu in enumerate(gpus)
+    ]
 
 
 def _remarks(gpu: Gpu) -> Iterator[str]:
@@ -82,10 +91,11 @@ def _check_visible(
     if not gpus and driver.fault is not None and driver.fault in (no_gpus_because or driver.fault):
         return Check("GPUs", "missing", "there are none without the driver")  # its own check holds the fix
     if not gpus:
-        variables = " ".join(name for name in (_VISIBLE, _SIMULATION) if name in environment)
+        variables = " ".join(name for name in _CHOICES if name in environment)
         return Check("GPUs", "missing", no_gpus_because or "none", f"unset {variables}" if variables else None)
     if any(gpu.is_simulated for gpu in gpus):
-        fix = f"unset {_SIMULATION}" if driver.has_gpu else None
+        variables = " ".join(name for name in _SIMULATIONS if environment.get(name))
+        fix = f"unset {variables}" if driver.has_gpu else None
         return Check("GPUs", "limited", f"{len(gpus)} visible: {names}; no number comes from hardware", fix)
     if silent := [index for index, uuid in enumerate(driver.uuids) if not uuid]:
         sentence = f"{len(answering)} visible: {names}; GPU {silent[0]} of the driver does not answer"

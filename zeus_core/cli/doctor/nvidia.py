@@ -1,15 +1,19 @@
-"""The check of NVIDIA's driver and its library."""
+"""The check of NVIDIA's driver and its library, and the drivers of other vendors."""
 
 from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeus_core.cli.doctor.check import Check
 from zeus_core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from zeus_core.device import Gpu
 
 CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
@@ -76,18 +80,31 @@ def _find_driver() -> Driver:
     )
 
 
-def check_driver(driver: Driver, pci_devices: Path = _PCI_DEVICES, is_simulated: bool = False) -> Check:
+def other_drivers(gpus: Sequence[Gpu]) -> list[str]:
+    """Return the drivers, in words, of the GPUs that are not NVIDIA's."""
+    from zeus_core.device.gpu import driver_of, read_driver_version
+
+    words = [read_driver_version(gpu) for gpu in gpus if driver_of(gpu) not in (None, "nvml")]
+    return list(dict.fromkeys(filter(None, words)))
+
+
+def check_driver(
+    driver: Driver, pci_devices: Path = _PCI_DEVICES, is_simulated: bool = False, others: Sequence[str] = ()
+) -> Check:
     """Check that the library is installed and the driver answers.
 
     Args:
         driver: The driver, as it describes itself.
         pci_devices: The folder of the PCI devices.
         is_simulated: Whether this process simulates its GPUs.
+        others: The versions of the drivers of visible GPUs of other vendors.
     """
     if driver.fault is None:
         cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
         return Check("NVIDIA driver", "ok", f"NVIDIA driver {driver.version}{cuda}")
     has_gpu = _has_nvidia_gpu(pci_devices)
+    if others and not has_gpu:
+        return Check("GPU driver", "ok", ", ".join(others))
     sentence = driver.fault if has_gpu else f"{driver.fault}; there is no NVIDIA GPU on the PCI bus either"
     if is_simulated:
         return Check("NVIDIA driver", "missing", f"{sentence}; simulated GPUs need none")

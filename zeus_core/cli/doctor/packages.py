@@ -6,17 +6,22 @@ import importlib.util
 import platform
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zeus_core import __version__
 from zeus_core.adapters import install_command
 from zeus_core.cli.doctor.check import Check
 from zeus_core.cli.doctor.nvidia import Driver
 
+if TYPE_CHECKING:
+    from zeus_core.device import Gpu
+
 _BINDING = "nvidia-ml-py"
 _FOR_DEVELOPERS = frozenset({"dev", "docs", "all"})
+_ROCM_INDEX = "https://download.pytorch.org/whl/rocm6.4"
 _CUDA_INDEX = "https://download.pytorch.org/whl/cu"
 
 
@@ -36,12 +41,23 @@ def check_python() -> Iterator[Check]:
         yield Check(_BINDING, "ok", f"{_BINDING} {version}")
 
 
-def check_torch(driver: Driver) -> Check:
-    """Check that torch is installed, and that the driver supports its CUDA version."""
+def check_torch(driver: Driver, gpus: Sequence[Gpu] = ()) -> Check:
+    """Check that torch is installed, and is built for the visible GPUs and their driver."""
+    from zeus_core.device.gpu import driver_of
+
     version = _version_of("torch")
     if version is None:
         return Check("torch", "missing", "torch is not installed; it is needed for training only", "pip install torch")
-    cuda = _cuda_of_torch()
+    cuda, rocm = _version_in_torch("cuda"), _version_in_torch("hip")
+    has_amd = any(driver_of(gpu) == "amdgpu" for gpu in gpus)
+    if rocm is not None and has_amd:
+        return Check("torch", "ok", f"torch {version}, built for ROCm {rocm}")
+    if rocm is not None:
+        sentence = f"torch {version} is built for ROCm {rocm}, and there is no AMD GPU"
+        return Check("torch", "limited" if driver.has_gpu else "ok", sentence)
+    if has_amd and not driver.has_gpu:
+        fix = f"pip install --force-reinstall torch --index-url {_ROCM_INDEX}"
+        return Check("torch", "limited", f"torch {version} is built without ROCm, and cannot use the GPUs", fix)
     if cuda is None and driver.has_gpu:
         fix = "pip install --force-reinstall torch"
         return Check("torch", "limited", f"torch {version} is built without CUDA, and cannot use the GPUs", fix)
@@ -108,8 +124,8 @@ def _names_in(requirements: list[str], extra: str) -> list[str]:
     return [name[0] for name in names if name and name[0] != "zeus-core"]
 
 
-def _cuda_of_torch() -> str | None:
-    """Read the CUDA version from the file torch writes when it is built."""
+def _version_in_torch(platform: str) -> str | None:
+    """Read the version of "cuda" or "hip" from the file torch writes when it is built."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -117,7 +133,7 @@ def _cuda_of_torch() -> str | None:
         text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([0-9.]+)['\"]", text, re.MULTILINE)
+    found = re.search(rf"^{platform}\b[^=\n]*=\s*['\"]([0-9.]+)[^'\"]*['\"]", text, re.MULTILINE)
     return found[1] if found else None
 
 

@@ -1,7 +1,7 @@
 """Checks of the right to change power limits and clocks, derived from the rights of this process without trying.
 
 The NVIDIA driver asks the kernel for CAP_SYS_ADMIN, and in its first user namespace: root of a container has it only
-if the container was started with it.
+if the container was started with it. Other drivers show a limit as a file, which this process may write or not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _CAP_SYS_ADMIN = 21  # <linux/capability.h>
 _ALL_IDS = "4294967295"
-_CHOICE_OF_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+_CHOICE_OF_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _IN_CONTAINER = "docker run --gpus all --cap-add=SYS_ADMIN IMAGE"
 
 
@@ -94,18 +94,33 @@ def check_clock_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
 
 
 def _check(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
+    from zeus_core.device.gpu import driver_of
+
     if not gpus:
         return Check(name, "missing", "there is no GPU")
-    if any(gpu.is_simulated for gpu in gpus):
+    if all(driver_of(gpu) is None for gpu in gpus):
         return Check(name, "ok", "simulated GPUs allow it")
     lacking = [str(index) for index, gpu in enumerate(gpus) if not readable(partial(kind.read_accepted, gpu))]
     if len(lacking) == len(gpus):
         return Check(name, "missing", "no visible GPU has this")
+    files = [getattr(gpu, "limit_path", None) for gpu in gpus]
+    if files and all(files):
+        rights = _rights_to_write([str(file) for file in files], rights)
     if not rights.may_control:
         return _check_daemon(name, rights, gpus, kind)
     if lacking:
         return Check(name, "limited", f"{rights.because}, but GPU {', '.join(lacking)} does not have this")
     return Check(name, "ok", rights.because)
+
+
+def _rights_to_write(files: Sequence[str], rights: Rights) -> Rights:
+    """Derive the rights from those to write the files of limits."""
+    refused = [file for file in files if not os.access(file, os.W_OK)]
+    if not refused:
+        return Rights(True, f"this process may write {files[0]}" + (" and the others" if len(files) > 1 else ""))
+    mounts = " ".join(f"-v {shlex.quote(file)}:{shlex.quote(file)}" for file in refused)
+    fix = f"docker run {mounts} IMAGE" if os.geteuid() == 0 else rights.fix
+    return Rights(False, f"this process may not write {refused[0]}", fix)
 
 
 def _check_daemon(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:

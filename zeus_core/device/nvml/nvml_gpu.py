@@ -46,6 +46,7 @@ class NvmlGpu:
     """
 
     is_simulated = False
+    driver = "nvml"
 
     def __init__(self, session: NvmlSession, uuid: str) -> None:
         import pynvml

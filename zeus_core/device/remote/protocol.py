@@ -34,7 +34,7 @@ SOCKET_VARIABLE = "ZEUS_DAEMON_SOCKET"
 DEFAULT_SOCKET = "/run/zeus-core/daemon.sock"
 
 _MAX_NUMBER = 2**53  # of a request: what every reader of JSON holds exactly
-_DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,95}", re.ASCII)
+_DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,95}", re.ASCII)
 _ZONE = re.compile(r"intel-rapl(:[0-9a-f]{1,4}){1,4}", re.ASCII)
 _MAX_TEXT = 200
 # A request for a change, and the reply to one, as this module writes them.

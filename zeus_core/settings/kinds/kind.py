@@ -85,9 +85,10 @@ class Kind:
         """Set a value; None to let the device choose it."""
         raise NotImplementedError
 
-    def restore(self, gpu: Any, original: float | None) -> None:
-        """Set the original."""
+    def restore(self, gpu: Any, original: float | None) -> float | None:
+        """Set the original. Returns what was set in its place if the board does not accept it any more; else None."""
         self.set(gpu, original)
+        return None
 
     def command(self, uuids: Iterable[str], value: float | None) -> str:
         """Return the command by which an administrator sets a value on some GPUs; None lets them choose it."""

@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from zeus_core._nvml import limit_command
-from zeus_core.errors import DeviceError
+from zeus_core._sysfs import is_card_uuid
+from zeus_core._sysfs import limit_command as card_command
+from zeus_core.errors import DeviceError, UsageError
 from zeus_core.settings.kinds.kind import Kind
 
 TYPE_CHECKING = False
@@ -56,25 +58,35 @@ class PowerLimit(Kind):
             raise DeviceError("the original power limit is not known")
         gpu.set_power_limit(value)
 
-    def restore(self, gpu: Any, original: float | None) -> None:
+    def restore(self, gpu: Any, original: float | None) -> float | None:
         """Request the original, and as much more as a board takes less, if that is a fraction of a watt.
 
         Else each restoring would leave it lower than the one before. A board that rounds by more shows the same limit
-        for the original each time.
+        for the original each time. An original outside the range of the board, which may have moved since, gives way to
+        the default.
         """
-        self.set(gpu, original)
+        try:
+            self.set(gpu, original)
+        except UsageError:
+            default_watts = self.read_default(gpu)
+            self.set(gpu, default_watts)
+            return default_watts
         if original is None:
-            return
+            return None
         with contextlib.suppress(Exception):  # it was asked for, and the board shows what it takes for it
             missing_watts = original - gpu.read_power_limit_watts()
             if _EXACT_WATTS < missing_watts < self.tolerance:
                 gpu.set_power_limit(original + missing_watts)
                 if gpu.read_power_limit_watts() > original + _EXACT_WATTS:
                     gpu.set_power_limit(original)
+        return None
 
     def command(self, uuids: Iterable[str], value: float | None) -> str:
-        """Return a command of nvidia-smi."""
-        return limit_command(uuids, 0.0 if value is None else value)
+        """Return a command of nvidia-smi, or one that writes the files of the driver."""
+        watts, cards = 0.0 if value is None else value, dict[bool, list[str]]()
+        for uuid in uuids:
+            cards.setdefault(is_card_uuid(uuid), []).append(uuid)
+        return " && ".join((card_command if is_card else limit_command)(some, watts) for is_card, some in cards.items())
 
     @property
     def arguments(self) -> Mapping[str, int | str]:

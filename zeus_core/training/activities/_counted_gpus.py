@@ -79,7 +79,8 @@ class _Counted(NamedTuple):
         differences = {} if self.comparison is None else self.comparison.differences
         if differences:
             powers = (
-                f"{watts[0]:.0f} W and {watts[1]:.0f} W in {Activity(key).words}" for key, watts in differences.items()
+                f"{watts[0]:.0f} W and {watts[1]:.0f} W in {Activity(str(key)).words}"
+                for key, watts in differences.items()
             )
             remarks["differs"] = (
                 f"its energy counter and its power sensor differ ({', '.join(powers)}), and nobody knows which to "

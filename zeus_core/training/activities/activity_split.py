@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _PACE_SECONDS = 1.0
 _FIRST_PACE_SECONDS = 0.5  # by then, the power of an activity is known better
 _RECENT_SECONDS = 0.3  # which show the power of an activity better than all its time does: three updates of a counter
+_MEASURED_EACH = (Activity.EVALUATION, Activity.PREDICTION)  # the energy of the latest one is known by itself
 _STEPS = Activity.STEPS  # to look it up in the enumeration takes 0.1 µs, and this is each step
 
 _logger = logging.getLogger(__name__)
@@ -88,6 +89,8 @@ class ActivitySplit:
         self._time_source = monitor.time_source
         self._is_in_real_time = isinstance(monitor.time_source, MonotonicTime)
         self.activity: Activity = Activity.IDLE
+        self.visits: dict[Activity, int] = {}
+        """How often each activity was begun, of those that were announced: one within itself is not begun again."""
         self._interrupted: list[_Interrupted] = []
         self._evaluation: list[int] = []  # the spans of the current or latest one
         self._span: int | None = None  # the one under way
@@ -184,14 +187,16 @@ class ActivitySplit:
     def enter(self, activity: Activity) -> None:
         """Begin an activity, until `leave`."""
         self._interrupted.append(_Interrupted(self.activity, None if self._span is None else self._evaluation))
-        if activity in TRAINING and self.activity is not Activity.STEPS:
+        if activity in TRAINING and self.activity not in (Activity.STEPS, Activity.IDLE):
             return  # text generated in an evaluation is part of it
-        if activity is Activity.EVALUATION:
+        if activity in _MEASURED_EACH:
             self._latest_span += 1
             if self._span is None:
                 self._forget_evaluations()
             self._evaluation = [self._latest_span]
-        self._begin(activity, self._span is not None or activity is Activity.EVALUATION)
+        if activity != self.activity:
+            self.visits[activity] = self.visits.get(activity, 0) + 1
+        self._begin(activity, self._span is not None or activity in _MEASURED_EACH)
 
     def leave(self) -> None:
         """Continue with the activity that was interrupted last."""
@@ -311,7 +316,7 @@ class ActivitySplit:
 
     def _begin(self, activity: Activity, is_evaluating: bool) -> None:
         span = self._evaluation[0] if is_evaluating else None
-        if activity is self.activity and span == self._span:
+        if activity == self.activity and span == self._span:
             return
         self._end_gap()
         self._gaps.stop(is_training=activity in TRAINING)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_args
 
 from zeus_core._documents import parse_json
-from zeus_core.codec import decode, encode
+from zeus_core.codec import completed, decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.training.account import Account
@@ -150,7 +150,10 @@ class JournalLines:
 
 def _entry_of(fields: Mapping[str, Any]) -> Entry:
     """Return the entry of a line alone; raise UsageError if it is none."""
-    return decode(Entry, {**fields, "before": []})
+    fields = {**fields, "before": []}
+    if isinstance(fields.get("account"), Mapping):
+        fields["account"] = completed(Account, fields["account"])
+    return decode(Entry, fields)
 
 
 def _points_of(fields: Any) -> list[Point]:

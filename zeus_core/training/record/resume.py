@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from zeus_core._documents import JsonFormat
-from zeus_core.codec import decode, encode
+from zeus_core.codec import completed, decode, encode
 from zeus_core.training._ranks import Ranks
 from zeus_core.training.account import Account
 from zeus_core.training.record.journal import Journal, earlier_account
@@ -42,7 +43,10 @@ class Checkpoint:
         Raises:
             UsageError: It is something else.
         """
-        return decode(cls, _FORMAT.fields(document))
+        fields = dict(_FORMAT.fields(document))
+        if isinstance(fields.get("account"), Mapping):
+            fields["account"] = completed(Account, fields["account"])
+        return decode(cls, fields)
 
 
 _logger = logging.getLogger(__name__)

@@ -227,18 +227,22 @@ def record_from_fields(fields: Mapping[str, object]) -> RunRecord:
         UsageError: It is something else; the message names the field.
     """
     return decode(
-        RunRecord, _completed(RunRecord, fields, parts=PartRecord, ranks=RankRecord, devices=DeviceRecord), "run"
+        RunRecord,
+        _completed(RunRecord, fields, account=Account, parts=PartRecord, ranks=RankRecord, devices=DeviceRecord),
+        "run",
     )
 
 
 def _completed(kind: type, fields: Any, **inner: type) -> Any:
-    """Return fields with the defaults of those that earlier versions have not written, in lists of records as well."""
+    """Return fields with the defaults of those that earlier versions have not written, in records within as well."""
     if not isinstance(fields, Mapping):
         return fields
     fields = completed(kind, fields)
-    for name, of_list in inner.items():
+    for name, kind_within in inner.items():
         if isinstance(fields.get(name), list):
-            fields[name] = [_completed(of_list, each, **inner) for each in fields[name]]
+            fields[name] = [_completed(kind_within, each, **inner) for each in fields[name]]
+        elif name in fields:
+            fields[name] = _completed(kind_within, fields[name], **inner)
     return fields
 
 

@@ -84,8 +84,16 @@ class AcceleratorLoop:
         observer.on_train_begin()
 
     @contextmanager
-    def during(self, activity: Activity) -> Iterator[None]:
-        """Announce the activity of a `with` block, such as an evaluation or generation. Not collective."""
+    def during(self, activity: Activity | str) -> Iterator[None]:
+        """Announce the activity of a `with` block, such as an evaluation or generation. Not collective.
+
+        Args:
+            activity: A kind of work, or a name of your own, such as "rollout".
+
+        Raises:
+            UsageError: It is no such name.
+        """
+        activity = Activity(activity)
         self._end_detected_evaluation()
         self.on_activity_begin(activity)
         self._activities += 1

@@ -9,7 +9,7 @@ import torch
 
 from zeus_core.adapters import Patches, contained
 from zeus_core.events import Activity
-from zeus_core.pytorch.followed_optimizers import end_loop, follow_optimizers, followed_energy
+from zeus_core.pytorch.followed.followed_optimizers import end_loop, follow_optimizers, followed_energy
 
 if TYPE_CHECKING:
     from zeus_core.events import TrainingOptimizer

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -100,10 +101,12 @@ class _Follower:
         self._thread: int | None = None  # that trains
         self.steps: FollowedSteps | None = None  # of the loop under way
         self.make_optimizer: Callable[[ZeusMonitor], TrainingOptimizer | None] | None = None
-        self._latest: deque[int] = deque(maxlen=_LATEST)  # the optimizers of the latest steps
-        self._counts: Counter[int] = Counter()  # of them
-        self._leader: int | None = None  # its steps are those of the training
+        # The optimizers of the latest steps. Other than numbers, references are those of one object for ever.
+        self._latest: deque[ref[Any]] = deque(maxlen=_LATEST)
+        self._counts: Counter[ref[Any]] = Counter()  # of them
+        self._leader: ref[Any] | None = None  # its steps are those of the training
         self._leader_name = ""
+        self._sees_ends = False  # of optimizers: of several ranks, each would see them at another step
         self.has_failed = False
 
     @contained(on_fault=lambda self, error: self.fail(error))
@@ -135,8 +138,8 @@ class _Follower:
             found_inf = getattr(optimizer, "found_inf", None)  # of a GradScaler, to a fused optimizer
             is_skipped = isinstance(found_inf, torch.Tensor) and bool(found_inf.item())
         if not self._stack and self.steps is not None and not is_skipped:
-            self._count(id(optimizer), type(optimizer).__name__)
-            if id(optimizer) == self._leader:
+            self._count(ref(optimizer))
+            if self._leader == ref(optimizer):
                 self.steps.end_step()
 
     def fail(self, error: Exception) -> None:
@@ -167,14 +170,14 @@ class _Follower:
         from zeus_core.training.followed_steps import FollowedSteps
 
         world = torch_world()  # first, as all ranks must reach it
+        self._sees_ends = world.size == 1
         indices = _gpus_of(optimizer) or None
         monitor = training_monitor(None, False, lambda: ZeusMonitor(gpu_indices=indices))
         return FollowedSteps(monitor, world, self.make_optimizer or asked_optimizer)
 
-    def _count(self, optimizer: int, name: str) -> None:
+    def _count(self, optimizer: ref[Any]) -> None:
         """Count a step, and find the optimizer that steps most seldom."""
         assert self.steps is not None
-        leader = self._leader
         # One that steps once, or in a row, is no reason to change.
         comes_back = self._counts[optimizer] > 0 and self._latest[-1] != optimizer
         if len(self._latest) == _LATEST:
@@ -182,16 +185,21 @@ class _Follower:
         self._latest.append(optimizer)
         self._counts[optimizer] += 1
         self._counts += Counter()  # without those that step no more
-        # Of two that step in turn, one is ahead by a step at times.
-        if (
-            leader is None
-            or leader not in self._counts
-            or (comes_back and self._counts[optimizer] + 1 < self._counts[leader])
-        ):
-            self._leader, self._leader_name = optimizer, name
+        leader, counted = self._leader, 0 if self._leader is None else self._counts[self._leader]
+        new = optimizer
+        if leader is not None and counted and not (self._sees_ends and leader() is None):
+            # Of two that step in turn, one is ahead by a step at times.
+            new = optimizer if comes_back and self._counts[optimizer] + 1 < counted else leader
+        elif counted:
+            # It is gone: made for one of several trainings, or for an inner loop of meta-learning.
+            others = [it for it in self._counts if it() is not None and it != optimizer]
+            new = min(others, key=self._counts.__getitem__, default=optimizer)
+            counted = counted if others else 0
+        if new != leader:
+            self._leader, self._leader_name = new, type(new()).__name__
+            # As if it had led from the first; its step that has just ended is yet to be counted.
+            self.steps.steps += self._counts[new] - (new == optimizer) - counted
             if leader is not None:
-                # As if it had led from the first.
-                self.steps.steps += self._counts[optimizer] - 1 - self._counts[leader]
                 self.steps.energy.forget()
         if len(self._counts) > 1:
             seldom = f"that of {len(self._counts)} optimizers which steps most seldom"

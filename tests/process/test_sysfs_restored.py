@@ -1,0 +1,223 @@
+"""Power limits of AMD boards, on a tree of files: searched in training, and restored however a process ends."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from tests.process.test_guardian import ENDS
+from tests.support.fake_sysfs import BUSY_WATTS, HIGHEST_WATTS, LOWEST_WATTS, ORIGINAL_WATTS, STATIC_WATTS, FakeSysfs
+from tests.support.variants import long_but_first
+from zeus_core._sysfs import find_cards
+from zeus_core.cli.program import main
+from zeus_core.device import CpuDiscovery, discover_gpus
+from zeus_core.device.sysfs.amd import AmdGpu
+from zeus_core.errors import DeviceHeldError
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.power_limit import EnergyWithin, GlobalPowerLimitOptimizer, Phase
+from zeus_core.settings import PowerLimitKnob
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.settings.restoring import BareGpus, restore_device
+from zeus_core.training import TrainingEnergy
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="files of root are written")
+
+OWNER = """
+    import ctypes, os, signal, sys, time
+    from zeus_core.device import discover_gpus
+    from zeus_core.settings import PowerLimitKnob
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    knob = PowerLimitKnob(discover_gpus({}), 25)
+    knob.apply(knob.settings[-1])
+    print("ready", flush=True)
+    input()
+    END
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    tree = FakeSysfs(tmp_path)
+    monkeypatch.setenv("ZEUS_SYSFS", str(tree.root))
+    monkeypatch.setenv("ZEUS_LEDGER_DIR", str(tmp_path / "ledger"))
+    return tree
+
+
+@pytest.fixture
+def start(tree):
+    processes = []
+
+    def start_owner(end):
+        program = textwrap.dedent(OWNER).replace("END", textwrap.dedent(end).strip())
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        processes.append(subprocess.Popen([sys.executable, "-c", program], start_new_session=True, **pipes))
+        assert processes[-1].stdout.readline() == "ready\n", processes[-1].stderr.read()
+        return processes[-1]
+
+    yield start_owner
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+FEW_ENDS = ["SIGKILL", "SIGTERM", "exception"]
+MORE_ENDS = [name for name in ENDS if "C code" not in name and name not in FEW_ENDS]
+
+
+def wait_until(condition):
+    until = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("end", long_but_first(FEW_ENDS + MORE_ENDS, len(FEW_ENDS)))
+def test_the_original_is_restored_at_each_end(tree, start, tmp_path, end):
+    boards = [tree.add(), tree.add(serial=False)]
+    process = start(ENDS[end])
+    assert [board.cap_watts for board in boards] == [LOWEST_WATTS, LOWEST_WATTS]
+    process.stdin.write("\n")
+    process.stdin.flush()
+    wait_until(lambda: [board.cap_watts for board in boards] == [ORIGINAL_WATTS, ORIGINAL_WATTS])
+    wait_until(lambda: not list((tmp_path / "ledger").glob("*.json")))
+
+
+def test_an_entry_names_its_driver_and_older_ones_are_nvmls(tree):
+    tree.add()
+    (gpu,) = discover_gpus({})
+    entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, POWER_LIMIT, ORIGINAL_WATTS, gpu.driver)
+    fields = json.loads(json.dumps(entry.to_json()))
+    assert fields["driver"] == "amdgpu"
+    assert LedgerEntry.from_json(fields) == entry
+    del fields["driver"]
+    assert LedgerEntry.from_json(fields).driver == "nvml"
+    assert "driver" not in LedgerEntry.from_json(fields).to_json()
+    assert f"echo {ORIGINAL_WATTS}000000 | sudo tee " in entry.command
+
+
+def test_the_restore_command_restores_what_was_left(tree, start, tmp_path, capsys):
+    board = tree.add()
+    process = start("")
+    (path,) = (tmp_path / "ledger").glob("*.json")
+    content = path.read_bytes()
+    process.kill()
+    wait_until(lambda: board.cap_watts == ORIGINAL_WATTS)
+    wait_until(lambda: not path.exists())
+    path.write_bytes(content)  # the guardian was killed as well
+    board.set_file("hwmon/hwmon3/power1_cap", f"{LOWEST_WATTS}000000\n")
+    assert main(["restore", "--stale"]) == 0
+    assert board.cap_watts == ORIGINAL_WATTS
+    assert "is restored" in capsys.readouterr().out
+
+
+def test_residue_of_others_is_restored_by_the_next_knob(tree, start, tmp_path, caplog):
+    board = tree.add()
+    process = start("")
+    (path,) = (tmp_path / "ledger").glob("*.json")
+    content = path.read_bytes()
+    process.kill()
+    wait_until(lambda: not path.exists())
+    path.write_bytes(content)
+    board.set_file("hwmon/hwmon3/power1_cap", f"{LOWEST_WATTS}000000\n")
+    knob = PowerLimitKnob(discover_gpus({}), 25)
+    assert knob.settings[0] == ORIGINAL_WATTS
+    assert "It was left by process" in caplog.text
+
+
+def test_a_second_process_is_refused(tree, start):
+    tree.add()
+    start("")
+    knob = PowerLimitKnob(discover_gpus({}), 25)
+    with pytest.raises(DeviceHeldError, match="is controlled by process"):
+        knob.apply(knob.settings[-1])
+
+
+def test_an_original_out_of_the_range_gives_way_to_the_default(tree):
+    board = tree.add()
+    (gpu,) = discover_gpus({})
+    entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, POWER_LIMIT, ORIGINAL_WATTS, gpu.driver)
+    gpu.set_power_limit(400)
+    tree.set_range(board, LOWEST_WATTS, 650)
+    board.set_file("hwmon/hwmon3/power1_cap_default", "600000000\n")
+    POWER_LIMIT.restore(gpu, ORIGINAL_WATTS)
+    assert board.cap_watts == 600
+    assert restore_device(BareGpus().gpu, entry.replacing(values=(600.0,))).is_done
+
+
+# In training.
+
+
+def train(tree, cards, time_source, tmp_path, steps=300, during=lambda step: None, bound=1.2, ends_well=True):
+    gpus = [AmdGpu(card, time_source=time_source) for card in cards]
+    time_source.repeatedly(lambda: [board.advance(0.1) for board in tree.boards], 0.1)
+    monitor = ZeusMonitor(
+        gpus=gpus, cpus=CpuDiscovery((), "none"), time_source=time_source, synchronize=lambda indices: None
+    )
+    optimizer = GlobalPowerLimitOptimizer(monitor, EnergyWithin(slowdown=bound), quiet=True)
+    begin = time_source.now()
+    with TrainingEnergy(monitor, optimizer, folder=tmp_path, quiet=True) as energy:
+        for step in range(steps):
+            during(step)
+            with energy.step(samples=8):
+                speeds, watts = zip(*(board.speed_and_watts() for board in tree.boards), strict=True)
+                for board, speed, power in zip(tree.boards, speeds, watts, strict=True):
+                    board.watts, board.clock_mhz = power, 1980 * speed
+                time_source.advance(0.5 / min(speeds))
+        assert optimizer.phase is (Phase.DONE if ends_well else Phase.OFF)
+    slowdown = (time_source.now() - begin) / (0.5 * steps)
+    return energy.summary, slowdown
+
+
+def test_a_search_keeps_the_bound_and_restores(tree, time_source, tmp_path):
+    board = tree.add()
+    before = board.joules
+    summary, slowdown = train(tree, find_cards(str(tree.root)), time_source, tmp_path)
+    assert slowdown <= 1.2
+    assert board.cap_watts == ORIGINAL_WATTS
+
+    assert summary.saving_fraction > 0.1
+    total = summary.account.total
+    assert total.energy_joules == pytest.approx(board.joules - before, rel=0.01)
+    assert not list((tmp_path / "ledger").glob("*.json"))
+    assert STATIC_WATTS < BUSY_WATTS <= HIGHEST_WATTS
+
+
+def test_a_range_that_moves_in_a_search_ends_it_with_the_original(tree, time_source, tmp_path, caplog):
+    board = tree.add()
+
+    def narrow(step):
+        if step == 40:
+            tree.set_range(board, 550, HIGHEST_WATTS)
+
+    _, slowdown = train(tree, find_cards(str(tree.root)), time_source, tmp_path, during=narrow, ends_well=False)
+    assert "accepts 550 to 750 W" in caplog.text
+    assert slowdown <= 1.2
+    assert board.cap_watts == ORIGINAL_WATTS
+
+
+def test_a_board_that_takes_less_than_asked_is_searched_and_restored(tree, time_source, tmp_path):
+    board = tree.add()
+    (card,) = find_cards(str(tree.root))
+    write, taken = card.set_power_limit, []
+
+    def take_less(limit_watts):
+        taken.append(limit_watts - (3 if limit_watts < ORIGINAL_WATTS else 0))
+        write(taken[-1])
+
+    card.set_power_limit = take_less
+    summary, slowdown = train(tree, [card], time_source, tmp_path)
+    assert len(set(taken)) > 3
+    assert slowdown <= 1.2
+    assert summary.saving_fraction > 0.1
+    assert board.cap_watts == ORIGINAL_WATTS

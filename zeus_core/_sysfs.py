@@ -1,0 +1,235 @@
+"""GPUs that their kernel driver shows as files of sysfs: where they are, and the few files that restoring needs.
+
+A card is a folder `class/drm/cardN/device`. The power limit and the power are in the folder `hwmon/hwmonN` in it, in
+microwatts (Documentation/gpu/amdgpu/thermal.rst). This module loads fast and small, as the guardian of each training
+process may need it. `ZEUS_SYSFS` puts a folder in the place of /sys, to try things without the hardware.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+from zeus_core.errors import (
+    DeviceError,
+    DeviceLostError,
+    DriverFaultError,
+    NoDeviceError,
+    NotSupportedError,
+    PermissionDeniedError,
+    UsageError,
+)
+from zeus_core.units import microwatts_from_watts, watts_from_microwatts
+
+SYSFS_VARIABLE = "ZEUS_SYSFS"
+
+_MAX_BYTES = 8192  # an attribute of sysfs has a page at most
+_DRIVERS = {"0x1002": "amdgpu"}  # by PCI vendor
+# The files of a limit by driver: the one that is set, the default, the lowest and the highest.
+_LIMIT_FILES = {"amdgpu": ("power1_cap", "power1_cap_default", "power1_cap_min", "power1_cap_max")}
+_CARD = re.compile(r"card\d{1,6}", re.ASCII)
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_UNIQUE_ID = re.compile(r"(0x)?[0-9a-f]{1,16}", re.ASCII | re.IGNORECASE)
+_UUID = re.compile(rf"GPU-([0-9a-f]{{16}}|{_PCI.pattern}|{_CARD.pattern})", re.ASCII)
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
+
+
+def sysfs_root(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the folder in the place of /sys."""
+    return environment.get(SYSFS_VARIABLE, "").strip() or "/sys"
+
+
+def is_card_uuid(uuid: str) -> bool:
+    """Return whether a UUID has the form of a card's: its serial number, else its PCI address."""
+    return _UUID.fullmatch(uuid) is not None
+
+
+class Card:
+    """A GPU of sysfs. Nothing is read before a method is called.
+
+    Args:
+        folder: Its folder `device`.
+        driver: The kernel driver: "amdgpu".
+        pci_address: Domain, bus, device and function, "0000:c1:00.0"; None if it is not known.
+        name: The name of the card, "card0".
+    """
+
+    def __init__(self, folder: str, driver: str, pci_address: str | None, name: str) -> None:
+        self.folder = folder
+        self.driver = driver
+        self.pci_address = pci_address
+        self.unique_id: str | None = None
+        """The serial number in 16 hexadecimal digits; None where the board does not tell it."""
+        self.uuid: str = f"GPU-{pci_address or name}"
+        """The identity of the board, which lasts over reboots; that of a board without serial is its PCI address."""
+
+    def read(self, name: str) -> bytes:
+        """Read a file of the card in one call.
+
+        Raises:
+            NotSupportedError: There is no such file.
+            PermissionDeniedError: This process may not read it.
+            DeviceLostError: The card is gone.
+            DriverFaultError: It cannot be read now, such as while the board sleeps.
+        """
+        path = os.path.join(self.folder, name)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                return os.read(descriptor, _MAX_BYTES)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _fault(path, self.folder, error, "read") from error
+
+    def read_text(self, name: str) -> str:
+        """Read the text of a file. Raises what `read` raises."""
+        return self.read(name).decode("ascii", "replace").strip()
+
+    def text(self, name: str) -> str:
+        """Return the text of a file; nothing if it cannot be read."""
+        try:
+            return self.read_text(name)
+        except DeviceError:
+            return ""
+
+    def read_number(self, name: str) -> int:
+        """Read the whole number in a file. Raises what `read` raises, and `DriverFaultError` for anything else."""
+        text = self.read_text(name)
+        if not (text.isascii() and text.isdigit() and len(text) <= 20):
+            raise DriverFaultError(f"{os.path.join(self.folder, name)} holds {text[:40]!r}, which is no number")
+        return int(text)
+
+    def hwmon(self, name: str) -> str:
+        """Return the path of a file of the sensors, within the folder of the card; that of a missing one, too."""
+        folders = sorted(_entries(os.path.join(self.folder, "hwmon")))
+        owned = [folder for folder in folders if self.text(f"hwmon/{folder}/name") == self.driver] or folders[:1]
+        for folder in owned:
+            if os.path.exists(os.path.join(self.folder, "hwmon", folder, name)):
+                return f"hwmon/{folder}/{name}"
+        return f"hwmon/{owned[0] if owned else 'hwmon'}/{name}"
+
+    @property
+    def limit_path(self) -> str:
+        """The file in which the power limit is set."""
+        return os.path.join(self.folder, self.hwmon(_LIMIT_FILES[self.driver][0]))
+
+    def read_watts(self, name: str) -> float:
+        """Read a file of the sensors in watts. Raises what `read_number` raises."""
+        return watts_from_microwatts(self.read_number(self.hwmon(name)))
+
+    def read_power_limit_watts(self) -> float:
+        """Read the power limit that was set last."""
+        limit_watts = self.read_watts(_LIMIT_FILES[self.driver][0])
+        if limit_watts == 0:
+            raise NotSupportedError(f"the power limit of {self.uuid} is disabled")
+        return limit_watts
+
+    def read_default_power_limit_watts(self) -> float:
+        """Read the power limit that the driver begins with."""
+        return self.read_watts(_LIMIT_FILES[self.driver][1])
+
+    def read_power_limit_range_watts(self) -> tuple[float, float]:
+        """Read the lowest and the highest limit that the driver accepts, which may change at any time."""
+        _, _, lowest, highest = _LIMIT_FILES[self.driver]
+        lowest_watts, highest_watts = self.read_watts(lowest), self.read_watts(highest)
+        if not 0 < highest_watts < 1e5 or lowest_watts > highest_watts:
+            raise NotSupportedError(
+                f"{self.uuid} accepts no power limit: its range is {lowest_watts:g} to {highest_watts:g} W"
+            )
+        if lowest_watts == 0:  # as older kernels say, whose firmware accepts less than any board works well at
+            lowest_watts = min(self.read_default_power_limit_watts() / 2, highest_watts)  # judgement, 2026-11-26
+        return lowest_watts, highest_watts
+
+    def set_power_limit(self, limit_watts: float) -> None:
+        """Set the power limit.
+
+        Raises:
+            UsageError: The driver refuses this value.
+            DeviceError: See `read`.
+        """
+        path = self.limit_path
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)  # as a shell opens it
+            try:
+                os.write(descriptor, b"%d\n" % microwatts_from_watts(limit_watts))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ERANGE):
+                raise UsageError(f"limit_watts is {limit_watts:g}; the driver of {self.uuid} refuses it") from error
+            fault = _fault(path, self.folder, error, "set")
+            if isinstance(fault, PermissionDeniedError):
+                fault = PermissionDeniedError(
+                    f"{fault}; run as root, or let an admin do it: {limit_command([self.uuid], limit_watts)}"
+                )
+            raise fault from error
+
+
+def _fault(path: str, folder: str, error: OSError, action: str) -> DeviceError:
+    """Return the meaning of a failed system call."""
+    why = error.strerror or str(error)
+    if error.errno == errno.EPERM and action == "read":  # drivers/gpu/drm/amd/pm/amdgpu_pm.c
+        return DriverFaultError(f"{path} cannot be read now: the board sleeps, or is being reset")
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return PermissionDeniedError(f"{path} may not be {action} by this process ({why})")
+    if error.errno in _GONE:
+        if os.path.isdir(folder) and error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return NotSupportedError(f"there is no {path}: this board or driver does not have it")
+        return DeviceLostError(f"{folder} is gone ({why}): the GPU was removed, or its driver unloaded")
+    if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS):
+        return NotSupportedError(f"{path}: this board does not have it ({why})")
+    return DriverFaultError(f"{path} cannot be {action}: {why}")
+
+
+def find_cards(root: str) -> list[Card]:
+    """Find the GPUs of the known drivers, in PCI order. Never raises; what is no such GPU is passed over.
+
+    Nodes of the partitions of a board are no PCI devices, and have no vendor.
+    """
+    cards = []
+    names = filter(_CARD.fullmatch, _entries(os.path.join(root, "class/drm")))
+    for name in sorted(names, key=lambda name: int(name[4:])):
+        folder = os.path.realpath(os.path.join(root, "class/drm", name, "device"))
+        card = Card(folder, "", None, name)
+        facts = dict(line.partition("=")[::2] for line in card.text("uevent").splitlines())
+        driver = facts.get("DRIVER")
+        if driver not in _LIMIT_FILES:
+            driver = _DRIVERS.get(card.text("vendor"))
+        if driver is not None:
+            address = facts.get("PCI_SLOT_NAME", os.path.basename(folder)).lower()
+            cards.append(Card(folder, driver, address if _PCI.fullmatch(address) else None, name))
+    ids = [card.text("unique_id") for card in cards]
+    for card, text in zip(cards, ids, strict=True):
+        if _UNIQUE_ID.fullmatch(text) and int(text, 16) and ids.count(text) == 1:
+            card.unique_id = f"{int(text, 16):016x}"
+            card.uuid = f"GPU-{card.unique_id}"
+    return sorted(cards, key=lambda card: card.pci_address or "~")
+
+
+def open_card(uuid: str) -> Card:
+    """Find a card by its UUID.
+
+    Raises:
+        NoDeviceError: There is none.
+    """
+    for card in find_cards(sysfs_root()):
+        if card.uuid == uuid:
+            return card
+    raise NoDeviceError(f"there is no GPU {uuid} in {sysfs_root()}/class/drm")
+
+
+def limit_command(uuids: Iterable[str], limit_watts: float) -> str:
+    """Return the command by which an administrator sets a power limit on some cards."""
+    paths = {card.uuid: card.limit_path for card in find_cards(sysfs_root())}
+    files = [paths.get(uuid, f"the power1_cap of {uuid}") for uuid in uuids]
+    return f"echo {microwatts_from_watts(limit_watts)} | sudo tee {' '.join(files)}"
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

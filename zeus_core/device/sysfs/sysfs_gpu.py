@@ -1,0 +1,114 @@
+"""One GPU, read and set through the files of its kernel driver."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from zeus_core._sysfs import Card, sysfs_root
+from zeus_core.device.gpu import PowerRange
+from zeus_core.errors import DriverFaultError, NotSupportedError
+from zeus_core.settings.kinds import POWER_LIMIT
+
+_AVERAGE_SECONDS = 1.0  # firmware periods are unpublished: no less than the average of any known sensor (judgement)
+_PERIOD_SECONDS = 0.1  # the same for counters, which the driver refreshes each millisecond at most (judgement)
+
+
+class SysfsGpu:
+    """A GPU of sysfs. See `Gpu` for the methods; each reads a file, and raises as `Card.read` does.
+
+    A board with several dies or partitions is one GPU: they share its sensors and its limit.
+
+    Args:
+        card: Its files.
+        name: The product name.
+        others: The PCI addresses of its other dies.
+    """
+
+    energy_counter_period_seconds: float = _PERIOD_SECONDS
+
+    def __init__(self, card: Card, name: str, others: Sequence[str] = ()) -> None:
+        self._card = card
+        self.uuid: str = card.uuid
+        self.driver: str = card.driver
+        """The kernel driver, by which other processes restore the GPU."""
+        self.is_simulated: bool = sysfs_root() != "/sys"
+        self.name: str = f"{name} (simulated)" if self.is_simulated else name
+        self.limit_path: str = card.limit_path
+        """The file in which the power limit is set."""
+        addresses = filter(None, (card.pci_address, *others))
+        self.pci_addresses: frozenset[str] = frozenset(address.partition(".")[0] for address in addresses)
+        """The PCI addresses of all its dies, without the function: "0000:c1:00"."""
+        has_power_now = Path(card.folder, card.hwmon("power1_input")).exists()
+        self._power_file = "power1_input" if has_power_now else "power1_average"
+        self.power_average_seconds: float = 0.0 if has_power_now else _AVERAGE_SECONDS
+
+    def read_driver_version(self) -> str:
+        """Return the driver, which is a part of the kernel, and the kernel's version."""
+        return f"{self.driver} of Linux {os.uname().release}"
+
+    def read_energy_counter_joules(self) -> float:
+        """Raise `NotSupportedError`: a driver that has a counter overrides this."""
+        raise NotSupportedError(f"{self.name} has no energy counter")
+
+    def read_power_watts(self) -> float:
+        """Read `power1_input`, or else `power1_average`."""
+        power_watts = self._card.read_watts(self._power_file)
+        if power_watts <= 0:
+            raise DriverFaultError(f"{self.name} ({self.uuid}) shows 0 W, which no board draws")
+        return power_watts
+
+    def read_power_limit_watts(self) -> float:
+        """Read the limit that was set last."""
+        return self._card.read_power_limit_watts()
+
+    def read_enforced_power_limit_watts(self) -> float:
+        """Read the limit that was set last: the driver knows of no other."""
+        return self._card.read_power_limit_watts()
+
+    def read_default_power_limit_watts(self) -> float:
+        """Read the limit that the driver begins with."""
+        return self._card.read_default_power_limit_watts()
+
+    def read_power_limit_range_watts(self) -> PowerRange:
+        """Read the range, which may be another after each change and with each kernel."""
+        return PowerRange(*self._card.read_power_limit_range_watts())
+
+    def set_power_limit(self, limit_watts: float) -> None:
+        """Set the limit, within the range of this moment, and read it back: drivers may clamp or ignore it in silence.
+
+        Raises:
+            DriverFaultError: The driver has ignored it.
+        """
+        limit_watts = self.read_power_limit_range_watts().checked(limit_watts, self.name)
+        before_watts = self.read_power_limit_watts()
+        self._card.set_power_limit(limit_watts)
+        taken_watts = self.read_power_limit_watts()
+        if taken_watts == before_watts and abs(taken_watts - limit_watts) > POWER_LIMIT.max_rounding:
+            raise DriverFaultError(
+                f"{self.limit_path} took a power limit of {limit_watts:g} W without an error, and still holds "
+                f"{taken_watts:g} W"
+            )
+
+    def read_sm_clock_mhz(self) -> int:
+        """Read `freq1_input`, the clock of the shaders."""
+        return self._card.read_number(self._card.hwmon("freq1_input")) // 1_000_000
+
+    def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
+        """Raise `NotSupportedError`."""
+        self._refuse_clock()
+
+    def lock_sm_clock(self, clock_mhz: int) -> None:
+        """Raise `NotSupportedError`."""
+        self._refuse_clock()
+
+    def unlock_sm_clock(self) -> None:
+        """Raise `NotSupportedError`."""
+        self._refuse_clock()
+
+    def _refuse_clock(self) -> NoReturn:
+        raise NotSupportedError(
+            f"setting the SM clock of {self.name} is not supported yet: its driver is {self.driver}"
+        )
