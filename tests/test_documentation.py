@@ -163,10 +163,11 @@ def test_the_page_on_power_limits(tmp_path, capsys):
 
 
 def test_the_page_on_clocks():
-    loop, both = blocks("clock.md")
+    loop, both, each = blocks("clock.md")
     names = run(loop, {})
     names["optimizer"].close()
     run(both, names)["optimizer"].close()
+    run(each, names)["optimizer"].close()
 
 
 def test_the_page_on_simulation(gpu, monitor):

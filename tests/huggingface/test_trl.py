@@ -10,7 +10,8 @@ from tests.huggingface.trainers import losses_of, reports_to_tensorboard, tensor
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.power_limit import Energy
+from zeus_core.optimizer import GlobalClockOptimizer
+from zeus_core.optimizer.power_limit import Energy, EnergyWithin, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedBatches, SimulatedCompute
 from zeus_core.search import GridSearch
 from zeus_core.testing import VirtualTime
@@ -201,6 +202,58 @@ def test_the_generation_of_grpo_is_told_apart_and_its_micro_batch_stays(tmp_path
     assert metrics["train_energy_j"] == pytest.approx(gpu.exact_energy_joules() - begin, rel=0.01)
     activities = callback.summary.account.activities
     assert activities[Activity.GENERATION].seconds > activities[Activity.STEPS].seconds / 3
+
+
+@pytest.mark.long
+@pytest.mark.skipif(transformers_is_older_than("4.49"), reason="GRPO of TRL 0.16 asks for transformers 4.49")
+def test_grpo_generates_at_a_clock_of_its_own_and_learns_the_same(tmp_path):
+    steps, rewards = 200, {}
+
+    def train(name, make_callback):
+        time_source = VirtualTime()
+        gpu = SimulatedGpu(find_preset("H100"), time_source=time_source)
+        callback = make_callback(ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=time_source))
+
+        def reward(completions, **_):
+            rewards.setdefault(name, []).append([float(completion.count("joule")) for completion in completions])
+            return rewards[name][-1]
+
+        torch.manual_seed(0)
+        arguments = {"max_steps": steps, "logging_steps": 10, "num_generations": 2, "max_completion_length": 8}
+        trainer = trl.GRPOTrainer(
+            model=model(),
+            reward_funcs=reward,
+            args=trl.GRPOConfig(
+                **settings(tmp_path / name, seed=0, generation_kwargs={"min_new_tokens": 8}, **arguments)
+            ),
+            train_dataset=datasets.Dataset.from_dict({"prompt": ["joule watt"] * 8}),
+            processing_class=tiny_tokenizer(),
+            callbacks=[callback] if callback else [],
+        )
+        decoding = Work(0.4, 300.0, 1.0, 0.05)
+        SimulatedCompute(trainer.model, gpu, Work(0.6, 620.0, 1.0, 0.85), decoding=decoding)
+        trainer.train()
+        assert gpu._locked_clock_mhz == gpu.preset.highest_clock_mhz
+        norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+        return gpu.exact_energy_joules(), time_source.now(), losses_of(trainer), norms
+
+    within = EnergyWithin(1.02)
+    own = {"activities": "each", "changes_per_hour": 10**6}
+    untouched = train("untouched", lambda monitor: None)
+    limit = train(
+        "limit", lambda monitor: ZeusTrainerCallback(optimizer=GlobalPowerLimitOptimizer(monitor, within), quiet=True)
+    )
+    energy = train(
+        "energy",
+        lambda monitor: ZeusTrainerCallback(optimizer=GlobalClockOptimizer(monitor, within, **own), quiet=True),
+    )
+    alone = train("alone", lambda monitor: HFGlobalPowerLimitOptimizer(monitor, within, knob="auto", quiet=True, **own))
+    for each in (energy, alone):
+        assert 1 - each[0] / untouched[0] >= 1.8 * (1 - limit[0] / untouched[0])
+        assert each[1] <= 1.025 * untouched[1]
+        assert each[2:] == untouched[2:]
+    assert len(set(untouched[3])) > 1
+    assert rewards["energy"] == rewards["alone"] == rewards["untouched"]
 
 
 @pytest.mark.long

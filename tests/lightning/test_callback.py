@@ -34,7 +34,7 @@ from tests.lightning.trainers import (
 from zeus_core.device import Work
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import Energy, GlobalClockOptimizer, GlobalPowerLimitOptimizer
+from zeus_core.optimizer import Energy, EnergyWithin, GlobalClockOptimizer, GlobalPowerLimitOptimizer
 from zeus_core.optimizer.power_limit import Phase
 from zeus_core.search import GridSearch
 from zeus_core.settings import PowerLimitKnob
@@ -502,6 +502,21 @@ def test_a_clock_is_searched_instead_of_a_limit_with_that_optimizer(tmp_path, mo
     work = profile["conditions"]["work"]
     assert (work["model"], work["batch_size"]) == ("Module", str(BATCH_SIZE))
     assert work["parameters"] > 0
+
+
+def test_steps_and_validations_may_have_clocks_of_their_own(tmp_path, monitor, gpu):
+    def make_optimizer(monitor):
+        own = {"activities": "each", "changes_per_hour": 10**6, "max_steps": 120}
+        return GlobalClockOptimizer(monitor, EnergyWithin(1.1), **own)
+
+    callback = ZeusCallback(monitor, make_optimizer, quiet=True)
+    often = {"val_check_interval": 4, "check_val_every_n_epoch": None}
+    make_trainer(tmp_path, callback, max_steps=120, **often).fit(Module(gpu), loader(20), loader(20))
+    rows = callback.energy.optimizer.result()
+    assert "of the time" in rows["during evaluation"]
+    assert "of the energy" in rows["during steps"]
+    gpu.submit(Work(1e6, 90.0))
+    assert gpu.read_sm_clock_mhz() == 1410, "it is unlocked again"
 
 
 def test_logs_add_up_where_validations_follow_the_last_of_them(tmp_path, monitor, gpu):

@@ -4,7 +4,7 @@ import pytest
 
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DeviceHeldError, DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError
-from zeus_core.optimizer.global_setting.limiter import Answer, Limiter
+from zeus_core.optimizer.limiter import Answer, Limiter
 from zeus_core.settings.clock_knob import CommonClockKnob
 from zeus_core.settings.kinds import SM_CLOCK
 from zeus_core.settings.kinds.power_limit import PowerLimit

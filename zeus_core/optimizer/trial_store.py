@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from zeus_core.validate import shown
 
 _FORMAT = JsonFormat("zeus-core trials", 2)
 _CONTENTS = "profile"
+_ACTIVITY = "activity"  # a fact of the work
 _OUT_OF_MEMORY = "out_of_memory"
 _STATE_FORMAT = JsonFormat("zeus-core search", 1)
 
@@ -64,6 +66,17 @@ class Conditions:
     original_limits_watts: tuple[float | None, ...] = ()
     knob: str = "power limit"
     work: Mapping[str, int | str] = field(default_factory=dict)
+
+    def during(self, activity: str) -> Conditions:
+        """Return those of visits of an activity in a training of these."""
+        return replace(self, work={**self.work, _ACTIVITY: activity})
+
+    def activity_in(self, other: Any) -> str | None:
+        """Return the activity that other conditions, in JSON types, are those `during` of; None if of none."""
+        work = other.get("work") if isinstance(other, Mapping) else None
+        activity = work.get(_ACTIVITY) if isinstance(work, Mapping) else None
+        is_own = isinstance(activity, str) and other == encode(self.during(activity))
+        return activity if is_own else None
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """Return what other conditions, in JSON types, have in place of these, in words."""
@@ -120,6 +133,10 @@ class TrialStore(Protocol):
         """Return the trials kept for these conditions; none if there are none, or they cannot be read."""
         ...
 
+    def load_activities(self, conditions: Conditions) -> dict[str, list[Trial]]:
+        """Return the trials kept for activities in trainings of these conditions, by name."""
+        ...
+
     def load_out_of_memory(self, conditions: Conditions) -> list[int]:
         """Return the settings that were out of memory under these conditions."""
         ...
@@ -135,6 +152,10 @@ class NoTrialStore:
     def load(self, conditions: Conditions) -> list[Trial]:
         """Return no trials."""
         return []
+
+    def load_activities(self, conditions: Conditions) -> dict[str, list[Trial]]:
+        """Return no trials."""
+        return {}
 
     def load_out_of_memory(self, conditions: Conditions) -> list[int]:
         """Return no settings."""
@@ -199,6 +220,16 @@ class JsonTrialStore:
                 nearest,
             )
         return []
+
+    def load_activities(self, conditions: Conditions) -> dict[str, list[Trial]]:
+        """Return the trials in the file; those that are damaged are measured again."""
+        found = {}
+        for profile in self._profiles():
+            activity = conditions.activity_in(profile.get("conditions"))
+            if activity is not None:
+                with contextlib.suppress(UsageError):
+                    found[activity] = decode(list[Trial], profile.get("trials"), "trials")
+        return found
 
     def load_out_of_memory(self, conditions: Conditions) -> list[int]:
         """Return the settings in the file that were out of memory."""
@@ -332,6 +363,18 @@ def search_from_state(conditions: Conditions, state: Any) -> SearchState | None:
         because = str(error)
     _logger.warning("the search in the checkpoint is not used: %s", because)
     return None
+
+
+def activities_from_state(conditions: Conditions, state: Any) -> dict[str, SearchState]:
+    """Return the searches of activities in a checkpoint, in trainings of these conditions, without damaged ones."""
+    found = {}
+    with contextlib.suppress(UsageError):
+        for search in _searches_in(_STATE_FORMAT.fields(state)):
+            activity = conditions.activity_in(search.get("conditions"))
+            if activity is not None:
+                with contextlib.suppress(UsageError):
+                    found[activity] = decode(SearchState, search, "search")
+    return found
 
 
 def _searches_in(fields: Mapping[str, Any], name: str = "searches") -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.events import Activity
 from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchRecord, SearchResult
-from zeus_core.optimizer.global_setting.setting_history import SettingChange
+from zeus_core.optimizer.setting_history import SettingChange
 from zeus_core.report.run_metrics import energy_interval
 from zeus_core.search import Trial
 from zeus_core.search.comparison import energy_error_fraction

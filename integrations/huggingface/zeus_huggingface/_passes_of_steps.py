@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import Trainer
 
 from zeus_core.adapters import Patches, contained
 from zeus_core.events import Activity
-from zeus_core.training import TrainingEnergy
 
 _REWARDS = "_calculate_rewards"  # of GRPO and RLOO: models, functions, and the exchange of their values
+
+
+class Passes(Protocol):
+    """Receives the passes within a step."""
+
+    def on_pass_begin(self, activity: Activity) -> None:
+        """Report that a pass begins."""
+        ...
+
+    def on_pass_end(self) -> None:
+        """Report its end."""
+        ...
+
+    def count(self, *, generated_tokens: int) -> None:
+        """Count the tokens of generated text."""
+        ...
 
 
 class PassHooks:
@@ -33,7 +48,7 @@ class PassHooks:
         energy: Receives the reports.
     """
 
-    def __init__(self, trainer: Trainer, energy: TrainingEnergy) -> None:
+    def __init__(self, trainer: Trainer, energy: Passes) -> None:
         self._energy = energy
         self._model: Any = trainer.model
         self._patches: list[Patches] = []

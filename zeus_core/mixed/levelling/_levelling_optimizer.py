@@ -324,5 +324,7 @@ def _checked_after(
         raise UsageError("after is passed with budget_watts: a budget sets limits of its own; pass one of them")
     if after._follower is not None:
         raise UsageError("after has carbon_aware=..., which moves the common level all the time; pass one without")
+    if after._visits is not None:
+        raise UsageError('after has activities="each", which moves the level within a step; pass one without')
     after.quiet = True  # its result is part of that of levelling
     return after

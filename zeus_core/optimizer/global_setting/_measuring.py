@@ -17,6 +17,7 @@ from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.monitor.clock_sampler import ClockSampler
 from zeus_core.monitor.reading import Reading
+from zeus_core.monitor.windows import synchronize
 from zeus_core.optimizer.global_setting._trials import (
     Piece,
     TrialPart,
@@ -25,8 +26,9 @@ from zeus_core.optimizer.global_setting._trials import (
     trial_from_parts,
     usual_seconds,
 )
-from zeus_core.optimizer.global_setting.limiter import Limiter, ReplacedError
 from zeus_core.optimizer.global_setting.phases import Phase, Window
+from zeus_core.optimizer.limiter import Limiter, ReplacedError
+from zeus_core.ports import TimeSource
 from zeus_core.ports.exchange import Exchange
 from zeus_core.search import Trial
 from zeus_core.search.comparison import standard_deviation
@@ -62,7 +64,13 @@ class TrialRecorder:
         self._monitor = monitor
         self._clocks = ClockSampler(list(monitor.gpus.values()), monitor.time_source, is_seldom=not sets_clocks)
         self._window = f"__zeus_core_power_limit_trial_{next(_numbers)}"
-        self._now = monitor.time_source.now
+        self.time_source: TimeSource = monitor.time_source
+        """The source of the times."""
+        self._now = self._time = monitor.time_source.now  # of the steps; see `interrupt`
+        self._sets_clocks = sets_clocks
+        self._absent_seconds = 0.0  # how far that is behind the time
+        self._interrupted_at: float | None = None
+        self._has_excess = False
         self._piece_steps = 1
         self._steps = 0  # of the block
         self._spans: list[_Span] = []
@@ -77,6 +85,47 @@ class TrialRecorder:
         """The time of all steps of the run, without pauses of training."""
         self._step_began: float | None = None
         self._gaps = StepGaps()
+
+    def beside(self) -> TrialRecorder:
+        """Return another recorder of the same GPUs."""
+        return TrialRecorder(self._monitor, self._sets_clocks)
+
+    def synchronize(self) -> None:
+        """Wait until the accelerator has done what it was given."""
+        synchronize(self._monitor)
+
+    def interrupt(self) -> None:
+        """Note that work of another kind begins within a step, until `resume`. Time and energy are none of the step."""
+        if self._interrupted_at is not None:
+            return
+        self._interrupted_at = at = self._time()
+        own_seconds = at - self._absent_seconds
+        self._now = lambda: own_seconds
+        self._clocks.pause()
+        if self._begin is not None:
+            self._cut(self._steps // self._piece_steps)
+
+    def resume(self) -> None:
+        """Note that the step goes on."""
+        if self._interrupted_at is None:
+            return
+        self._leave_out(self._time() - self._interrupted_at)
+        self._interrupted_at = None
+        if self._begin is not None:
+            self._clocks.start()
+            self._begin = self._monitor.begin_reading(sync_execution=False)
+
+    def leave_out(self, seconds: float) -> None:
+        """Leave so much out of the time of the step under way: something that is no part of it slowed it down."""
+        began = self._step_ends[-1] if self._step_ends else self._step_began
+        if began is not None and seconds > 0:
+            self._leave_out(min(seconds, max(self._now() - began, 0.0)))
+            self._has_excess = True
+
+    def _leave_out(self, seconds: float) -> None:
+        self._absent_seconds = absent = self._absent_seconds + seconds
+        time = self._time
+        self._now = lambda: time() - absent
 
     def begin_run(self, seconds: float) -> None:
         """Time the steps of another run, which has lasted so long before."""
@@ -129,12 +178,12 @@ class TrialRecorder:
             return
         self._step_ends.append(now)
         if self._steps % self._piece_steps == 0:
-            self._cut()
+            self._cut((self._steps - 1) // self._piece_steps)
 
     def close_segment(self) -> None:
         """Close the window, and keep what it holds."""
         if len(self._step_ends) > 1:
-            self._cut()
+            self._cut((self._steps - 1) // self._piece_steps)
         self._spans += self._segment
         self._forget_segment()
 
@@ -150,7 +199,7 @@ class TrialRecorder:
     def drop_trial(self) -> None:
         """Forget the block so far."""
         self._forget_segment()
-        self._spans, self._steps, self._is_spoiled = [], 0, False
+        self._spans, self._steps, self._is_spoiled, self._has_excess = [], 0, False, False
         self._clocks.stop()
         self._clocks.take_means_mhz()
 
@@ -174,9 +223,12 @@ class TrialRecorder:
         self.close_segment()
         spans = [span for span in self._spans if span.piece not in left_out]
         step_seconds = [seconds for span in spans for seconds in span.step_seconds]
+        measurement = self._measured(spans)
+        if self._has_excess and measurement is not None:
+            measurement = replace(measurement, time=math.fsum(step_seconds))
         part = TrialPart(
             len(step_seconds),
-            self._measured(spans),
+            measurement,
             standard_deviation(step_seconds) if len(step_seconds) > 1 else 0.0,
             self._is_spoiled,
             self.run_seconds,
@@ -212,12 +264,11 @@ class TrialRecorder:
         self._step_ends = [self._now()]
         self._begin = self._monitor.begin_reading(sync_execution=False)
 
-    def _cut(self) -> None:
-        """End a span, and begin the next one."""
+    def _cut(self, piece: int) -> None:
+        """End a span, which is part of a piece, and begin the next one."""
         assert self._begin is not None, "a window was opened before"
         end = self._monitor.begin_reading()
         step_seconds = [after - before for before, after in itertools.pairwise(self._step_ends)]
-        piece = (self._steps - 1) // self._piece_steps
         self._segment.append(_Span(piece, step_seconds, self._begin, end))
         self._begin, self._step_ends = end, self._step_ends[-1:]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,10 @@ class Order:
         stepped_aside: The reason that training stays at the original setting; None if it need not.
         prediction: The expected effect of what the selector would choose, where no setting may be changed.
         expected: The expected effect of the choice; None if the search does not predict it.
+        settings: The settings of the activities that were visited, by name.
+        visits: How many visits to measure at them, the negative number at a choice.
+        following: The reasons of those that have the setting of the steps.
+        is_common_as_good: Whether one setting for all of them is expected to save as much.
     """
 
     setting: int
@@ -64,6 +68,10 @@ class Order:
     stepped_aside: str | None = None
     prediction: Prediction | None = None
     expected: Prediction | None = None
+    settings: Mapping[str, int] = field(default_factory=dict)
+    visits: Mapping[str, int] = field(default_factory=dict)
+    following: Mapping[str, str] = field(default_factory=dict)
+    is_common_as_good: bool = False
 
     @property
     def piece_steps(self) -> int:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.optimizer.global_setting._measuring import RunSteps, TrialRecorder
 from zeus_core.optimizer.global_setting._setting_search import SettingSearch
-from zeus_core.optimizer.global_setting.limiter import Limiter, ReplacedError
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments, SearchOptions
 from zeus_core.optimizer.gpu_facts import GpuFacts, conditions_on, with_power
+from zeus_core.optimizer.limiter import Limiter, ReplacedError
 from zeus_core.optimizer.trial_store import (
     Conditions,
     MeasuredBlock,
     RunSpent,
     SearchState,
     TrialStore,
+    activities_from_state,
     checked_facts,
     search_from_state,
     searches_to_state,
@@ -29,6 +31,9 @@ from zeus_core.ports.exchange import Exchange
 from zeus_core.search.objectives import OptimumSelector, ZeusCost
 from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.kinds import POWER_LIMIT, Kind
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer.global_setting._activity_visits import Visits
 
 _logger = logging.getLogger(__name__)
 
@@ -83,6 +88,12 @@ class Preparation:
         self._work: dict[str, int | str] = {}
         self._resumed: Any = None  # the state of a checkpoint, until a training begins
         self._has_forgotten = False  # the stored trials of this work are of other work
+        self.visits: Visits | None = None
+        """The activities on this rank, where each has its own setting."""
+        if options.has_own_settings:
+            from zeus_core.optimizer.global_setting._activity_visits import Visits
+
+            self.visits = Visits(recorder)
         self._limiters: list[Limiter] = []
         self._is_restored = True  # what an earlier training has changed
         self._searches: list[SettingSearch] = []  # of the latest training
@@ -116,14 +127,9 @@ class Preparation:
         """
         return searches_to_state(
             [
-                SearchState(
-                    search.conditions,
-                    tuple(search.measured.blocks),
-                    search.run.steps,
-                    self._recorder.run_seconds - search.run.excess_seconds,
-                )
+                state
                 for search in self._searches
-                if search.measured.blocks
+                for state in search.states(self._recorder.run_seconds - search.run.excess_seconds)
             ],
             spent,
         )
@@ -145,7 +151,10 @@ class Preparation:
         if not self._has_checked:
             from zeus_core.optimizer.global_setting._rival_searches import possible_kinds  # for knob="auto" alone
 
-            self._kinds = possible_kinds(self._kinds, self._gpus, self._user, self._exchange)
+            kinds = self._kinds[::-1] if self.visits is not None else self._kinds  # clocks, if they can be locked
+            self._kinds = possible_kinds(kinds, self._gpus, self._user, self._exchange)
+            if self.visits is not None:
+                self._kinds = self._kinds[:1]
             self._has_checked = True
         self._limiters = [limiter for limiter in self._limiters if not limiter.restore()]
         self._is_restored = not self._limiters
@@ -193,7 +202,15 @@ class Preparation:
             self._recorder.begin_run(known.run_seconds)
         if max_steps is None and steps_left is not None:
             max_steps = run.steps + steps_left
-        return SettingSearch(
+        make: Callable[..., SettingSearch] = SettingSearch
+        if self.visits is not None:
+            from zeus_core.optimizer.global_setting._activities import ActivitySearch
+
+            activities = exchange.decide_of(
+                dict[str, SearchState], lambda: self._known_activities(conditions), Phase.PREPARE
+            )
+            make = partial(ActivitySearch, self.visits, activities)
+        return make(
             settings,
             conditions,
             known.blocks,
@@ -231,6 +248,21 @@ class Preparation:
         others = [MeasuredBlock(trial) for trial in earlier if trial not in own]
         return replace(resumed, blocks=(*others, *resumed.blocks))
 
+    def _known_activities(self, conditions: Conditions) -> dict[str, SearchState]:
+        """Return what is known of the visits of activities, by name; see `_known`."""
+        trials = dict(self._store.load_activities(conditions))
+        for search in self._searches:
+            if search.conditions == conditions:
+                trials |= {activity: search.trials_of(activity) for activity in search.activities}
+        resumed = {} if self._resumed is None else activities_from_state(conditions, self._resumed)
+        found = {}
+        for name in dict.fromkeys([*trials, *resumed]):
+            state = resumed.get(name, SearchState(conditions.during(name), (), 0, 0.0))
+            own = [block.trial for block in state.blocks]
+            others = [MeasuredBlock(trial) for trial in trials.get(name, ()) if trial not in own]
+            found[name] = replace(state, blocks=(*others, *state.blocks))
+        return found
+
     def _information(self, limiter: Limiter) -> RankInformation:
         options = self.options
         return RankInformation(
@@ -239,6 +271,7 @@ class Preparation:
                 "warmup_steps": str(options.warmup_steps),
                 "profile_steps": str(options.profile_steps),
                 "mode": options.mode,
+                "activities": options.activities,
                 **limiter.kind.arguments,
             },
             limiter.settings,
@@ -250,7 +283,14 @@ class Preparation:
             raise NoDeviceError("this rank has no GPU")
         if not self._is_restored:
             raise DeviceError("the original settings of an earlier training have not been restored yet")
-        self._limiters.append(Limiter(self._gpus, kind, self._user, self.options.observes))
+        arguments = (self._gpus, kind, self._user, self.options.observes)
+        if self.visits is None:
+            self._limiters.append(Limiter(*arguments))
+        else:
+            from zeus_core.optimizer.activity_limiter import ActivityLimiter
+
+            time_source, changes = self._recorder.time_source, self.options.changes_per_hour
+            self._limiters.append(ActivityLimiter(*arguments, time_source, changes))
         return self._limiters[-1]
 
 

@@ -15,7 +15,6 @@ from zeus_core.events import Event, StepBegin, StepEnd, TrainBegin
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._preparation import Preparation
 from zeus_core.optimizer.global_setting._setting_search import SettingSearch
-from zeus_core.optimizer.global_setting.limiter import ReplacedError
 from zeus_core.optimizer.global_setting.phases import (
     MEASURED,
     STEP_BOUNDARIES,
@@ -26,7 +25,8 @@ from zeus_core.optimizer.global_setting.phases import (
     advance,
 )
 from zeus_core.optimizer.global_setting.search_options import SearchOptions
-from zeus_core.optimizer.global_setting.setting_history import SettingHistory
+from zeus_core.optimizer.limiter import ReplacedError
+from zeus_core.optimizer.setting_history import SettingHistory
 from zeus_core.optimizer.trial_store import TrialStore
 from zeus_core.ports import World
 from zeus_core.ports.exchange import Exchange

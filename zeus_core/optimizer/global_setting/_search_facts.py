@@ -130,14 +130,19 @@ class SearchFacts(TrainingOptimizer):
         None until the choice is confirmed, if it is the original limit, and if the saving is smaller than its
         uncertainty.
         """
-        comparison = self.comparison
-        return comparison.saving_fraction if comparison is not None and comparison.is_certain else None
+        saving = self._certain_saving
+        return None if saving is None else saving[0]
 
     @property
     def saving_uncertainty(self) -> float | None:
         """How far `saving_fraction` can be off; None if that is."""
-        comparison = self.comparison
-        return comparison.saving_uncertainty if comparison is not None and comparison.is_certain else None
+        saving = self._certain_saving
+        return None if saving is None else saving[1]
+
+    @property
+    def _certain_saving(self) -> tuple[float, float] | None:
+        saving = None if self._search is None else self._search.saving
+        return saving if saving is not None and abs(saving[0]) > saving[1] else None
 
     @property
     def profile_steps(self) -> int:
@@ -161,7 +166,7 @@ class SearchFacts(TrainingOptimizer):
         has_doubt = comparison is not None and comparison.doubt is not None
         is_for_run = is_bound and not search.order.is_fixed  # trials of a fixed length bound each step
         if is_for_run and is_alone and not has_doubt:
-            run_slowdown = search.measured.run_slowdown(search.run.steps, search.choice)
+            run_slowdown = search.run_slowdown()
         verdict = verdict_on(selector, comparison, run_slowdown)
         if aware is not None and search.max_steps is not None:  # training follows the signal
             signal = "price" if aware.signal.facts.is_price else "carbon intensity"

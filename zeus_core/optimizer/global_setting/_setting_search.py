@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 from zeus_core.errors import DeviceError
 from zeus_core.optimizer.global_setting._measuring import CommonBlock, RunSteps, TrialRecorder
 from zeus_core.optimizer.global_setting._orders import Order, Orders
 from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
-from zeus_core.optimizer.global_setting.limiter import Answer, Limiter
 from zeus_core.optimizer.global_setting.phases import MEASURED, Outcome, Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments
-from zeus_core.optimizer.trial_store import Conditions, MeasuredBlock, TrialStore
+from zeus_core.optimizer.limiter import Answer, Limiter
+from zeus_core.optimizer.trial_store import Conditions, MeasuredBlock, SearchState, TrialStore
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import WholeNumbers
 from zeus_core.search import Trial
@@ -28,7 +29,7 @@ _MAX_TRIES = 3
 _MIN_STEPS = 2  # measured before a block may end early: one step has no scatter
 
 # Steps of a block after which the search is asked whether it may go on: seldom enough for exchanges of many ranks.
-_CHECKED_STEPS = frozenset(round(1.25**power) for power in range(3, 90))
+CHECKED_STEPS: frozenset[int] = frozenset(round(1.25**power) for power in range(3, 90))
 
 _logger = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ class SettingSearch:
         arguments: Make the search. Those of rank 0 are used.
         run: Counts the steps of the training.
     """
+
+    make_orders: ClassVar[type[Orders]] = Orders
 
     def __init__(
         self,
@@ -97,7 +100,7 @@ class SettingSearch:
         self._exchange = exchange
         self._store = store
         self._options = arguments.options
-        self._orders = Orders(arguments, settings)
+        self._orders = self.make_orders(arguments, settings)
         self._before = self.order
         self._taken: dict[int, int] = {}  # by the setting that was asked for: the one that all boards take for it
         self._setting: int | None = None  # of the latest block, unless it is to be set again
@@ -139,6 +142,31 @@ class SettingSearch:
         best = self.order.best
         return best if best is None else self._taken.get(best, best)
 
+    @property
+    def saving(self) -> tuple[float, float] | None:
+        """The energy that the choice saves, as a fraction, and how far it can be off; None if it is not known."""
+        comparison = self.measured.comparison(self.chosen)
+        if comparison is None or comparison.doubt is not None:
+            return None
+        return comparison.saving_fraction, comparison.saving_uncertainty
+
+    def run_slowdown(self) -> tuple[float, float] | None:
+        """Return the slowdown of the whole run; see `MeasuredBlocks.run_slowdown`."""
+        return self.measured.run_slowdown(self.run.steps, self.choice)
+
+    @property
+    def activities(self) -> tuple[str, ...]:
+        """The activities with settings of their own that were measured."""
+        return ()
+
+    def trials_of(self, activity: str) -> list[Trial]:
+        """Return the trials of one of them."""
+        return []
+
+    def rows(self) -> dict[str, str]:
+        """Return what is known of activities with settings of their own, as labelled lines."""
+        return {}
+
     def predicted(self, setting: int) -> Prediction | None:
         """Predict what a setting would do; None if nobody knows. On rank 0 alone."""
         return self._orders.prediction(setting)
@@ -164,11 +192,15 @@ class SettingSearch:
         def tell() -> None:
             if self.limiter.observes:
                 self._orders.observe(())
-            for block in self.measured.blocks:
-                self._orders.tell(block.trial, block.run_steps, block.run_seconds)
+            self._tell_known()
             self._orders.begin_part(is_resumed=self.measured.is_resumed)
 
         return self._ask(Phase.PREPARE, tell)
+
+    def _tell_known(self) -> None:
+        """Report what was measured before."""
+        for block in self.measured.blocks:
+            self._orders.tell(block.trial, block.run_steps, block.run_seconds)
 
     def begin_block(self, phase: Phase) -> None:
         """Begin a block of steps: apply its setting on all ranks, or observe at the original one if a rank may not.
@@ -216,7 +248,7 @@ class SettingSearch:
     def is_to_end_early(self, phase: Phase, steps_left: int) -> bool:
         """Return whether the block under way ends here. All ranks call this at the end of the same steps."""
         order, steps = self.order, self.block.steps
-        if not order.is_limited or steps not in _CHECKED_STEPS or order.steps - steps_left < _MIN_STEPS:
+        if not order.is_limited or steps not in CHECKED_STEPS or order.steps - steps_left < _MIN_STEPS:
             return False
         seconds = self.block.seconds(phase)
         return not self._exchange.decide(lambda: self._orders.may_continue(steps, seconds), phase)
@@ -314,6 +346,11 @@ class SettingSearch:
         """Forget all blocks, also those that are kept."""
         self.measured.forget()
         self.save()
+
+    def states(self, run_seconds: float) -> list[SearchState]:
+        """Return what was measured, for a checkpoint after so many seconds of steps; empty before the first trial."""
+        blocks = tuple(self.measured.blocks)
+        return [SearchState(self.conditions, blocks, self.run.steps, run_seconds)] if blocks else []
 
     def save(self) -> None:
         """Have the blocks kept, on rank 0."""

@@ -55,6 +55,9 @@ class GlobalPowerLimitOptimizer(SearchOptimizer):
         mode: "search", or "observe" to change nothing, and predict what the best limit would save.
         carbon_aware: Has training run hard, softly or not at all by the intensity or the price of electricity, once the
             search is over; see `zeus_core.optimizer.carbon_aware.CarbonAware`. None for the choice alone.
+        activities: "common" for one setting, or "each" for a setting of its own for steps, and for each activity that
+            the loop announces, under one bound for the run.
+        changes_per_hour: The most changes of the setting of a device in an hour, where each activity has its own.
         world: The processes that search together, such as `zeus_core.pytorch.torch_world()`; this one alone if None.
         quiet: Show no result at the end of training. A `TrainingEnergy` with this optimizer shows it instead.
 

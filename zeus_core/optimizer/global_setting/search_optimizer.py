@@ -36,6 +36,8 @@ from zeus_core.optimizer.global_setting.phases import (
     Window,
 )
 from zeus_core.optimizer.global_setting.search_options import (
+    CHANGES_PER_HOUR,
+    Activities,
     KnobName,
     MakeSearch,
     Mode,
@@ -43,7 +45,7 @@ from zeus_core.optimizer.global_setting.search_options import (
     checked_knob,
     kinds_of,
 )
-from zeus_core.optimizer.global_setting.setting_history import SettingHistory
+from zeus_core.optimizer.setting_history import SettingHistory
 from zeus_core.optimizer.trial_store import JsonTrialStore, NoTrialStore, TrialStore
 from zeus_core.ports import World
 from zeus_core.ports.world import checked_world
@@ -81,6 +83,8 @@ class SearchOptimizer(SearchFacts):
         max_steps: int | None = None,
         mode: Mode = "search",
         carbon_aware: CarbonAware | None = None,
+        activities: Activities = "common",
+        changes_per_hour: int = CHANGES_PER_HOUR,
         world: World | None = None,
         quiet: bool = False,
     ) -> None:
@@ -95,6 +99,8 @@ class SearchOptimizer(SearchFacts):
             max_steps,
             mode,
             carbon_aware,
+            activities,
+            changes_per_hour,
         )
         if any(map(options.is_adaptive, options.kinds)):
             import zeus_core.optimizer.global_setting.search_result
@@ -128,6 +134,7 @@ class SearchOptimizer(SearchFacts):
         """Called each minute of a pause; a `TrainingEnergy` with this optimizer keeps its journal then."""
         user = user_of(self, lambda: (optimizer := this()) is None or optimizer._is_at_rest)
         course = SearchCourse(options, self._gpus, checked_world(world), self._recorder, store, self._history, user)
+        self._visits = course.preparation.visits
         self._exchange = course.exchange
         self._follower: Follower | None = None
         """Follows a signal, beside the search."""
@@ -185,6 +192,8 @@ class SearchOptimizer(SearchFacts):
         in the profile.
         """
         kind = type(event)
+        if self._visits is not None and kind is not Pause:
+            self._visit(event)
         if isinstance(event, StepBegin):
             self._begin_step(event)
         elif kind is StepEnd:
@@ -195,12 +204,19 @@ class SearchOptimizer(SearchFacts):
         elif not self._takes(event):
             return
         self._course.receive(event)
+        if self._visits is not None and kind is Pause:
+            self._visit(event)
         if self._follower is not None:
             self._direct(self._follower, event)
         if kind is StepEnd:
             self._recorder.skips_next_step = False
             if self._expects_interference:
                 self._course.receive(Pause())
+
+    @contained(on_fault=lambda self, error: self._course.fail(error))
+    def _visit(self, event: Event) -> None:
+        if self._visits is not None:
+            self._visits.receive(event)
 
     def _begin_step(self, event: StepBegin) -> None:
         if StepBegin in self._under_way:
@@ -283,7 +299,9 @@ class SearchOptimizer(SearchFacts):
         if because is not None:
             return result.rows()
         credit = None if self._follower is None else self._follower.credit
-        return {**result.rows(), **self._course.rival_rows, **({} if credit is None else credit.rows())}
+        search = self._search
+        own = {} if search is None else search.rows()
+        return {**result.rows(), **own, **self._course.rival_rows, **({} if credit is None else credit.rows())}
 
     def close(self) -> None:
         """Restore the original limits. Training that continues, or begins again, resumes the search."""

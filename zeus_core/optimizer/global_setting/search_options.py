@@ -15,12 +15,13 @@ from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement, 
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_search import RunSearch
 from zeus_core.settings.kinds import KINDS, POWER_LIMIT, SM_CLOCK, Kind
-from zeus_core.validate import checked_function, checked_instance, checked_one_of, checked_whole_number
+from zeus_core.validate import checked_function, checked_instance, checked_one_of, checked_whole_number, shown
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
     from zeus_core.search.adaptive_search import AdaptiveSearch
     from zeus_core.search.belief import Knob as CurveKnob
+    from zeus_core.search.run.activities_search import ActivitiesRunSearch
 
 DEFAULT_STEPS = 40
 """The measured steps of a trial, for searches that do not say how long they are; the published default."""
@@ -34,6 +35,12 @@ MakeSearch = Callable[[Sequence[int], OptimumSelector], Search]
 
 Mode = Literal["search", "observe"]
 """Whether settings are changed."""
+
+Activities = Literal["common", "each"]
+"""Whether all activities of a training have one setting, or each its own."""
+
+CHANGES_PER_HOUR = 120
+"""The most changes of the setting of a device in an hour: NCCL suffers from clocks that change often (nccl #1551)."""
 
 KnobName = Literal["power limit", "clock", "auto"]
 """The `option` of the kind of setting that is searched; limits and clocks, for "auto". Other kinds have theirs."""
@@ -53,6 +60,8 @@ class SearchOptions:
         max_steps: The steps of the whole training; None if nobody knows.
         mode: Whether settings are changed.
         aware: The signal that training follows once the search is over; None for none.
+        activities: Whether each activity has its own setting.
+        changes_per_hour: The most changes of the setting in an hour, where each has its own.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -67,6 +76,8 @@ class SearchOptions:
     max_steps: int | None
     mode: Mode
     aware: CarbonAware | None = None
+    activities: Activities = "common"
+    changes_per_hour: int = CHANGES_PER_HOUR
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -83,9 +94,27 @@ class SearchOptions:
                 raise UsageError('carbon_aware follows one knob, and knob is "auto"; pass "power limit" or "clock"')
         if self.selector is not None:
             checked_selector(self.selector, "optimum_selector")
+        checked_one_of("activities", self.activities, get_args(Activities))
+        checked_whole_number("changes_per_hour", self.changes_per_hour, 0)
+        if self.has_own_settings:
+            self._check_own_settings()
         if self.make is not None:
             wanted = "a function of settings and a selector that makes a Search, such as GridSearch"
             checked_function("search", self.make, wanted)
+
+    def _check_own_settings(self) -> None:
+        others = {"search": self.make, "profile_steps": self.profile_steps, "carbon_aware": self.aware}
+        for argument, value in others.items():
+            if value is not None:
+                raise UsageError(f'{argument} is {shown(value)}, and activities is "each"; pass one without the other')
+        unknown = [kind.words for kind in self.kinds if not kind.has_curves]
+        if unknown:
+            raise UsageError(f'activities is "each", which is for power limits and clocks, and not for a {unknown[0]}')
+
+    @property
+    def has_own_settings(self) -> bool:
+        """Whether each activity has its own setting."""
+        return self.activities == "each"
 
     def is_adaptive(self, kind: Kind) -> bool:
         """Whether settings of a kind are searched by what is known of the curves of GPUs."""
@@ -161,11 +190,10 @@ class SearchArguments:
                 max_steps=self.max_steps,
                 settle_seconds=SETTLE_UPDATES * self.period_seconds,
             )
-            if self.kind == SM_CLOCK and longest_factor(self.selector) is not None:
+            if self.safe_bound is not None:
                 from zeus_core.search.run.safe_clock import SafeClock
 
-                bound, tolerance = self.selector.bound_factor, self.selector.time_tolerance
-                return SafeClock(adaptive, settings, bound or 1.0, tolerance or 0.0)
+                return SafeClock(adaptive, settings, *self.safe_bound)
             return adaptive
         make = self.options.make or (self.predictor if self.kind.has_curves else GridSearch)
         return FixedTrials(
@@ -175,6 +203,26 @@ class SearchArguments:
             steps,
             self._keeps_bound,
             self._breaks_bound,
+        )
+
+    @property
+    def safe_bound(self) -> tuple[float, float] | None:
+        """The bound of a search of clocks that they keep without a measurement of time, with its tolerance."""
+        if self.kind != SM_CLOCK or longest_factor(self.selector) is None:
+            return None
+        return self.selector.bound_factor or 1.0, self.selector.time_tolerance or 0.0
+
+    def activities_search(self, settings: tuple[int, ...]) -> ActivitiesRunSearch:
+        """Make the searches of all activities among some settings, the original one first."""
+        from zeus_core.search.run.activities_search import ActivitiesRunSearch  # needs numpy
+
+        return ActivitiesRunSearch(
+            settings,
+            self.selector,
+            max_steps=self.max_steps,
+            max_changes_per_hour=self.options.changes_per_hour,
+            knob=cast("CurveKnob", self.kind.option),
+            settle_seconds=SETTLE_UPDATES * self.period_seconds,
         )
 
     def predictor(self, settings: tuple[int, ...], selector: OptimumSelector) -> AdaptiveSearch:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zeus_core.adapters.result import duration_text, energy_text
-from zeus_core.optimizer.global_setting.setting_history import SettingChange
+from zeus_core.optimizer.setting_history import SettingChange
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, energy_error_fraction, percentage
 from zeus_core.search.run.run_plan import Prediction

@@ -12,6 +12,9 @@ from zeus_core.search._aims import normal_probability
 from zeus_core.search._curves import Array
 from zeus_core.search.belief import Curves
 
+Spare = tuple[Array | float, Array | float]
+"""Seconds that are left below a bound, and their variance."""
+
 _TINY = 1e-9  # of the time so far: what the rounding of sums leaves
 
 
@@ -27,17 +30,25 @@ class RunAccount:
         steps_left: The steps to come.
         seconds: The time they took, by the place of their setting among all; the original one is 0.
         original_steps_left: Those to come that are planned at the original setting, whichever is chosen.
+        left_error: Relative standard error of the time to come, where it is not known how much of this work is left.
     """
 
     steps: int
     steps_left: int
     seconds: Mapping[int, float]
     original_steps_left: int = 0
+    left_error: float = 0.0
 
     @property
     def total_seconds(self) -> float:
         """The time that the steps so far took."""
         return sum(self.seconds.values())
+
+    def original_seconds(self, curves: Curves) -> float:
+        """Return the expected time of the whole run at the original setting."""
+        slowdown = np.exp(curves.log_seconds - curves.log_seconds[:, :1])
+        original = np.sum([seconds / slowdown[:, place] for place, seconds in self.seconds.items()], axis=0)
+        return float(curves.weights @ original) * (1 + self.steps_left / self.steps)
 
     def surely_keeps(self, slowdowns: Array, factor: float) -> NDArray[np.bool_]:
         """Return, by setting, whether the run keeps a bound if all steps to come are there, as slow as can be.
@@ -50,10 +61,25 @@ class RunAccount:
         left = original * self.steps_left / self.steps
         return np.asarray(factor * (original + left) >= self.total_seconds + left * slowdowns)
 
-    def keeps(self, curves: Curves, factor: float) -> Array:
+    def keeps(self, curves: Curves, factor: float, others: Spare = (0.0, 0.0)) -> Array:
         """Return the probability, by setting, that the run keeps a bound if the steps to come are at that setting.
 
         Steps that are planned at the original setting are there.
+
+        Args:
+            curves: The estimated curves.
+            factor: The bound.
+            others: The seconds that the other activities of the run leave below the bound, and their variance.
+        """
+        spare, variance = self.spare(curves, factor)
+        deviation = np.sqrt(np.maximum(variance + others[1], 0.0)) + _TINY * self.total_seconds
+        return np.asarray(curves.weights @ normal_probability((spare + others[0]) / deviation))
+
+    def spare(self, curves: Curves, factor: float) -> tuple[Array, Array]:
+        """Return the seconds below a bound if the steps to come are at a setting, and their variance.
+
+        With an original time O of the steps so far, which took T, and L of those to come, at a slowdown f(s), they are
+        factor (O + L) - T - L f(s). Both have one row for each curve, and one column for each setting.
         """
         slowdown = np.exp(curves.log_seconds - curves.log_seconds[:, :1])
         original = np.sum([seconds / slowdown[:, place] for place, seconds in self.seconds.items()], axis=0)
@@ -70,5 +96,6 @@ class RunAccount:
             variance += 2 * toward * sensitivity[:, None] * covariance
             for other, others_sensitivity in zip(visited, toward_visited, strict=True):
                 variance += (sensitivity * others_sensitivity * covariance[:, other])[:, None]
-        deviation = np.sqrt(np.maximum(variance, 0.0)) + _TINY * self.total_seconds
-        return np.asarray(curves.weights @ normal_probability(spare / deviation))
+        if self.left_error:
+            variance += (self.left_error * (factor * left - at_original + toward)) ** 2
+        return spare, variance

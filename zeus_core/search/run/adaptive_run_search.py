@@ -19,7 +19,7 @@ from zeus_core.search.belief import Curves, Knob
 from zeus_core.search.comparison import POWER_CV, Comparison
 from zeus_core.search.objectives import OptimumSelector, longest_factor
 from zeus_core.search.run._block_lengths import MIN_BLOCK_STEPS, BlockLengths, planned_share
-from zeus_core.search.run._run_account import RunAccount
+from zeus_core.search.run._run_account import RunAccount, Spare
 from zeus_core.search.run._run_estimate import MeasuredBlock, RunEstimate, pooled_cv
 from zeus_core.search.run.run_plan import Prediction, RunProgress, SearchCost, search_cost
 from zeus_core.search.run.run_search import Block
@@ -27,7 +27,7 @@ from zeus_core.search.trial import Trial
 from zeus_core.settings.kinds import SM_CLOCK
 from zeus_core.validate import checked_number, checked_one_of, checked_whole_number
 
-_MAX_TRIAL_OF_REST = 0.6  # of the steps to come: for a trial, with the steps in which the device settles
+MAX_TRIAL_OF_REST = 0.6  # of the steps to come: for a trial, with the steps in which the device settles
 _MAX_COST_TRIALS = 5
 
 # So late in the run, time that is left over buys little, for a setting that the run would end at by chance: the choice
@@ -36,9 +36,11 @@ _LATE_SHARE = 0.125
 
 # A run may be beyond its bound by more than this with so much of the probability with which it may be beyond at all.
 # Bounds kept with 98 % alone were broken by more than 1 % in 4 of 3,600 runs, by up to 1.2 % (search_run.py).
-_MAX_EXCESS, _EXCESS_SHARE = 0.01, 0.005
+MAX_EXCESS, EXCESS_SHARE = 0.01, 0.005
 
-_MIN_GAIN = 0.003  # of the energy: where a better setting is likely to keep the bound, it is tried
+_ALONE: Spare = (0.0, 0.0)  # what the other activities of a run leave of its bound, where there are none
+
+MIN_GAIN = 0.003  # of the energy: where a better setting is likely to keep the bound, it is tried
 _LIKELY = 0.5
 _SURPRISE = 3.0  # standard deviations
 _DRIFT = 0.01  # of the duration of the steps of a block, for that
@@ -88,7 +90,9 @@ class AdaptiveRunSearch:
         self._settings = checked_settings(settings)
         self._search = AdaptiveSearch(self._settings, selector, knob=knob, confidence=confidence, prior=prior)
         self._selector, self._confidence = selector, confidence
-        self._aim, self._factor = aim_for(selector, confidence), longest_factor(selector)
+        self._aim, self._bound = aim_for(selector, confidence), longest_factor(selector)
+        self._factor = self._bound  # that of these steps
+        self._others: tuple[Spare, Spare] = (_ALONE, _ALONE)  # of the bound, and of one that is 1 % higher
         self._max_steps = max_steps if max_steps is None else checked_whole_number("max_steps", max_steps, 1)
         self._settle_seconds = checked_number("settle_seconds", settle_seconds, 0.0, math.inf, "seconds, such as 2.0")
         self._slowest: Array | None = None
@@ -188,12 +192,12 @@ class AdaptiveRunSearch:
             return f"{original} is the only setting"
         beyond = self._excluded if self._doubted is None else self._doubted
         if self._factor is not None and beyond < len(self._settings):
-            return f"steps at {text(self._settings[beyond])} took more than {self._factor:g} times as long"
+            return f"steps at {text(self._settings[beyond])} took more than {self._factor:.4g} times as long"
         if self._factor is None:
             return f"no setting below {original} is expected to cost less"
         return (
             f"no setting below {original} is known to save energy and to keep this run of {horizon:,} steps within "
-            f"{self._factor:g} times its duration with a probability of {self._confidence:.1%}"
+            f"{self._bound:g} times its duration with a probability of {self._confidence:.1%}"
         )
 
     def prediction(self, setting: int | None = None) -> Prediction | None:
@@ -242,12 +246,11 @@ class AdaptiveRunSearch:
         if not any(block.trial.setting == original for block in self._blocks):
             return Block(original, self._lengths.shortest_steps, is_choice=True)
         curves = self._curves = self._estimate.after(self._blocks)
+        self._share_bound(curves)
         if not self._progress.steps_left:
             return self._next
         if self._factor is not None:
-            run, step_cv, share = self._progress, pooled_cv(self._blocks), None
-            if not self._lengths.is_noisy:
-                share = planned_share(curves, run, self._factor, self._confidence, step_cv)
+            share = None if self._lengths.is_noisy else self._best_share(curves, self._factor)
             # Work that gets faster looks like settings that cost no time, for which fewer of these steps would do.
             if not self._has_begun or (share or 0.0) > (self._planned_share or 0.0):
                 self._planned_share = share
@@ -269,6 +272,17 @@ class AdaptiveRunSearch:
             return Block(self._settings[trial], lengths.trial_steps, is_choice=False)
         self._expected = chosen
         return Block(self._settings[chosen], lengths.choice_steps, is_choice=True)
+
+    def _share_bound(self, curves: Curves) -> None:
+        """Find the part of the bound that these steps may use; all of it, unless they are one activity of several."""
+
+    def _best_share(self, curves: Curves, factor: float) -> float | None:
+        """Return the share of the run at its original setting with which it saves most; None for the usual one."""
+        return planned_share(curves, self._progress, factor, self._confidence, pooled_cv(self._blocks))
+
+    def _group_costs(self, log_joules: Array) -> Array:
+        """Return the logarithm of the energy at each setting, with that of other activities that follow it."""
+        return log_joules
 
     def _is_to_be_left(self, factor: float) -> bool:
         """Return whether the choice is to be left for the original: its latest steps were certainly beyond the bound.
@@ -296,7 +310,7 @@ class AdaptiveRunSearch:
         """Return the places of the choice and of the next trial."""
         tried = {self._settings.index(block.trial.setting) for block in self._blocks}
         if self._factor is not None:
-            return self._judged_by_bound(curves, tried, self._factor)
+            return self._judged_by_bound(curves, tried, self._bound or self._factor)
         if self._aim is None:
             return self._judged_by_rule(tried)
         try:
@@ -309,15 +323,16 @@ class AdaptiveRunSearch:
         return chosen, None if len(tried) > _MAX_COST_TRIALS else trial
 
     def _judged_by_bound(self, curves: Curves, tried: set[int], factor: float) -> tuple[int, int | None]:
-        log_joules = curves.mean(curves.log_seconds + curves.log_watts)
-        account = self._account
-        keeps, nearly_keeps = (account.keeps(curves, bound) for bound in (factor, factor * (1 + _MAX_EXCESS)))
+        log_joules = self._group_costs(curves.mean(curves.log_seconds + curves.log_watts))
+        account, (others, others_nearly) = self._account, self._others
+        keeps = account.keeps(curves, factor, others)
+        nearly_keeps = account.keeps(curves, factor * (1 + MAX_EXCESS), others_nearly)
         if self._slowest is not None:
             keeps[account.surely_keeps(self._slowest, factor)] = 1.0
         keeps[self._excluded :] = 0.0
         keeps[0] = 1.0
         nearly_keeps[keeps == 1.0] = 1.0
-        may_exceed = _EXCESS_SHARE * (1 - self._confidence)
+        may_exceed = EXCESS_SHARE * (1 - self._confidence)
         chosen, likely = (
             best_place(self._selector, log_joules, is_known)
             for is_known in (
@@ -326,8 +341,8 @@ class AdaptiveRunSearch:
             )
         )
         lengths = self._lengths
-        is_affordable = lengths.settled_trial_steps <= _MAX_TRIAL_OF_REST * lengths.run.steps_left
-        pays = log_joules[chosen] - log_joules[likely] >= _MIN_GAIN and is_affordable
+        is_affordable = lengths.settled_trial_steps <= MAX_TRIAL_OF_REST * lengths.run.steps_left
+        pays = log_joules[chosen] - log_joules[likely] >= MIN_GAIN and is_affordable
         return chosen, likely if pays and not lengths.is_noisy and len(tried) == 1 else None
 
     def _judged_by_rule(self, tried: set[int]) -> tuple[int, int | None]:

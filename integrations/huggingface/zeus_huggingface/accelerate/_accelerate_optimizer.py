@@ -9,7 +9,7 @@ from accelerate import Accelerator
 
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
-from zeus_core.optimizer.global_setting.search_options import KnobName, MakeSearch, Mode
+from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, Activities, KnobName, MakeSearch, Mode
 from zeus_huggingface.accelerate._accelerator_checks import monitor_for
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
 
@@ -62,6 +62,8 @@ class PowerLimitOptimizer(AcceleratorLoop):
         max_steps: int | None = None,
         mode: Mode = "search",
         carbon_aware: CarbonAware | None = None,
+        activities: Activities = "common",
+        changes_per_hour: int = CHANGES_PER_HOUR,
         strict: bool = False,
         quiet: bool = False,
     ) -> None:
@@ -75,6 +77,8 @@ class PowerLimitOptimizer(AcceleratorLoop):
             max_steps=max_steps,
             mode=mode,
             carbon_aware=carbon_aware,
+            activities=activities,
+            changes_per_hour=changes_per_hour,
             quiet=True,
         )
         super().__init__(accelerator, self.optimizer, monitor, quiet)

@@ -1,0 +1,400 @@
+"""Each activity its own setting: simulated GPUs whose generation is bound by memory, in virtual time, also on ranks."""
+
+import gc
+import json
+import os
+import threading
+
+import pytest
+
+from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.electricity import ConstantSignal
+from zeus_core.errors import PermissionDeniedError, UsageError
+from zeus_core.events import PASS_END, Activity, PassBegin, TrainBegin
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer, LevellingOptimizer
+from zeus_core.optimizer.carbon_aware import CarbonAware
+from zeus_core.optimizer.power_limit import EnergyWithin, Phase
+from zeus_core.search import GridSearch
+from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
+
+STEP, GENERATION = Work(2.0, 620.0, 1.0, 0.85), Work(3.0, 300.0, 1.0, 0.05)  # 60 % of the time at 300 of 700 W
+OFTEN = 10**6  # changes in an hour
+
+
+class Training:
+    """A loop on one GPU that generates, and makes a step of what it has generated."""
+
+    def __init__(self, kind=GlobalClockOptimizer, world=None, model="H100", seed=0, index=0, bound=1.02, **more):
+        self.time_source = VirtualTime()
+        noise = SimulatedNoise(0.02, 0.01, seed)
+        self.gpu = SimulatedGpu(find_preset(model), index, time_source=self.time_source, noise=noise)
+        self.faulty = FaultyGpu(self.gpu)
+        monitor = ZeusMonitor(gpus=[self.faulty], cpu_indices=[], time_source=self.time_source)
+        self.optimizer = kind(monitor, EnergyWithin(bound), world=world, quiet=True, **more)
+        self.world = world
+        self.clocks = {}
+
+    def visit(self, activity, work):
+        self.optimizer.on_pause(activity)
+        self.gpu.execute(work)
+        self.clocks.setdefault(activity, []).append(self.clock_mhz)
+        self.optimizer.on_resume()
+
+    def generate_in_step(self):
+        self.optimizer.receive(PassBegin(Activity.GENERATION))
+        self.gpu.execute(GENERATION)
+        self.optimizer.receive(PASS_END)
+
+    def step(self, within=lambda: None, work=STEP):
+        self.optimizer.on_step_begin()
+        within()
+        self.gpu.execute(work)
+        if self.world is not None:
+            latest = max(self.world.gather(self.time_source.now()))
+            self.time_source.advance(latest - self.time_source.now())
+        self.optimizer.on_step_end()
+
+    def train(self, steps, before=lambda step: None, within=lambda: None):
+        begin = self.time_source.now(), self.gpu.exact_energy_joules()
+        self.optimizer.on_train_begin(max_steps=steps)
+        for step in range(steps):
+            before(step)
+            self.step(within)
+        self.seconds = self.time_source.now() - begin[0]
+        self.joules = self.gpu.exact_energy_joules() - begin[1]
+        return self
+
+    def generating(self, steps):
+        return self.train(steps, lambda step: self.visit(Activity.GENERATION, GENERATION))
+
+    @property
+    def clock_mhz(self):
+        return self.gpu._locked_clock_mhz
+
+
+def saving(steps, untouched, **more):
+    """The energy that a search saves, and the factor of time."""
+    training = Training(**more).generating(steps)
+    training.optimizer.on_train_end()
+    assert training.clock_mhz == training.gpu.preset.highest_clock_mhz
+    return 1 - training.joules / untouched.joules, training.seconds / untouched.seconds
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_each_its_own_clock_saves_twice_what_one_limit_does(seed):
+    untouched = Training(mode="observe", seed=seed).generating(500)
+    own, factor = saving(500, untouched, seed=seed, activities="each", changes_per_hour=OFTEN)
+    common, _ = saving(500, untouched, seed=seed, kind=GlobalPowerLimitOptimizer)
+    assert factor <= 1.025, "the bound is 1.02"
+    assert own >= 1.8 * common
+    assert own >= 0.08
+
+
+def test_passes_within_steps_are_visits_and_no_part_of_steps():
+    training = Training(activities="each", changes_per_hour=OFTEN)
+    training.train(40, within=training.generate_in_step)
+    trial = training.optimizer.trials[0]
+    assert trial.seconds_per_step == pytest.approx(2.0, rel=0.03)
+    assert trial.joules_per_step == pytest.approx(1220, rel=0.05)
+    generation = training.optimizer._search.of_activities["generation"].trials[trial.setting]
+    assert generation.seconds_per_step == pytest.approx(3.0, rel=0.03)
+    assert generation.joules_per_step == pytest.approx(910, rel=0.05)
+    training.optimizer.on_train_end()
+
+
+@pytest.mark.parametrize("kind", [GlobalClockOptimizer, GlobalPowerLimitOptimizer])
+def test_steps_alone_are_searched_as_ever(kind):
+    each, common = Training(kind, activities="each").train(120), Training(kind).train(120)
+    assert each.optimizer.trials == common.optimizer.trials
+    assert (each.joules, each.seconds) == (common.joules, common.seconds)
+    assert each.optimizer.result() == common.optimizer.result()
+
+
+def test_the_result_names_settings_shares_and_savings_of_activities():
+    optimizer = Training(activities="each", changes_per_hour=OFTEN).generating(200).optimizer
+    optimizer.on_train_end()
+    rows = optimizer.result()
+    assert "60% of the time" in rows["during generation"] or "59% of the time" in rows["during generation"]
+    assert "of the energy" in rows["during steps"]
+    assert "of the setting" in rows["changes"]
+    assert optimizer.saving_fraction is None or optimizer.saving_fraction > optimizer.saving_uncertainty
+
+
+def test_an_activity_that_draws_far_less_has_no_limit_of_its_own():
+    training = Training(GlobalPowerLimitOptimizer, activities="each", changes_per_hour=OFTEN).generating(120)
+    assert training.optimizer._search.order.settings == {"generation": -1}
+    assert "draws far less" in training.optimizer.result()["during generation"]
+    training.optimizer.on_train_end()
+
+
+def test_no_more_changes_in_an_hour_than_allowed_and_the_result_says_so():
+    training = Training(activities="each", changes_per_hour=20).generating(200)
+    limiter = training.optimizer._search.limiter
+    assert limiter.switches <= 20 * (training.seconds / 3600 + 1)
+    rows = training.optimizer.result()
+    assert "20 changes an hour" in rows["changes"] or "20 times an hour" in rows["during generation"]
+    training.optimizer.on_train_end()
+
+
+def nested(training, step):
+    training.optimizer.on_pause(Activity.EVALUATION)
+    training.gpu.execute(Work(1.0, 400.0))
+    training.visit(Activity("rollout"), GENERATION)
+    training.optimizer.on_resume()
+
+
+def never_ending(training, step):
+    training.optimizer.on_pause(Activity.GENERATION)
+    training.gpu.execute(GENERATION)
+
+
+def overlapping(training, step):
+    training.optimizer.receive(PassBegin(Activity.GENERATION))
+    training.optimizer.on_pause(Activity.EVALUATION)
+    training.gpu.execute(GENERATION)
+    training.optimizer.receive(PASS_END)
+    training.optimizer.on_resume()
+    training.optimizer.on_resume()
+
+
+def once(training, step):
+    if step == 30:
+        training.visit(Activity.EVALUATION, Work(60.0, 400.0))
+
+
+def of_many_names(training, step):
+    for number in range(step * 17, step * 17 + 17):
+        training.visit(Activity(f"a{number}"), Work(0.3, 300.0, 1.0, 0.1))
+
+
+def short(training, step):
+    training.visit(Activity.REFERENCE, Work(0.05, 500.0, 1.0, 0.5))
+
+
+def changing_for_good(training, step):
+    for _ in range(1 if step < 30 else 4):
+        training.visit(Activity.GENERATION, GENERATION)
+
+
+def with_an_exception(training, step):
+    try:
+        training.optimizer.on_pause(Activity.GENERATION)
+        training.gpu.execute(GENERATION)
+        raise RuntimeError("in generation")
+    except RuntimeError:
+        pass
+
+
+@pytest.mark.parametrize(
+    "activity",
+    [nested, never_ending, overlapping, once, of_many_names, short, changing_for_good, with_an_exception],
+)
+def test_odd_activities_keep_the_bound_and_the_original_returns(activity, caplog):
+    untouched, training = Training(mode="observe", bound=1.05), Training(activities="each", bound=1.05)
+    for each in (untouched, training):
+        each.train(60, lambda step, each=each: activity(each, step))
+    assert training.seconds <= 1.06 * untouched.seconds
+    training.optimizer.on_train_end()
+    assert training.clock_mhz == training.gpu.preset.highest_clock_mhz
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert training.optimizer.result()
+
+
+def test_a_driver_that_fails_in_the_background_ends_the_search_alone(caplog):
+    training = Training(activities="each", changes_per_hour=OFTEN)
+
+    def before(step):
+        if step == 20:
+            training.faulty.fail("lock_sm_clock", RuntimeError("the driver is gone"))
+        training.visit(Activity.GENERATION, GENERATION)
+
+    training.train(60, before)
+    assert training.optimizer.phase is Phase.OFF
+    training.optimizer.on_train_end()
+    assert training.clock_mhz == training.gpu.preset.highest_clock_mhz
+
+
+def test_dropping_the_optimizer_in_an_activity_restores_the_original():
+    training = Training(activities="each", changes_per_hour=OFTEN).generating(150)
+    training.optimizer.on_pause(Activity.GENERATION)
+    del training.optimizer
+    gc.collect()
+    assert training.clock_mhz == training.gpu.preset.highest_clock_mhz
+
+
+@pytest.mark.parametrize("has_it", [{0, 1}, {0}, {1}])
+def test_ranks_agree_also_if_one_of_them_generates(has_it):
+    def rank_main(world):
+        training = Training(world=world, index=world.rank, activities="each", changes_per_hour=OFTEN)
+
+        def before(step):
+            if world.rank in has_it:
+                training.visit(Activity.GENERATION, GENERATION)
+
+        training.train(150, before)
+        order = training.optimizer._search.order
+        assert training.optimizer.phase is not Phase.OFF
+        training.optimizer.on_train_end()
+        assert training.clock_mhz == training.gpu.preset.highest_clock_mhz
+        return order
+
+    orders = ThreadWorld.run(2, rank_main, 30.0)
+    assert orders[0] == orders[1]
+    assert set(orders[0].settings) == {"generation"}
+
+
+def test_observing_predicts_each_activity_and_changes_nothing():
+    training = Training(activities="each", mode="observe", bound=1.05).generating(100)
+    assert set(training.clocks[Activity.GENERATION]) == {training.gpu.preset.highest_clock_mhz}
+    search = training.optimizer._search
+    assert {trial.setting for trial in search.trials_of("generation")} == {search.original}
+    training.optimizer.on_train_end()
+    rows = training.optimizer.result()
+    assert "would save" in rows["during generation"]
+    assert "unlocked clock" in rows["during steps"]
+    assert "changes" not in rows
+
+
+def test_without_the_right_nothing_changes():
+    training = Training(activities="each")
+    training.gpu._grants_control = False
+    training.generating(30)
+    assert "not permitted" in training.optimizer.result()["SM clock"]
+    assert set(training.clocks[Activity.GENERATION]) == {training.gpu.preset.highest_clock_mhz}
+    search = training.optimizer._search
+    assert {trial.setting for trial in search.trials_of("generation")} == {search.original}
+    training.optimizer.on_train_end()
+
+
+def test_both_kinds_take_clocks_if_they_can_be_locked(caplog):
+    for grants, name in ((True, "SM clock"), (False, "power limit")):
+        training = Training(GlobalPowerLimitOptimizer, knob="auto", activities="each")
+        if not grants:
+            training.faulty.fail("lock_sm_clock", PermissionDeniedError("clocks are for root"))
+        training.generating(10)
+        assert name in training.optimizer.result()
+        training.optimizer.on_train_end()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"activities": "all"}, "activities"),
+        ({"activities": "each", "search": lambda settings, selector: GridSearch(settings)}, "search"),
+        ({"activities": "each", "profile_steps": 5}, "profile_steps"),
+        ({"activities": "each", "changes_per_hour": -1}, "changes_per_hour"),
+        (
+            {"activities": "each", "carbon_aware": CarbonAware(ConstantSignal(100.0, "gCO2/kWh"), deadline=3600)},
+            "carbon_aware",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, name):
+    with pytest.raises(UsageError, match=name):
+        Training(**arguments)
+
+
+def test_a_resumed_training_measures_no_curve_again():
+    first = Training(activities="each", changes_per_hour=OFTEN)
+    first.train(150, lambda step: first.visit(Activity.GENERATION, GENERATION))
+    first.optimizer.on_pause(Activity.GENERATION)  # killed within a visit
+    state = json.loads(json.dumps(first.optimizer.state_dict()))
+    order = first.optimizer._search.order
+    second = Training(activities="each", changes_per_hour=OFTEN)
+    second.optimizer.load_state_dict(state)
+    second.optimizer.receive(TrainBegin(300, 150))
+    known = second.optimizer._search.of_activities["generation"]
+    assert [block.trial for block in known.blocks] == [
+        block.trial for block in first.optimizer._search.of_activities["generation"].blocks
+    ]
+    assert second.optimizer._search.visits.activities["generation"].visits == 150
+    assert max(order.settings["generation"], second.optimizer._search.order.settings["generation"]) < 1900
+    for _ in range(20):
+        second.visit(Activity.GENERATION, GENERATION)
+        second.step()
+    second.optimizer.on_train_end()
+    assert second.clock_mhz == second.gpu.preset.highest_clock_mhz
+
+
+def test_the_profile_keeps_the_trials_of_activities(tmp_path):
+    arguments = {"activities": "each", "changes_per_hour": OFTEN, "profile_path": tmp_path / "profile.json"}
+    first = Training(**arguments).generating(60).optimizer
+    first.on_train_end()
+    second = Training(**arguments).generating(2).optimizer
+    known = second._search.trials_of("generation")
+    assert known[: len(first._search.trials_of("generation"))] == first._search.trials_of("generation")
+    second.forget()
+    assert Training(**arguments).generating(2).optimizer._search.activities == ()
+    second.on_train_end()
+
+
+def test_levelling_takes_no_search_with_settings_of_activities():
+    search = Training(activities="each").optimizer
+    with pytest.raises(UsageError, match="activities"):
+        LevellingOptimizer(search.monitor, after=search)
+
+
+class HangingGpu(SimulatedGpu):
+    """A GPU in real time, whose driver sets no clock as long as its gate is closed."""
+
+    def __init__(self):
+        super().__init__(find_preset("H100"))
+        self.gate, self.arrived, self.locked = threading.Event(), threading.Event(), []
+        self.gate.set()
+
+    def lock_sm_clock(self, clock_mhz):
+        self.locked.append(clock_mhz)
+        self.arrived.set()
+        self.gate.wait(60)
+        super().lock_sm_clock(clock_mhz)
+
+
+def test_no_hook_waits_for_the_driver_and_the_newest_request_wins():
+    gpu = HangingGpu()
+    monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[])
+    optimizer = GlobalClockOptimizer(
+        monitor, EnergyWithin(1.02), activities="each", changes_per_hour=OFTEN, max_steps=1000, quiet=True
+    )
+    own = {Activity.GENERATION: 900, Activity.EVALUATION: 1200}
+
+    def cycle():
+        for activity in own:
+            optimizer.on_pause(activity)
+            optimizer.on_resume()
+        optimizer.on_step_begin()
+        optimizer.on_step_end()
+
+    for _ in range(3):
+        cycle()
+    assert optimizer.phase is not Phase.OFF
+    for activity, clock_mhz in own.items():
+        optimizer._search.visits.activities[activity].take_order(clock_mhz)
+    gpu.gate.clear()
+    gpu.arrived.clear()
+    optimizer.on_pause(Activity.GENERATION)
+    assert gpu.arrived.wait(60), "it was requested"
+    optimizer.on_resume()
+    cycle()
+    optimizer.on_pause(Activity.EVALUATION)
+    assert gpu.locked[-1] == 900, "the hooks went on"
+    gpu.arrived.clear()
+    gpu.gate.set()
+    assert gpu.arrived.wait(60)
+    assert gpu.locked[-1] == 1200, "900 and then the original were overtaken"
+    optimizer.on_resume()
+    optimizer.on_train_end()
+    assert gpu._locked_clock_mhz == gpu.preset.highest_clock_mhz
+
+
+def test_a_forked_child_changes_nothing_of_its_parent():
+    training = Training(activities="each", changes_per_hour=OFTEN).generating(150)
+    limiter = training.optimizer._search.limiter
+    child = os.fork()
+    if child == 0:
+        switches = limiter.switches
+        training.visit(Activity.GENERATION, GENERATION)
+        os._exit(limiter.switches != switches)
+    assert os.waitpid(child, 0)[1] == 0
+    training.optimizer.on_train_end()
+    assert training.clock_mhz == training.gpu.preset.highest_clock_mhz

@@ -1,0 +1,500 @@
+"""A setting for each activity: its visits are measured on each rank, and rank 0 orders their settings with the steps'.
+
+A visit begins and ends where the loop says so, and no rank waits for another one there. At the end of a block of steps,
+where they meet in any case, ranks exchange the blocks of visits. It ends early if that of an activity is over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zeus_core.measurement import DeviceEnergy, Measurement
+from zeus_core.optimizer.activity_limiter import ActivityLimiter
+from zeus_core.optimizer.global_setting._activity_visits import FOLLOWS, Visits, VisitsPart
+from zeus_core.optimizer.global_setting._orders import Order, Orders
+from zeus_core.optimizer.global_setting._setting_search import CHECKED_STEPS, SettingSearch
+from zeus_core.optimizer.global_setting._trials import MeasuredBlocks, TrialPart, trial_from_parts
+from zeus_core.optimizer.global_setting.phases import Outcome, Phase
+from zeus_core.optimizer.trial_store import MeasuredBlock, SearchState
+from zeus_core.search import Trial
+from zeus_core.search.comparison import Comparison, percentage
+from zeus_core.search.run.activities_search import STEPS
+from zeus_core.search.run.run_plan import Prediction
+from zeus_core.search.run.run_search import RunSearch
+from zeus_core.search.run.safe_clock import SafeClock
+from zeus_core.settings.kinds import POWER_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zeus_core.search.run.activities_search import ActivitiesRunSearch
+
+_FIRST_VISITS = 5  # in the first block of an activity, which rank 0 has not ordered
+_COMMON_ERROR = 0.25  # of the uncertainty of a visit: 0.16 with 620 W before 300 W, and an update each 0.1 s
+_PREDICTED_SHARE = 0.25  # of a run: later, more than its bound may be used up by the rest of it
+_FAR_BELOW = 0.8  # of a limit: work whose mean power is below binds it at no moment, as power scatters by some percent
+_UNTOUCHED = "it draws far less"
+_LEAST_ADVANTAGE = 0.003  # of the energy: with less, one setting for all is as good
+_MIN_STEPS = 4  # of a block that ends as that of an activity is over
+
+
+@dataclass(frozen=True)
+class LateSeconds:
+    """The time that settings came late on one rank, since the last time.
+
+    Attributes:
+        seconds: How much longer steps and visits took by the settings before.
+        latency: The latency of a change of the setting.
+    """
+
+    seconds: float
+    latency: float
+
+
+class ActivityPart(NamedTuple):
+    """The facts of the visits of an activity, or of the steps.
+
+    Attributes:
+        measured: All that was measured.
+        original: The original setting.
+        setting: The one of the visits to come.
+        visits: How many there were.
+        seconds: Their time.
+    """
+
+    measured: MeasuredBlocks
+    original: int
+    setting: int
+    visits: int
+    seconds: float
+
+    @property
+    def joules(self) -> float:
+        """Their energy, by the power of those that were measured."""
+        trials = [block.trial.measurement for block in self.measured.blocks]
+        seconds = math.fsum(one.time for one in trials)
+        return math.fsum(one.total_energy or 0.0 for one in trials) / seconds * self.seconds
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """Visits at the original setting, and at the choices; None if they are one, or one was not measured."""
+        return self.measured.comparison(self.setting)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether some of them were at another setting than the original one."""
+        return any(block.trial.setting != self.original for block in self.measured.blocks)
+
+    @property
+    def saving(self) -> tuple[float, float] | None:
+        """The energy that the choice saves, as a fraction, and how far it can be off; None without a choice."""
+        comparison = self.comparison
+        return None if comparison is None else (comparison.saving_fraction, comparison.saving_uncertainty)
+
+    @property
+    def original_joules(self) -> float:
+        """The energy of as many visits at the original setting."""
+        comparison = self.comparison
+        return self.joules if comparison is None else comparison.before.joules_per_step * self.visits
+
+    @property
+    def text(self) -> str:
+        """The saving and the slowdown for people, to continue a sentence."""
+        comparison = self.comparison
+        if comparison is None:
+            return ""
+        if not comparison.is_certain:
+            return f"; saving {comparison.saving_text}"
+        saving = percentage(comparison.saving_fraction, comparison.saving_uncertainty)
+        slowdown = percentage(comparison.slowdown_factor - 1, comparison.slowdown_uncertainty, sign="+")
+        return f"; saves {saving} of it, for {slowdown} time"
+
+
+class ActivityOrders(Orders):
+    """`Orders` that hold the settings of all activities."""
+
+    @cached_property
+    def group(self) -> ActivitiesRunSearch:
+        """The searches of all activities."""
+        return self._arguments.activities_search(self._settings)
+
+    @cached_property
+    def _search(self) -> RunSearch:
+        steps = self.group.of(STEPS)
+        bound = self._arguments.safe_bound
+        return steps if bound is None else _SafeWhileAlone(self, steps, self._settings, *bound)
+
+    @cached_property
+    def _watts(self) -> dict[str, float]:
+        """The power of each activity in its latest block, of the GPU that drew most."""
+        return {}
+
+    @cached_property
+    def activities(self) -> list[str]:
+        """The activities that were reported."""
+        return []
+
+    def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
+        """See `Orders.tell`. Where nothing is changed, the searches of all activities predict."""
+        super().tell(trial, run_steps, run_seconds)
+        if self._predictor is not None and trial.setting == self._settings[0]:
+            self.group.of(STEPS).tell(trial, run_steps, run_seconds)
+
+    @cached_property
+    def expected(self) -> dict[str, Prediction]:
+        """The expected effect of the best settings, by activity, where nothing is changed."""
+        return {}
+
+    def tell_visits(self, name: str, block: MeasuredBlock) -> None:
+        """Report a block of visits of an activity."""
+        trial = block.trial
+        self.group.of(name).tell(trial, block.run_steps, block.run_seconds)
+        watts = [energy.average_power_watts(trial.measurement.time) for energy in trial.measurement.devices.values()]
+        self._watts[name] = max(one or 0.0 for one in watts)
+        if name not in self.activities:
+            self.activities.append(name)
+
+    def may_visit(self, name: str, visits: int, seconds: float) -> bool:
+        """Return whether the block of an activity may go on; see `RunSearch.may_continue`."""
+        return name not in self.activities or self.group.of(name).may_continue(visits, seconds)
+
+    def next(self, run_steps: int, run_seconds: float) -> Order:
+        """Return what to do next, also in visits of activities."""
+        order = super().next(run_steps, run_seconds)
+        blocks = {name: self.group.of(name).ask() for name in self.activities}
+        following = {name: _UNTOUCHED for name in blocks if self._is_untouched(name, order.setting)}
+        following |= self.group.following
+        if self._predictor is not None and run_steps <= _PREDICTED_SHARE * self.group.horizon_steps:
+            self.expected.update(self.group.expected())
+        return replace(
+            order,
+            visits={name: -block.steps if block.is_choice else block.steps for name, block in blocks.items()},
+            following={name: because for name, because in following.items() if name in blocks},
+            is_common_as_good=bool(blocks) and self._is_common_as_good(),
+            settings={name: FOLLOWS if name in following else block.setting for name, block in blocks.items()},
+        )
+
+    def _is_untouched(self, name: str, setting: int) -> bool:
+        """Return whether an activity draws so little that the limit of the steps never binds it, nor one that saves."""
+        return self._arguments.kind == POWER_LIMIT and self._watts.get(name, math.inf) <= _FAR_BELOW * setting
+
+    def _is_common_as_good(self) -> bool:
+        savings = self.group.common_saving()
+        return savings is not None and savings[1] - savings[0] < _LEAST_ADVANTAGE
+
+
+class _SafeWhileAlone(SafeClock):
+    """A `SafeClock` as long as steps are the only activity: of several, none may use the whole bound."""
+
+    def __init__(self, orders: ActivityOrders, search: RunSearch, settings: Sequence[int], *bound: float) -> None:
+        super().__init__(search, settings, *bound)
+        self._orders = orders
+
+    @property
+    def safe_mhz(self) -> int | None:
+        return None if self._orders.activities else super().safe_mhz
+
+    @property
+    def level_mhz(self) -> int | None:
+        return None if self._orders.activities else super().level_mhz
+
+
+class ActivitySearch(SettingSearch):
+    """A `SettingSearch` of a training whose activities have settings of their own.
+
+    Args:
+        visits: The visits on this rank.
+        known: The searches of activities so far, by name.
+        arguments: Those of a `SettingSearch`.
+    """
+
+    make_orders = ActivityOrders
+    limiter: ActivityLimiter
+    _orders: ActivityOrders
+
+    def __init__(self, visits: Visits, known: Mapping[str, SearchState], *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.visits: Visits = visits
+        """The visits on this rank."""
+        self.of_activities: dict[str, MeasuredBlocks] = {}
+        """All that was measured of the visits of each activity."""
+        self._ended: list[tuple[str, MeasuredBlock]] = []  # to be reported
+        self._late: Sequence[LateSeconds] = ()
+        visits.begin(self.limiter)
+        for name, state in known.items():
+            visits.resume(self.limiter, name, state.run_steps, state.run_seconds)
+            self.of_activities[name] = MeasuredBlocks(state.blocks, self.original)
+
+    def _tell_known(self) -> None:
+        """See `SettingSearch`. The blocks of steps and activities are reported in the order of the run."""
+        steps, order = max(self.run.steps, 1), []
+        for name, measured in {STEPS: self.measured, **self.of_activities}.items():
+            visits = steps if name == STEPS else max((block.run_steps for block in measured.blocks), default=0)
+            order += [(block.run_steps / max(visits, 1), name, block) for block in measured.blocks]
+        for share, name, block in sorted(order, key=lambda one: one[0]):
+            self._orders.group.at_step(round(share * steps))
+            if name == STEPS:
+                self._orders.tell(block.trial, block.run_steps, block.run_seconds)
+            else:
+                self._orders.tell_visits(name, block)
+
+    def is_to_end_early(self, phase: Phase, steps_left: int) -> bool:
+        """See `SettingSearch`. A block ends, too, if that of an activity is over, or may not go on."""
+        if super().is_to_end_early(phase, steps_left):
+            return True
+        order, least_steps = self.order, max(self.order.least_steps, _MIN_STEPS)
+        measured = order.steps - steps_left
+        if self.block.steps not in CHECKED_STEPS or measured < (least_steps if order.is_choice else order.steps / 2):
+            return False
+        is_over = partial(_due, orders=order.visits, with_choices=False)
+        return self._exchange.longest(lambda: float(bool(is_over([self._measured()]))), phase) > 0
+
+    def conclude(self) -> Outcome | None:
+        """See `SettingSearch`. The blocks of activities that are over end before."""
+        phase, exchange, orders = Phase.CONCLUDE, self._exchange, self.order.visits
+        conclude = partial(_due, orders=orders, with_choices=True)
+        due = exchange.conclude_of(dict[str, int], self._measured, list[str], conclude, phase)
+        ended = exchange.conclude_of(
+            dict[str, VisitsPart], lambda: self._parts(due), dict[str, MeasuredBlock], _blocks, phase
+        )
+        late = LateSeconds(self.visits.take_late_seconds(), self.limiter.latency_seconds)
+        self._late = exchange.gather_of(LateSeconds, lambda: late, phase)
+        self._ended = list(ended.items())
+        for name, block in self._ended:
+            measured = self.of_activities.setdefault(name, MeasuredBlocks((), self.original))
+            if self.chosen_of(name) == block.trial.setting:
+                measured.add_confirmation(block, is_fixed=False)
+            else:
+                measured.add_trial(block)
+        if ended:
+            self._exchange.attempt(self.save)
+        return super().conclude()
+
+    def chosen_of(self, name: str) -> int | None:
+        """Return the setting that the visits of an activity continue at; None before it was chosen."""
+        setting = self.order.settings.get(name)
+        if setting is None or self.order.visits[name] > 0:
+            return None
+        return self.choice if setting == FOLLOWS else setting
+
+    @property
+    def activities(self) -> tuple[str, ...]:
+        """See `SettingSearch`."""
+        return tuple(self.of_activities)
+
+    def trials_of(self, activity: str) -> list[Trial]:
+        """See `SettingSearch`."""
+        return [block.trial for block in self.of_activities[activity].blocks]
+
+    def states(self, run_seconds: float) -> list[SearchState]:
+        """See `SettingSearch`; also of the activities."""
+        visits = self.visits.activities
+        return super().states(run_seconds) + [
+            SearchState(
+                self.conditions.during(name),
+                tuple(measured.blocks),
+                visits[name].visits,
+                visits[name].recorder.run_seconds,
+            )
+            for name, measured in self.of_activities.items()
+            if measured.blocks and name in visits
+        ]
+
+    def save(self) -> None:
+        """See `SettingSearch`; also of the activities."""
+        super().save()
+        if self._exchange.rank == 0:
+            for name in self.of_activities:
+                self._store.save(self.conditions.during(name), self.trials_of(name))
+
+    def forget(self) -> None:
+        """See `SettingSearch`; also of the activities."""
+        for measured in self.of_activities.values():
+            measured.forget()
+        super().forget()
+
+    @property
+    def saving(self) -> tuple[float, float] | None:
+        """The energy that the choices of all activities save, as a fraction, and how far it can be off.
+
+        By the energies E(a) of all visits at the original settings, it is the sum of E(a) s(a) over that of E(a).
+        """
+        parts = [(part.original_joules, part.saving) for part in self.parts().values()]
+        joules = math.fsum(original for original, _ in parts)
+        known = [(original / joules, *saving) for original, saving in parts if saving is not None and joules > 0]
+        if not known or any(math.isinf(off) for _, _, off in known):
+            return None
+        return math.fsum(part * saved for part, saved, _ in known), math.hypot(*(part * off for part, _, off in known))
+
+    def run_slowdown(self) -> tuple[float, float] | None:
+        """See `SettingSearch`: the time of all activities over that at the original settings.
+
+        With the times T(a) and the slowdowns f(a), it is the sum of T(a) over the sum of T(a) / f(a).
+        """
+        seconds = original = variance = 0.0
+        for name, part in self.parts().items():
+            measured = self.measured if name == STEPS else self.of_activities[name]
+            slowdown = measured.run_slowdown(part.visits, self.choice if name == STEPS else part.setting)
+            if slowdown is None and part.is_changed:
+                return None
+            factor, off = slowdown or (1.0, 0.0)
+            seconds, original = seconds + part.seconds, original + part.seconds / factor
+            variance += (part.seconds * off / factor) ** 2
+        if not original:
+            return None
+        return (seconds + self.visits.all_late_seconds) / original, math.sqrt(variance) / original
+
+    def parts(self) -> dict[str, ActivityPart]:
+        """Return what is known of steps and activities, by name."""
+        found = {}
+        for name, measured in {STEPS: self.measured, **self.of_activities}.items():
+            blocks = measured.blocks
+            if not blocks:
+                continue
+            setting = self.choice if name == STEPS else self.setting_of(name)
+            visits, seconds = blocks[-1].run_steps, blocks[-1].run_seconds
+            if name == STEPS:
+                visits, seconds = self.run.steps, self.run.seconds
+            found[name] = ActivityPart(measured, self.original, setting, visits, seconds)
+        return found
+
+    def setting_of(self, name: str) -> int:
+        """Return the setting of the visits of an activity, as it was ordered last."""
+        setting = self.order.settings.get(name, self.original)
+        if self.limiter.observes:
+            return self.original
+        return self.choice if setting == FOLLOWS else setting
+
+    def rows(self) -> dict[str, str]:
+        """Return what is known of steps and activities as labelled lines; empty where there are steps alone."""
+        parts = self.parts()
+        if len(parts) < 2:
+            return {}
+        seconds = math.fsum(part.seconds for part in parts.values())
+        joules = math.fsum(part.joules for part in parts.values())
+        following, state = self.order.following, self.kind.state_text
+        rows, saving = {}, self.saving
+        if saving is not None:
+            rows["saving"] = f"{percentage(*saving)} of the energy of steps and activities"
+        for name, part in parts.items():
+            shares = f"{part.seconds / seconds:.0%} of the time, {part.joules / joules:.0%} of the energy"
+            setting = state(part.setting, is_original=part.setting == self.original)
+            is_following = name in following and not self.limiter.observes
+            because = f", that of steps, as {following[name]}" if is_following else ""
+            text = self._expected_text(name) if self.limiter.observes else part.text
+            rows[f"during {name.replace('_', ' ')}"] = f"{setting}{because}; {shares}{text}"
+        limiter = self.limiter
+        if limiter.observes:
+            return rows
+        rows["changes"] = (
+            f"{limiter.switches:,} of the setting, {limiter.switching_seconds:.3g} s of calls of the driver beside "
+            f"training; {self.visits.all_late_seconds:.3g} s longer as settings came late"
+        )
+        if limiter.is_limited:
+            rows["changes"] += f"; visits were without their own beyond {limiter.changes_per_hour} changes an hour"
+        if self.order.is_common_as_good:
+            rows["one for all"] = "one common setting is as good here"
+        return rows
+
+    def _expected_text(self, name: str) -> str:
+        """Return what a setting of its own would save an activity, to continue a sentence. Rank 0 alone knows."""
+        expected = self._orders.expected.get(name)
+        if expected is None or expected.setting == self.original:
+            return ""
+        lowest, highest = expected.saving_interval
+        return (
+            f"; {expected.setting} {self.unit} would save {expected.saving_fraction:.1%} ({lowest:.1%} to "
+            f"{highest:.1%}) of it, for {expected.slowdown_factor - 1:+.1%} time, by what is known of GPUs"
+        )
+
+    def _measured(self) -> dict[str, int]:
+        """Return the visits of the blocks under way on this rank; as many as needed, for one that may not go on."""
+        measured = {name: one.measured for name, one in self.visits.activities.items() if one.measured}
+        if self._exchange.rank == 0:
+            for name, one in self.visits.activities.items():
+                visits = abs(self.order.visits.get(name, 0))
+                if visits and not self._orders.may_visit(name, one.measured, one.block_seconds):
+                    measured[name] = visits
+        return measured
+
+    def _parts(self, due: Sequence[str]) -> dict[str, VisitsPart]:
+        activities = self.visits.activities
+        parts = {name: activities[name].take_part() for name in due if name in activities}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def _ask(self, phase: Phase, tell: Callable[[], object] = lambda: None) -> Outcome | None:
+        def tell_all() -> None:
+            group = self._orders.group
+            group.at_step(self.run.steps)
+            if self._late:
+                group.switch_seconds = max(one.latency for one in self._late)
+                group.add_late(max(one.seconds for one in self._late))
+            for name, block in self._ended:
+                self._orders.tell_visits(name, block)
+            tell()
+
+        outcome = super()._ask(phase, tell_all)
+        self._ended, self._late = [], ()
+        for name, setting in self.order.settings.items():
+            if name in self.visits.activities:
+                self.visits.activities[name].take_order(self.original if self.limiter.observes else setting)
+        return outcome
+
+
+def _due(ranks: Sequence[Mapping[str, int]], orders: Mapping[str, int], with_choices: bool) -> list[str]:
+    """Return the activities whose block is over on a rank, by the visits that were measured on each.
+
+    Args:
+        ranks: The measured visits of each rank, by activity.
+        orders: See `Order.visits`.
+        with_choices: Whether a block at a choice is over after any visit: it ends with that of the steps.
+    """
+    due = []
+    for name in dict.fromkeys(name for measured in ranks for name in measured):
+        ordered = orders.get(name, _FIRST_VISITS)
+        enough = 1 if with_choices and ordered < 0 else abs(ordered)
+        if max(measured.get(name, 0) for measured in ranks) >= enough:
+            due.append(name)
+    return due
+
+
+def _blocks(ranks: Sequence[Mapping[str, VisitsPart]]) -> dict[str, MeasuredBlock]:
+    """Return the blocks of activities from the parts of the ranks that have visited them.
+
+    A visit lasts as long as on the slowest of them, and takes the energy of all of them.
+    """
+    blocks = {}
+    for name in dict.fromkeys(name for parts in ranks for name in parts):
+        parts = [one[name] for one in ranks if name in one]
+        steps = max(one.part.steps for one in parts)
+        trial = trial_from_parts(parts[0].setting, [_for_visits(one.part, steps) for one in parts])
+        if trial is not None:
+            seconds = max(one.part.run_seconds for one in parts)
+            blocks[name] = MeasuredBlock(trial, max(one.visits for one in parts), seconds)
+    return blocks
+
+
+def _for_visits(part: TrialPart, steps: int) -> TrialPart:
+    """Return a part as if it were of so many visits.
+
+    The energy of each is uncertain by where its ends lie between two updates of a counter. So these errors are
+    independent of each other, but for the power before a visit, of which half an update is charged to it on average.
+    """
+    measurement, times = part.measurement, steps / max(part.steps, 1)
+    if measurement is None:
+        return part
+    devices = {
+        device: DeviceEnergy.lost(energy.lost_because or "")
+        if energy.energy_joules is None or energy.uncertainty_joules is None
+        else DeviceEnergy(
+            times * energy.energy_joules,
+            times * energy.uncertainty_joules * max(1 / math.sqrt(part.steps), _COMMON_ERROR),
+            energy.method,
+        )
+        for device, energy in measurement.devices.items()
+    }
+    return replace(part, steps=steps, measurement=Measurement(times * measurement.time, devices))

@@ -1,0 +1,160 @@
+"""The settings of several activities at one price of a second. Pure arithmetic.
+
+Activity a at a setting s takes the energy E_a(s) in the rest of the run, and leaves M_a(s) seconds below the bound of
+the whole run, with a variance V_a(s). Activities are independent, so that the run keeps its bound with the probability
+of a normal quantile z, and is beyond it by less than X seconds with that of z', if
+
+    sum M_a(s_a) >= max(z sqrt(V), z' sqrt(V) - X),    V = sum V_a(s_a).
+
+At a price of lambda joules per second each activity on its own minimises
+
+    E_a(s) - lambda (M_a(s) - rho V_a(s)),
+
+where rho is the derivative of the right side by V, as found in the round before. The lowest lambda that keeps the bound
+is found by bisection.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zeus_core.search._curves import Array
+
+_LOWEST, _HIGHEST = math.log(1e-4), math.log(1e4)  # of the price, over the mean power of the work
+_BISECTIONS = 30  # to a relative 2e-8
+_ROUNDS = 3  # of rho
+_MAX_SHARE = 50  # percent of the visits of an activity, at the original setting
+
+
+@dataclass(frozen=True)
+class Stake:
+    """The rest of a run of one activity, at each setting.
+
+    Attributes:
+        joules: Its energy; infinite where the setting may not be chosen.
+        spare: The seconds that the activity leaves below the bound in the whole run.
+        variance: Their variance.
+        original_seconds: Its time in the whole run at the original setting.
+    """
+
+    joules: Array
+    spare: Array
+    variance: Array
+    original_seconds: float
+
+    def hopeful(self, deviations: float, places: int) -> Stake:
+        """Return the stake if steps are quicker by so many standard deviations, at the same power.
+
+        They are not quicker than at the original setting.
+
+        Args:
+            deviations: The number of standard deviations.
+            places: The settings that may be chosen then, from the original one on.
+        """
+        quicker = deviations * np.sqrt(np.maximum(self.variance - self.variance[0], 0.0))
+        quicker = np.minimum(quicker, np.maximum(self.spare[0] - self.spare, 0.0))
+        joules = self.joules * (1 - quicker / self.original_seconds)
+        joules[places:] = math.inf
+        return Stake(joules, self.spare + quicker, self.variance, self.original_seconds)
+
+    def __add__(self, other: Stake) -> Stake:
+        """Return two activities as one, which are always at the same setting."""
+        return Stake(
+            self.joules + other.joules,
+            self.spare + other.spare,
+            self.variance + other.variance,
+            self.original_seconds + other.original_seconds,
+        )
+
+
+@dataclass(frozen=True)
+class Demand:
+    """How surely a run is to keep its bound.
+
+    Attributes:
+        quantile: z.
+        excess_quantile: z'.
+        excess_seconds: X.
+        given_seconds: Seconds below the bound that no setting changes.
+    """
+
+    quantile: float
+    excess_quantile: float
+    excess_seconds: float
+    given_seconds: float
+
+    def is_met(self, spare: Array | float, variance: Array | float) -> NDArray[np.bool_]:
+        """Return whether so many seconds below the bound are enough."""
+        deviation = np.sqrt(np.maximum(variance, 0.0))
+        wanted = np.maximum(self.quantile * deviation, self.excess_quantile * deviation - self.excess_seconds)
+        return np.asarray(spare + self.given_seconds >= wanted)
+
+    def variance_price(self, variance: float) -> float:
+        """Return rho: the seconds that a further unit of variance takes."""
+        deviation = math.sqrt(max(variance, 1e-18))
+        is_far = self.excess_quantile * deviation - self.excess_seconds > self.quantile * deviation
+        return max(self.excess_quantile if is_far else self.quantile, 0.0) / (2 * deviation)
+
+
+def cheapest(stakes: Sequence[Stake], demand: Demand) -> tuple[list[int], float]:
+    """Return the place of the setting of each activity, at the lowest price of a second at which the bound is kept.
+
+    Where no price keeps it, all are at the original setting.
+
+    Returns:
+        The places, and the price, in watts.
+    """
+    best, rho, best_price = [0] * len(stakes), 0.0, 0.0
+    power = sum(float(stake.joules[0]) for stake in stakes) / sum(stake.original_seconds for stake in stakes)
+
+    def at(log_price: float) -> list[int]:
+        price = power * math.exp(log_price)
+        return [int((stake.joules - price * (stake.spare - rho * stake.variance)).argmin()) for stake in stakes]
+
+    def keeps(places: Sequence[int]) -> bool:
+        return bool(demand.is_met(total(stakes, places, "spare"), total(stakes, places, "variance")))
+
+    for _ in range(_ROUNDS):
+        low, high = _LOWEST, _HIGHEST
+        if not keeps(at(high)):
+            break
+        for _ in range(0 if keeps(at(low)) else _BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if keeps(at(middle)) else (middle, high)
+        price = low if keeps(at(low)) else high
+        found = at(price)
+        if len(stakes) == 1:  # its curves need not be convex
+            is_met = demand.is_met(stakes[0].spare, stakes[0].variance)
+            found = [int(np.where(is_met, stakes[0].joules, math.inf).argmin())] if is_met.any() else found
+        if not keeps(best) or total(stakes, found, "joules") < total(stakes, best, "joules"):
+            best, best_price = found, power * math.exp(price)
+        rho = demand.variance_price(total(stakes, found, "variance"))
+    return best, best_price
+
+
+def original_share(gain_joules: float, second_watts: float, seconds: float, visits: int, cv: float) -> float:
+    """Return the share q of the visits of an activity to measure at the original setting with which a run saves most.
+
+    The least of q G + lambda z sigma(q), where sigma(q) = T cv sqrt((1 - q) / (q N)) is the standard error of the time
+    of the activity.
+
+    Args:
+        gain_joules: G: E + lambda T at the original setting less that at the best one.
+        second_watts: lambda z: the price of a second, times the normal quantile of the confidence.
+        seconds: T: the time of the activity in the run.
+        visits: N: how many visits it has.
+        cv: The standard deviation of the duration of a visit over its mean.
+    """
+    shares = np.arange(1, _MAX_SHARE + 1) / 100
+    losses = shares * gain_joules + second_watts * seconds * cv * np.sqrt((1 - shares) / (shares * visits))
+    return float(shares[losses.argmin()])
+
+
+def total(stakes: Sequence[Stake], places: Sequence[int], field: str) -> float:
+    """Return the sum of a quantity of some activities, each at its setting."""
+    return sum(float(getattr(stake, field)[place]) for stake, place in zip(stakes, places, strict=True))

@@ -1,0 +1,444 @@
+"""A search for each activity of a run, such as generation and steps: one bound, and one price of a second.
+
+Each activity has its own curves, blocks and choice: it is an `AdaptiveRunSearch` of its own visits. Its part of the
+bound of the run follows from the others. See `_price.py` for the formulas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from zeus_core.search._curves import Array
+from zeus_core.search._search import checked_settings
+from zeus_core.search.belief import Curves
+from zeus_core.search.objectives import EnergyWithin, OptimumSelector, longest_factor
+from zeus_core.search.run._price import Demand, Stake, cheapest, original_share, total
+from zeus_core.search.run._run_account import RunAccount
+from zeus_core.search.run._run_estimate import pooled_cv
+from zeus_core.search.run.adaptive_run_search import (
+    EXCESS_SHARE,
+    MAX_EXCESS,
+    MAX_TRIAL_OF_REST,
+    MIN_GAIN,
+    AdaptiveRunSearch,
+)
+from zeus_core.search.run.run_plan import Prediction
+from zeus_core.search.run.run_search import Block, RunSearch
+from zeus_core.search.trial import Trial
+from zeus_core.validate import checked_number
+
+STEPS = "steps"
+"""The activity of a training step without all others. Activities that have no setting of their own have its setting."""
+
+_LEAST_FACTOR = 1.0001  # of the steps of an activity: to what nothing is left of the bound
+_MIN_VISIT_LATENCIES = 20  # of a visit with a setting of its own: its switches take a tenth of it
+_MIN_HORIZON = 200  # steps of a run of unknown length, as in `RunProgress`
+# The curves are as good as they may be where steps are quicker by so many standard deviations. Work that hardly depends
+# on the clock is only found by trials that most other work would not be worth.
+_HOPE = 1.0
+_MIN_STEP = 0.07  # of the clock or limit: closer to a setting that was tried, a trial tells little more
+_FARTHEST = 0.25  # of the lowest setting that was tried: beyond, little is known
+_MAX_TRIALS = 4
+_LATE = 0.4  # of the visits to come: with fewer, the share at the original setting is planned
+_OVERDUE, _OVERDUE_STEPS = 1.5, 5  # of a block: visits in which the device settles are not measured
+_SHORTER = 0.8  # of the usual duration: no longer a scatter
+_LEAST_PART = 0.05  # of an activity that is to come
+_RECENT = 0.5  # of the steps so far: those that show how often an activity is visited now
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """The part of the bound of a run that an activity may use.
+
+    Attributes:
+        factor: The slowdown bound of its own time, if its curves are as good as they may be.
+        spare: The seconds that the other activities leave below the bound; by setting, with those that follow it.
+        variance: Their variance.
+        excess_seconds: The seconds by which that is more below a bound that is 1 % higher.
+        following: The activities that follow it.
+        hopeful: The place of its setting if its curves are as good as they may be.
+        gain: The energy that would be saved then, over that of the rest of the run.
+        original_share: The share of its visits at the original setting that saves most then.
+    """
+
+    factor: float
+    spare: Array | float
+    variance: Array | float
+    excess_seconds: float
+    following: Stake | None
+    hopeful: int
+    gain: float
+    original_share: float
+
+
+class ActivitiesRunSearch:
+    """The settings of the activities of one run.
+
+    `of(name)` is the `RunSearch` of an activity. Its steps are the visits of the activity, and it counts those alone.
+    With `STEPS` alone, it is an `AdaptiveRunSearch`, and decides the same.
+
+    Where a selector bounds the slowdown, the bound is for the run: for the time of all activities together. The energy
+    of the run is least at one price of a second. With several activities, `MaxSlowdownConstraint` is taken for
+    `EnergyWithin`. Where it bounds nothing, each activity has the least cost on its own.
+
+    An activity follows `STEPS`, for the rest of the run, if its visits last less than 20 latencies of a switch; and if
+    settings changed more often than they may otherwise, and its own setting saves least.
+
+    Args:
+        settings: The settings. The highest one is the original.
+        selector: The rule for the best setting. A slowdown bound is for the whole run.
+        max_steps: The training steps of the whole run. If nobody knows, it is taken to last as long again as it has.
+        confidence: The probability with which a slowdown bound is to be kept, at least 0.5.
+        max_changes_per_hour: How often the setting of a device may change in an hour.
+        options: Arguments of each `AdaptiveRunSearch`: `knob`, `settle_seconds` and `prior`.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        settings: Sequence[int],
+        selector: OptimumSelector,
+        *,
+        max_steps: int | None = None,
+        confidence: float = 0.98,
+        max_changes_per_hour: float = 120.0,
+        **options: Any,
+    ) -> None:
+        self.switch_seconds: float = 0.0
+        """The latency of a switch of the setting, in seconds."""
+        wanted = "changes per hour, such as 120"
+        self._max_changes = checked_number("max_changes_per_hour", max_changes_per_hour, 0.0, math.inf, wanted)
+        self._settings, self._selector = checked_settings(settings), selector
+        self._max_steps, self._confidence, self._options = max_steps, confidence, options
+        self._bound = longest_factor(selector)
+        self._members: dict[str, _ActivitySearch] = {}
+        self._following: dict[str, str] = {}  # the reasons, by activity
+        self._steps = 0
+        self._other_seconds = 0.0
+        self._late_seconds = 0.0
+        self.of(STEPS)
+
+    def of(self, name: str) -> RunSearch:
+        """Return the search of an activity, from its first visit on."""
+        if name not in self._members:
+            max_steps = self._max_steps if name == STEPS else None
+            options = {**self._options, "confidence": self._confidence, "max_steps": max_steps}
+            self._members[name] = _ActivitySearch(self, name, self._settings, self._selector, options)
+        return self._members[name]
+
+    def at_step(self, steps: int) -> None:
+        """Note the training steps of the run so far. Call it before a block is reported, also when resuming."""
+        self._steps = max(self._steps, steps)
+
+    def add_other(self, seconds: float) -> None:
+        """Add time of the run that has no setting of its own."""
+        self._other_seconds += max(seconds, 0.0)
+
+    def add_late(self, seconds: float) -> None:
+        """Add time that the run has lost as settings came into force late, and that is in no block."""
+        self._late_seconds += max(seconds, 0.0)
+
+    def _given(self, bound: float) -> float:
+        """Return the seconds that a bound gives for time that has no setting of its own, less those that were lost."""
+        return (bound - 1) * self._other_seconds - self._late_seconds
+
+    @property
+    def following(self) -> dict[str, str]:
+        """The activities that have the setting of `STEPS`, each with the reason, for people."""
+        return dict(self._following)
+
+    @property
+    def changes_per_hour(self) -> float:
+        """How often settings change if each activity has its own: at the begin and at the end of each visit."""
+        steps = self._members[STEPS]
+        if steps.choice is None or not steps.seconds_per_visit:
+            return 0.0
+        seconds = sum(one.visits_per_step * one.seconds_per_visit for one in self._members.values())
+        own = [one for name, one in self._members.items() if name not in (STEPS, *self._following)]
+        return 3600 / seconds * sum(2 * one.visits_per_step for one in own if one.choice not in (None, steps.choice))
+
+    def common_saving(self) -> tuple[float, float] | None:
+        """Return what the rest of the run is expected to save with one setting for all, and with one for each activity.
+
+        As fractions of its energy at the original setting; None if nothing is known, or nothing is to come.
+        """
+        stakes = list(self._stakes().values())
+        original = total(stakes, [0] * len(stakes), "joules")
+        if not original:
+            return None
+        demand, together = self._demand(stakes, 0.5), sum(stakes[1:], start=stakes[0])
+        common = [cheapest([together], demand)[0][0]] * len(stakes)
+        own, _ = cheapest(stakes, demand)
+        return 1 - total(stakes, common, "joules") / original, 1 - total(stakes, own, "joules") / original
+
+    def expected(self) -> dict[str, Prediction]:
+        """Return the expected effect of the settings that are best for the rest of the run, by activity."""
+        stakes = self._stakes()
+        places, _ = cheapest(list(stakes.values()), self._demand(list(stakes.values()), 0.5)) if stakes else ([], 0.0)
+        found = {
+            name: self.of(name).prediction(self._settings[place]) for name, place in zip(stakes, places, strict=True)
+        }
+        return {name: prediction for name, prediction in found.items() if prediction is not None}
+
+    @property
+    def horizon_steps(self) -> int:
+        """The training steps of the whole run, or as many as it is taken to have."""
+        if self._max_steps is not None:
+            return max(self._max_steps, self._steps)
+        return self._steps + max(_MIN_HORIZON, self._steps)
+
+    @property
+    def steps(self) -> int:
+        """The training steps so far."""
+        return self._steps
+
+    def follows(self, name: str) -> bool:
+        """Return whether an activity has the setting of `STEPS`."""
+        return name in self._following
+
+    def shared(self, member: _ActivitySearch) -> _Shared | None:
+        """Return the part of the bound that an activity may use; None if it has all of it."""
+        stakes = self._stakes()
+        own = stakes.get(member.name)
+        if self._bound is None or own is None or (len(stakes) == 1 and not self._given(self._bound)):
+            return None
+        followers = [stakes[name] for name in self._following if name in stakes] if member.name == STEPS else []
+        following = sum(followers[1:], start=followers[0]) if followers else None
+        mine = STEPS if self.follows(member.name) else member.name
+        groups, given = self._groups(stakes), self._given(self._bound)
+
+        def solved(groups: dict[str, Stake], confidence: float) -> tuple[dict[str, int], float, float]:
+            """Return the place of each group, the price of a second, and the seconds that the others leave."""
+            every = list(groups.values())
+            found, price = cheapest(every, self._demand(every, confidence))
+            places = dict(zip(groups, found, strict=True))
+            spare = sum(float(groups[name].spare[place]) for name, place in places.items() if name != mine)
+            return places, price, given + spare
+
+        sure, _, spare = solved(groups, self._confidence)
+        variance = sum(float(groups[name].variance[place]) for name, place in sure.items() if name != mine)
+        expected, _, _ = solved(groups, 0.5)
+        hoped_groups = {**groups, mine: groups[mine].hopeful(_HOPE, member.near_places)}
+        hoped, price, spare_then = solved(hoped_groups, 0.5)
+        gain = total(list(groups.values()), list(expected.values()), "joules")
+        gain -= total(list(hoped_groups.values()), list(hoped.values()), "joules")
+        best, place = hoped_groups[mine], hoped[mine]
+        part = max(member.left_share, _LEAST_PART)
+        own_gain = best.joules[0] - best.joules[place] - price * (best.spare[0] - best.spare[place])
+        second_watts = price * NormalDist().inv_cdf(self._confidence)
+        original = sum(stake.original_seconds for stake in stakes.values()) + self._other_seconds
+        excess = MAX_EXCESS * self._bound * (original - own.original_seconds)
+        joules = sum(float(stake.joules[0]) for stake in stakes.values())
+        return _Shared(
+            max(self._bound + spare_then / own.original_seconds, _LEAST_FACTOR),
+            spare + (0.0 if following is None else following.spare),
+            variance + (0.0 if following is None else following.variance),
+            excess,
+            following,
+            place,
+            gain / joules if joules else 0.0,
+            original_share(
+                float(own_gain) / part, second_watts, own.original_seconds, member.horizon_visits, member.visit_cv
+            ),
+        )
+
+    def judge(self) -> None:
+        """Have activities follow `STEPS` that may not have a setting of their own."""
+        for name, one in self._members.items():
+            is_short = one.seconds_per_visit < _MIN_VISIT_LATENCIES * self.switch_seconds
+            if name != STEPS and not self.follows(name) and one.seconds_per_visit and is_short:
+                self._following[name] = f"its visits last less than {_MIN_VISIT_LATENCIES} switches of the setting"
+        while self.changes_per_hour > self._max_changes:
+            stakes = self._stakes()
+            free = {name: one for name, one in self._members.items() if name != STEPS and not self.follows(name)}
+            if self._bound is None:  # without a price of a second, the shortest visits are the least worth
+                least = min(free, key=lambda name: free[name].seconds_per_visit)
+            else:
+                least = min(free.keys() & stakes.keys(), key=lambda name: (self._joules_with(stakes, name), name))
+            self._following[least] = f"settings may change {self._max_changes:g} times an hour"
+
+    def _joules_with(self, stakes: dict[str, Stake], follower: str) -> float:
+        groups = self._groups(stakes, follower)
+        all_groups = list(groups.values())
+        return total(all_groups, cheapest(all_groups, self._demand(all_groups, 0.5))[0], "joules")
+
+    def _groups(self, stakes: dict[str, Stake], *followers: str) -> dict[str, Stake]:
+        """Return the stakes of those that have the same setting as one."""
+        groups: dict[str, Stake] = {}
+        for name, stake in stakes.items():
+            leader = STEPS if (self.follows(name) or name in followers) and STEPS in stakes else name
+            groups[leader] = groups[leader] + stake if leader in groups else stake
+        return groups
+
+    def _stakes(self) -> dict[str, Stake]:
+        stakes = {name: member.stake(self._bound) for name, member in self._members.items()}
+        return {name: stake for name, stake in stakes.items() if stake is not None}
+
+    def _demand(self, stakes: Sequence[Stake], confidence: float) -> Demand:
+        bound = self._bound or math.inf
+        quantile = NormalDist().inv_cdf(confidence)
+        beyond = NormalDist().inv_cdf(1 - EXCESS_SHARE * (1 - self._confidence)) if confidence > 0.5 else 0.0
+        seconds = self._other_seconds + sum(stake.original_seconds for stake in stakes)
+        return Demand(quantile, beyond, MAX_EXCESS * bound * seconds, self._given(bound))
+
+
+class _ActivitySearch(AdaptiveRunSearch):
+    """The search of one activity of a run."""
+
+    def __init__(
+        self,
+        run: ActivitiesRunSearch,
+        name: str,
+        settings: Sequence[int],
+        selector: OptimumSelector,
+        options: dict[str, Any],
+    ) -> None:
+        self._run, self.name = run, name
+        self._counts: list[tuple[int, int]] = [(0, 0)]  # the steps of the run and the visits so far, at each block
+        self._shared: _Shared | None = None
+        super().__init__(settings, selector, **options)
+
+    def ask(self) -> Block:
+        """Return the next block; that of `STEPS`, for one that follows it."""
+        if self._run.follows(self.name):
+            return Block(self._run.of(STEPS).ask().setting, self._next.steps, is_choice=True)
+        return super().ask()
+
+    def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
+        """Add a block of visits of this activity."""
+        if run_steps or self._run_steps:
+            if self.name == STEPS:
+                self._run.at_step(run_steps)
+            self._counts.append((self._run.steps + 1, max(self._run_steps + trial.steps, run_steps)))
+            if self.name != STEPS and self._run.steps:
+                left = self._run.horizon_steps - self._run.steps
+                self._max_steps = self._counts[-1][1] + math.ceil(self.visits_per_step * left)
+        super().tell(trial, run_steps, run_seconds)
+        self._run.judge()
+
+    @property
+    def seconds_per_visit(self) -> float:
+        """The mean duration of a visit; 0 if it is not known."""
+        return self._run_seconds / self._run_steps if self._run_steps else 0.0
+
+    @property
+    def visits_per_step(self) -> float:
+        """How often the activity is visited in a step of the run, lately."""
+        return 1.0 if self.name == STEPS else self._rates[0]
+
+    @property
+    def horizon_visits(self) -> int:
+        """How many visits the activity is expected to have in the whole run."""
+        return max(self._progress.horizon_steps, 1)
+
+    @property
+    def left_share(self) -> float:
+        """The share of the visits that is to come."""
+        return self._progress.steps_left / self.horizon_visits
+
+    @property
+    def near_places(self) -> int:
+        """How many of the settings, from the original one on, are near enough to those that were tried."""
+        tried = {block.trial.setting for block in self._blocks} & set(self._settings)
+        lowest = (1 - _FARTHEST) * min(tried, default=self._settings[0])
+        return sum(setting >= lowest for setting in self._settings)
+
+    @property
+    def visit_cv(self) -> float:
+        """The standard deviation of the duration of a visit over its mean."""
+        return pooled_cv(self._blocks)
+
+    @property
+    def _rates(self) -> tuple[float, float]:
+        """The visits in a step lately, and how far that can be off, relatively.
+
+        Where the block under way should be over, and is not, visits have become rarer.
+        """
+        steps, visits = self._counts[-1]
+        if not steps:
+            return 0.0, 0.0
+        before = [one for one in self._counts if one[0] <= _RECENT * steps][-1]
+        recent, usual = (visits - before[1]) / (steps - before[0]), visits / steps
+        since = self._run.steps - steps - _OVERDUE_STEPS
+        if recent * since > _OVERDUE * self._next.steps:
+            recent = self._next.steps / since
+        return recent, abs(recent - usual) / recent if recent else 0.0
+
+    @property
+    def _account(self) -> RunAccount:
+        account = super()._account
+        return account if self.name == STEPS else replace(account, left_error=self._rates[1])
+
+    def stake(self, bound: float | None) -> Stake | None:
+        """Return what the rest of the run of this activity takes, once the block under way is over."""
+        curves = self._curves
+        if curves is None or bound is None:
+            return None
+        block, horizon = self._next, self._progress.horizon_steps
+        if self.name != STEPS and self._counts[-1][0]:
+            steps = self._run.horizon_steps - self._counts[-1][0]
+            horizon = self._run_steps + math.ceil(self.visits_per_step * max(steps, 0))
+        place = self._settings.index(self.ask().setting)
+        visits = min(block.steps, max(horizon - self._run_steps, 0)) if self._run_steps else block.steps
+        slowdown = curves.mean(np.exp(curves.log_seconds))
+        seconds = dict(self._seconds)
+        seconds[place] = seconds.get(place, 0.0) + visits * float(slowdown[place])
+        steps = self._run_steps + visits
+        planned = 0
+        if self._planned_share is not None:
+            planned = max(self._lengths.original_steps_left - (visits if place == 0 else 0), 0)
+        left = max(horizon - steps, 0)
+        latest = self._blocks[-1].trial
+        shorter = latest.seconds_per_step / float(slowdown[self._settings.index(latest.setting)])
+        if self.name != STEPS and shorter < _SHORTER:  # visits are shorter than they were
+            left = math.floor(left * shorter)
+        account = RunAccount(steps, left, seconds, planned, self._account.left_error)
+        spares, variances = account.spare(curves, bound)
+        spare = curves.mean(spares)
+        joules = account.steps_left * np.exp(curves.mean(curves.log_seconds + curves.log_watts))
+        joules[self._excluded :] = math.inf
+        original = account.original_seconds(curves)
+        return Stake(joules, spare, curves.mean(variances + (spares - spare) ** 2), original)
+
+    def _share_bound(self, curves: Curves) -> None:
+        self._shared = shared = self._run.shared(self)
+        if shared is not None:
+            self._factor = shared.factor
+            self._others = (
+                (shared.spare, shared.variance),
+                (shared.spare + shared.excess_seconds, shared.variance),
+            )
+            self._selector = EnergyWithin(self._bound or 1.0)
+
+    def _best_share(self, curves: Curves, factor: float) -> float | None:
+        if self._shared is None:
+            return super()._best_share(curves, factor)
+        if self._has_begun and self.left_share < _LATE:
+            return self._planned_share
+        self._planned_share = None  # it may become smaller again
+        return self._shared.original_share
+
+    def _judged_by_bound(self, curves: Curves, tried: set[int], factor: float) -> tuple[int, int | None]:
+        chosen, trial = super()._judged_by_bound(curves, tried, factor)
+        shared, lengths = self._shared, self._lengths
+        if shared is None or lengths.is_noisy:
+            return chosen, trial
+        setting = self._settings[shared.hopeful]
+        is_new = setting <= (1 - _MIN_STEP) * self._settings[max(tried)] and len(tried) <= _MAX_TRIALS
+        is_affordable = lengths.settled_trial_steps <= MAX_TRIAL_OF_REST * lengths.run.steps_left
+        pays = shared.gain >= MIN_GAIN and shared.hopeful < self._excluded
+        return chosen, shared.hopeful if is_new and is_affordable and pays else None
+
+    def _group_costs(self, log_joules: Array) -> Array:
+        if self._shared is None or self._shared.following is None:
+            return log_joules
+        visits = max(self._progress.steps_left, 1)
+        return np.asarray(np.log(np.exp(log_joules) + self._shared.following.joules / visits))
