@@ -21,7 +21,7 @@ LONG := $(shell grep -rlE --include='test_*.py' 'mark\.long|long_but_first' test
 REAL_TIME := $(shell grep -rl --include='test_*.py' mark.real_time tests)
 REAL_TIME_LONG_ONLY := $(addprefix tests/,huggingface/% lightning/% deepspeed/% training/% tracing/%)
 
-.PHONY: demo demo-perseus test test-busy test-long test-frameworks test-floors test-deepspeed coverage lint releases public-api wheel benchmarks docs selfcheck clean
+.PHONY: demo demo-perseus test test-busy test-long test-frameworks test-floors test-deepspeed coverage lint releases public-api wheel release-check benchmarks docs selfcheck clean
 
 demo: $(VENV)/.ready-all  ## find a power limit while a small language model trains on a simulated GPU
 	$(DEMO) examples/huggingface/train_causal_lm.py --simulate A100-SXM4-80GB --output zeus-demo
@@ -96,6 +96,9 @@ $(PROGRAMS)/.ready: $(VENV)/.ready-dev tools/programs.txt
 
 wheel: $(VENV)/.ready-dev
 	$(RUN) -m build --wheel
+
+release-check: $(VENV)/.ready-dev  ## whether this checkout can be published: metadata, reproducible builds, changelog, tag
+	$(RUN) tools/release_check.py
 
 clean:
 	rm -rf $(VENV) $(PROGRAMS) build dist zeus-demo zeus-selfcheck

@@ -376,3 +376,9 @@ def test_the_examples_in_docstrings(name):
     failed, tried = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert tried > 0
     assert failed == 0
+
+
+def test_what_pages_install_can_be_installed_before_a_release():
+    wrong = re.compile(r"pip install (-\S+ )*'?zeus-core")
+    files = [*PAGES, *(ROOT / "examples").rglob("*.*"), *(ROOT / "zeus_core").rglob("*.service")]
+    assert [str(file) for file in files if wrong.search(file.read_text(encoding="utf-8", errors="replace"))] == []

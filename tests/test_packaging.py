@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import release_check
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = {"zeus_core", "zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 
@@ -30,6 +32,22 @@ def test_the_wheel_holds_exactly_the_four_packages(wheel):
     for package in PACKAGES:
         assert f"{package}/__init__.py" in names
         assert f"{package}/py.typed" in names
+
+
+def test_the_wheel_can_be_published(wheel):
+    assert release_check.wheel_fault(wheel) is None
+
+
+def test_a_release_has_a_dated_heading_and_its_tag():
+    changelog = "# Changelog\n\n## 0.2.0 (2026-11-30)\n\n## 0.1.0 (unreleased)\n"
+    faults = [release_check.changelog_fault(changelog, version) for version in ("0.2.0", "0.1.0", "0.3.0")]
+    assert [fault and fault.partition(";")[0] for fault in faults] == [
+        None,
+        "CHANGELOG.md says 0.1.0 (unreleased)",
+        "CHANGELOG.md has no heading '## 0.3.0 (DATE)'",
+    ]
+    assert release_check.tag_fault("v0.2.0\nlatest\n", "0.2.0") is None
+    assert "git tag v0.3.0" in release_check.tag_fault("v0.2.0", "0.3.0")
 
 
 @pytest.mark.long
@@ -63,4 +81,4 @@ def test_a_missing_extra_is_named_with_its_pip_line(wheel, tmp_path):
         program = [python, "-c", f"import zeus_{extra}"]
         finished = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path)
         assert finished.returncode != 0
-        assert f"pip install 'zeus-core[{extra}]'" in finished.stderr
+        assert f"pip install '{wheel}[{extra}]'" in finished.stderr, "from where it came"

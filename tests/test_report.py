@@ -28,7 +28,7 @@ def test_a_comparison_says_saving_and_slowdown():
 
 def test_the_table_marks_what_was_chosen_and_what_was_too_slow():
     header, first, second = trial_table(MEASUREMENTS, 10, MaxSlowdownConstraint(1.05), 300).splitlines()
-    assert header.split() == ["limit", "s/step", "J/step", "time", "energy", "cost"]
+    assert header.split() == ["limit", "s/step", "J/step", "time", "energy", "cost", "(W)"]
     assert first.split() == ["300", "W", "1.0000", "100.00", "+0.0%", "+0.0%", "300.0", "<-", "chosen"]
     assert second.split() == ["200", "W", "1.0900", "78.00", "+9.0%", "-22.0%", "too", "slow"]
 
@@ -50,5 +50,5 @@ def test_the_picture_is_drawn(tmp_path, suffix):
 
 def test_without_matplotlib_the_pip_line_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UsageError, match=r"pip install 'zeus-core\[plot\]'"):
+    with pytest.raises(UsageError, match=r"pip install .*\[plot\]'"):
         draw_time_energy([trial(300, 10.0, 1000.0)], None, "A40", tmp_path / "picture.png")

@@ -91,9 +91,9 @@ def from_root(name: str) -> str:
 
 def commands_page() -> str:
     """Return a page of all commands, with the help that their parsers print."""
-    from zeus_core.cli.program import _COMMANDS, _command, _make_parser
+    from zeus_core.cli.program import _COMMANDS, _command, make_parser
 
-    parser = _make_parser("zeus-core", _COMMANDS)
+    parser = make_parser()
     parsers = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     lines = ["# Commands", "", "`zeus-core COMMAND --help` prints the same.", ""]
     for name in _COMMANDS:

@@ -14,11 +14,23 @@ from tests.support.fake_sysfs import FakeSysfs
 from tests.support.variants import long_but_first
 from zeus_core._nvml import device_error
 from zeus_core._sysfs import find_cards
-from zeus_core.cli.doctor import Driver, check_clock_rights, check_driver, check_limit_rights, check_rapl, check_torch
+from zeus_core.cli.doctor import (
+    Driver,
+    check_clock_rights,
+    check_driver,
+    check_extras,
+    check_limit_rights,
+    check_rapl,
+    check_torch,
+    nvidia,
+    packages,
+)
 from zeus_core.cli.doctor.limits import check_limits
 from zeus_core.cli.doctor.rights import Rights, rights_of
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
+from zeus_core.device.rapl import rapl_discovery
+from zeus_core.device.rapl.powercap import why_no_zones
 from zeus_core.device.sysfs.amd import AmdGpu
 from zeus_core.testing import FakeRapl
 
@@ -32,8 +44,8 @@ EVERYTHING, ALL_BUT_SYS_ADMIN, NOTHING = "CapEff:\t000001ffffffffff\n", "CapEff:
 OF_THE_MACHINE, OF_A_NAMESPACE = "         0          0 4294967295\n", "         0       1000          1\n"
 
 
-def checks_of(ended):
-    assert ended.returncode == 0, ended.stderr
+def checks_of(ended, code=0):
+    assert ended.returncode == code, ended.stderr
     report = json.loads(ended.stdout)
     assert (report["format"], report["version"]) == ("zeus-core doctor", 1)
     for check in report["checks"]:
@@ -44,8 +56,8 @@ def checks_of(ended):
 
 def test_on_a_machine_with_nothing_it_explains_itself_briefly(on_nothing, tmp_path):
     ended = on_nothing("doctor", "--rapl-root", tmp_path)
-    assert ended.returncode == 0
-    assert ended.stderr == ""
+    assert ended.returncode == 1
+    assert ended.stderr == "zeus-core: asked for, and missing: cpu-energy\n"
     assert len(ended.stdout.splitlines()) < 30
     assert "libnvidia-ml.so.1 is not on this machine" in ended.stdout
     assert "fix: export ZEUS_SIMULATED_GPUS=A100-SXM4-80GB:1\n" in ended.stdout
@@ -53,7 +65,7 @@ def test_on_a_machine_with_nothing_it_explains_itself_briefly(on_nothing, tmp_pa
 
 
 def test_without_gpus_every_other_check_is_there(on_nothing, tmp_path):
-    checks = checks_of(on_nothing("doctor", "--json", "--rapl-root", tmp_path))
+    checks = checks_of(on_nothing("doctor", "--json"))
     assert checks.keys() == NAMES
     states = {name: checks[name]["state"] for name in ("NVIDIA driver", "GPUs", "set power limits", "lock clocks")}
     assert set(states.values()) == {"missing"}
@@ -110,11 +122,12 @@ def test_a_gpu_that_does_not_answer_is_named(on_driver):
 
 
 @pytest.mark.parametrize(("code", "fix"), [(9, "sudo modprobe nvidia"), (18, "sudo reboot")])
-def test_a_driver_that_does_not_work_comes_with_its_command(on_driver, code, fix):
-    program, driver = on_driver()
-    driver.fail("nvmlInit", code)
-    check = checks_of(program("doctor", "--json"))["NVIDIA driver"]
-    assert (check["state"], check["fix"]) == ("missing", fix)
+def test_a_driver_that_does_not_work_comes_with_its_command(monkeypatch, tmp_path, code, fix):
+    driver = Driver(fault=f"it does not work (NVML error {code})")
+    monkeypatch.setattr(nvidia, "CONTAINER_MARKS", (tmp_path / "none",))
+    assert (check_driver(driver, tmp_path).state, check_driver(driver, tmp_path).fix) == ("missing", fix)
+    monkeypatch.setattr(nvidia, "CONTAINER_MARKS", (tmp_path,))
+    assert "sudo" not in check_driver(driver, tmp_path).fix, "a container has the kernel of its host"
 
 
 def test_a_container_that_has_lost_its_devices_is_to_be_restarted(on_driver, tmp_path, monkeypatch):
@@ -226,7 +239,7 @@ def test_gpus_without_power_limits_are_not_said_to_be_limited(make_driver):
 
 def test_a_simulation_that_cannot_be_read_is_reported_too(on_simulated):
     on_simulated.environment["ZEUS_SIMULATED_GPUS"] = "Z9000"
-    check = checks_of(on_simulated("doctor", "--json"))["GPUs"]
+    check = checks_of(on_simulated("doctor", "--json"), code=1)["GPUs"]
     assert check["state"] == "missing"
     assert "there is no simulated GPU model 'Z9000'" in check["sentence"]
     assert check["fix"] == "unset ZEUS_SIMULATED_GPUS"
@@ -340,8 +353,37 @@ def test_rapl_that_may_not_be_read_comes_with_the_command(tmp_path):
     assert check_rapl(rapl.root, rapl.read_text).state == "limited"
 
 
-def test_rapl_that_is_not_there_comes_with_a_command(tmp_path):
-    assert check_rapl(tmp_path).fix == "sudo modprobe intel_rapl_msr"
+def test_rapl_that_is_not_there_comes_with_a_command(tmp_path, monkeypatch):
+    assert why_no_zones(tmp_path, "x86_64") == "try `sudo modprobe intel_rapl_msr` (for AMD too)"
+    monkeypatch.setattr(rapl_discovery, "why_no_zones", lambda: why_no_zones(tmp_path, "x86_64"))
+    assert check_rapl(tmp_path / "powercap").fix == "sudo modprobe intel_rapl_msr"
+
+
+@pytest.mark.parametrize("place", ["proc/cpuinfo", ".dockerenv", "run/secrets/kubernetes.io"])
+def test_no_module_is_loaded_where_it_cannot_help(tmp_path, place):
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / place).write_text("flags\t\t: fpu hypervisor lahf_lm\n")
+    assert why_no_zones(tmp_path, "x86_64") == "virtual machines and containers hide them"
+    assert why_no_zones(tmp_path, "aarch64") == "processors of aarch64 have none"
+
+
+def test_what_is_asked_for_decides_the_exit_code(in_process):
+    assert in_process("doctor", "--need", "gpus", "--need", "set-power-limits").returncode == 0
+    ended = in_process("doctor", "--need", "nvidia-driver")
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (1, "zeus-core: asked for, and missing: nvidia-driver")
+    assert in_process("doctor", "--need", "frob").returncode == 2
+
+
+def test_extras_are_recommended_to_those_who_ask(monkeypatch):
+    absent = {"optuna", "accelerate"}
+    found = packages._version_of
+    monkeypatch.setattr(packages, "_version_of", lambda name: None if name in absent else found(name))
+    extras, asked = check_extras(["batch-size"])
+    assert extras.fix.endswith("[huggingface]'"), "of which a part is there"
+    assert (asked.name, asked.state) == ("batch-size", "missing")
+    assert asked.fix.endswith("[batch-size]'")
+    absent.remove("accelerate")
+    assert [(check.state, check.fix) for check in check_extras()] == [("ok", None)]
 
 
 @pytest.fixture

@@ -124,5 +124,5 @@ def test_importing_takes_neither_deepspeed_nor_torch():
 def test_without_deepspeed_the_pip_line_is_said(use):
     ended = run_python("-S", "-c", f"import zeus_deepspeed; {use}", PYTHONPATH=f"{ROOT}:{ROOT}/integrations/deepspeed")
     assert ended.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: deepspeed is not installed: pip install 'zeus-core[deepspeed]'"
+        f"ModuleNotFoundError: deepspeed is not installed: pip install -e '{ROOT}[deepspeed]'"
     )

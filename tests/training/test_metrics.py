@@ -12,7 +12,7 @@ from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.training import TrainingSummary
 from zeus_core.training._log_intervals import LogIntervals
-from zeus_core.training._metrics import EVALUATION_METRICS, LOG_METRICS, SUMMARY_METRICS
+from zeus_core.training._metrics import EVALUATION_METRICS, LOG_METRICS, SUMMARY_METRICS, LoggedValues
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charging import Charge
@@ -69,3 +69,9 @@ def test_much_time_in_hooks_is_shown_with_its_causes():
     assert "in hooks of zeus-core: 0.61 s" in str(summary)
     assert "in hooks" not in replace(summary, account=Account(Tally(40.0, DeviceEnergy(2000.0, 1.0)))).rows()
     assert (overhead + overhead).of_hooks["log"] == 0.8
+
+
+def test_what_is_logged_reads_well_and_stays_exact():
+    logged = LoggedValues({"energy_j": 338.7197265625, "total_energy_j": 1234567.8, "cost": 0.0})
+    assert repr(logged) == "{'energy_j': 339, 'total_energy_j': 1234568, 'cost': 0}"
+    assert logged == {"energy_j": 338.7197265625, "total_energy_j": 1234567.8, "cost": 0.0}

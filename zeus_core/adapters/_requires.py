@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 from zeus_core.validate import checked_one_of
@@ -27,6 +28,27 @@ _REQUIREMENTS = {
 }
 
 
+def install_command(extra: str | None = None) -> str:
+    """Return the command that installs this package, or an extra of it, from where it came: a clone, a file, an index.
+
+    pip notes where it took a distribution from in its `direct_url.json` (PEP 610), unless that was an index.
+    """
+    import json
+    from importlib import metadata  # takes 18 ms, and most programs need no framework
+    from urllib.parse import unquote
+
+    try:
+        source = json.loads(metadata.distribution("zeus-core").read_text("direct_url.json") or "{}")
+    except metadata.PackageNotFoundError:  # it runs from a clone
+        source = {"url": Path(__file__).parents[2].as_uri(), "dir_info": {"editable": True}}
+    extras, url = f"[{extra}]" if extra else "", source.get("url", "")
+    if url.startswith("file://"):
+        option = "-e " if source.get("dir_info", {}).get("editable") else ""
+        return f"pip install {option}'{unquote(url.removeprefix('file://'))}{extras}'"
+    tool = source.get("vcs_info", {}).get("vcs")
+    return f"pip install 'zeus-core{extras}{url and ' @ '}{tool + '+' if tool else ''}{url}'"
+
+
 def require(module: str) -> None:
     """Check that a framework is installed, without importing it.
 
@@ -39,10 +61,10 @@ def require(module: str) -> None:
         ImportError: It is too old; the message contains the pip command.
     """
     extra, floor = _REQUIREMENTS[checked_one_of("module", module, _REQUIREMENTS)]
-    hint = f"pip install 'zeus-core[{extra}]'"
+    hint = install_command(extra)
     if importlib.util.find_spec(module) is None:
         raise ModuleNotFoundError(f"{module} is not installed: {hint}", name=module)
-    from importlib import metadata  # takes 18 ms, and most programs need no framework
+    from importlib import metadata
 
     installed = metadata.version(module)
     if _numbers(installed) < _numbers(floor):

@@ -6,6 +6,8 @@ import math
 import sys
 from collections.abc import Mapping
 
+from zeus_core.units import watt_hours_from_joules
+
 _TITLE = "zeus-core"
 
 
@@ -49,10 +51,24 @@ def energy_text(joules: float, uncertainty_joules: float | None = None) -> str:
     return amount_text(joules / scale, (uncertainty_joules or 0.0) / scale, unit)
 
 
+def number_text(value: float) -> str:
+    """Format a number for people: three significant digits and all before the point; an exponent below 0.0001 alone."""
+    if not 1e-4 <= abs(value) < math.inf:
+        return f"{value:.3g}"
+    text = f"{value:.{max(2 - math.floor(math.log10(abs(value))), 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def watt_hours_text(joules: float) -> str:
+    """Format an energy in Wh, or in kWh from 1 kWh on."""
+    watt_hours = watt_hours_from_joules(joules)
+    return f"{number_text(watt_hours)} Wh" if watt_hours < 1000 else f"{number_text(watt_hours / 1000)} kWh"
+
+
 def amount_text(amount: float, uncertainty: float, unit: str) -> str:
-    """Format an amount with as many digits as its uncertainty leaves, or with four if that is 0."""
+    """Format an amount with as many digits as its uncertainty leaves, or with three if that is 0."""
     if not uncertainty:
-        return f"{amount:.4g} {unit}"
+        return f"{number_text(amount)} {unit}"
     decimals = max(1 - math.floor(math.log10(uncertainty)), 0)  # two digits of the uncertainty
     return f"{amount:.{decimals}f} ±{uncertainty:.{decimals}f} {unit}"
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import OperatingPoint
     from zeus_core.optimizer.carbon_aware.outlook import Outlook
 
-SUMMARY = "Show what following the intensity or the price of electricity would gain a training"
+SUMMARY = "Show what following a carbon intensity or a price would gain"
 
 _COLUMNS = ("setting", "seconds_per_step", "watts")
 _BEGIN_HOURS = 6.0  # between the trainings of `plan`: they begin at all times of day

@@ -12,7 +12,7 @@ from zeus_core.cli.text import table, write
 if TYPE_CHECKING:
     from zeus_core.settings.entry import LedgerEntry
 
-SUMMARY = "List which processes control GPUs, and what was left changed by those that have ended"
+SUMMARY = "List who controls which GPU, and what ended processes have changed"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core.cli.arguments import path
-from zeus_core.cli.text import complain, write
+from zeus_core.cli.text import complain, make_folder, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 
@@ -24,7 +24,7 @@ SUMMARY = "Report where the energy of trainings went, and compare them"
 _Shown = TypeVar("_Shown")
 
 _FORMATS = ("html", "markdown", "json", "line")
-_FORMAT_OF_SUFFIX = {".md": "markdown", ".json": "json", ".txt": "line"}
+_FORMAT_OF_SUFFIX = {".html": "html", ".htm": "html", "": "html", ".md": "markdown", ".json": "json", ".txt": "line"}
 _FAILED = 1
 
 # Sections that wings make of a run: the heading, and the module whose `describe_run(place, run)` returns text and
@@ -68,14 +68,13 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.report.run_page import run_page
     from zeus_core.report.run_text import run_line, runs_json, runs_markdown
 
+    kind = arguments.format or _format_of(arguments.output)
     if arguments.fail_if is not None:
         check_condition(arguments.fail_if)
     elif arguments.baseline:
         raise UsageError("--baseline is what --fail-if compares with; to see runs side by side, name all of them")
     runs = read_runs(arguments.runs)
     notes, failed = ([], False) if arguments.fail_if is None else shown(lambda: _judged(arguments, runs))
-    usual = "markdown" if arguments.output is None else _FORMAT_OF_SUFFIX.get(arguments.output.suffix, "html")
-    kind = arguments.format or usual
     in_full = runs_in_full(runs, notes)
     forms: dict[str, Callable[[], str]] = {
         "html": lambda: run_page(runs, notes, _further_sections(arguments.runs, [runs[number] for number in in_full])),
@@ -89,6 +88,12 @@ def execute(arguments: argparse.Namespace) -> int:
     for note, _ in notes:
         complain(f"zeus-core: {note}")
     return _FAILED if failed else 0
+
+
+def _format_of(output: Path | None) -> str:
+    if output is not None and output.suffix not in _FORMAT_OF_SUFFIX:
+        raise UsageError(f"--output is {str(output)!r}; a report is a page (.html), .md, .json, or .txt for a line")
+    return "markdown" if output is None else _FORMAT_OF_SUFFIX[output.suffix]
 
 
 def shown(make: Callable[[], _Shown]) -> _Shown:
@@ -215,7 +220,7 @@ def write_output(text: str, output: Path | None) -> None:
         write(text.rstrip("\n"), sys.stdout)
         return
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(output.parent)
         write_atomically(output, text.rstrip("\n") + "\n")
     except ValueError as error:
         raise UsageError(f"--output is {str(output)!r}, which cannot be written: {error}") from error

@@ -10,7 +10,7 @@ from zeus_core.cli._report import read_runs, shown, write_output
 from zeus_core.cli.arguments import path
 from zeus_core.errors import UsageError
 
-SUMMARY = "State the energy of trainings: for a model card, a regulator, a paper"
+SUMMARY = "State the energy of trainings for a model card, regulator or paper"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,10 +38,10 @@ def execute(arguments: argparse.Namespace) -> int:
     """Write the statement."""
     from zeus_core.report.energy_statement import Statement, statement_of
 
+    runs = read_runs(arguments.runs)
     if arguments.price is not None:
         raise UsageError("--price is given, and a statement has no cost; see zeus-core report")
     electricity = electricity_from(arguments)
-    runs = read_runs(arguments.runs)
     if len(runs) < len(arguments.runs):
         raise UsageError(
             "a sum without some of its runs states nothing; leave them out, or give those that can be read"

@@ -16,7 +16,7 @@ from zeus_core.errors import UsageError
 if TYPE_CHECKING:
     from zeus_core.tracing.facts import PhaseEnergy, RankFacts
 
-SUMMARY = "Merge the traces of a training, add joules to a trace of torch.profiler, or show where the energy went"
+SUMMARY = "Merge traces, add joules to one of torch.profiler, or sum one up"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

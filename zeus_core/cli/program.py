@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import logging
 import os
+import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn, Protocol, TextIO
 
 from zeus_core import __version__
 from zeus_core.cli.text import complain
 from zeus_core.errors import UsageError, ZeusError
-from zeus_core.validate import checked_list, checked_text
+from zeus_core.validate import checked_list, checked_text, shown
 
 _FAILED, _WRONG_USE, _CTRL_C, _BROKEN_PIPE = 1, 2, 130, 141
 
@@ -32,29 +34,44 @@ class Command(Protocol):
         ...
 
 
-# The module of each command, in the order of the help. Those of a wing lie in its folder.
-_COMMANDS = {
-    "devices": "zeus_core.cli._devices",
-    "power": "zeus_core.cli.meters._power",
-    "energy": "zeus_core.cli.meters._energy",
-    "run": "zeus_core.cli.run._run",
-    "doctor": "zeus_core.cli.doctor._doctor",
-    "selfcheck": "zeus_core.selfcheck._selfcheck_command",
-    "plan": "zeus_core.pipeline.plan_command",
-    "allocate": "zeus_core.mixed._allocate_command",
-    "carbon": "zeus_core.cli._carbon",
-    "jobs": "zeus_core.jobs._jobs_command",
-    "replay": "zeus_core.jobs.replay._replay_command",
-    "report": "zeus_core.cli._report",
-    "statement": "zeus_core.cli._statement",
-    "runs": "zeus_core.runs._runs_command",
-    "leases": "zeus_core.cli._leases",
-    "restore": "zeus_core.cli._restore",
-    "exporter": "zeus_core.cli._exporter",
-    "daemon": "zeus_core.daemon._daemon_command",
-    "trace": "zeus_core.cli._trace",
-    "top": "zeus_core.cli.meters._top",
+# The module of each command, in the groups and the order of the help. Those of a wing lie in its folder.
+_GROUPS = {
+    "Measure": {
+        "run": "zeus_core.cli.run._run",
+        "power": "zeus_core.cli.meters._power",
+        "energy": "zeus_core.cli.meters._energy",
+        "top": "zeus_core.cli.meters._top",
+        "exporter": "zeus_core.cli._exporter",
+    },
+    "Know your machine": {
+        "doctor": "zeus_core.cli.doctor._doctor",
+        "devices": "zeus_core.cli._devices",
+        "selfcheck": "zeus_core.selfcheck._selfcheck_command",
+    },
+    "Report": {
+        "report": "zeus_core.cli._report",
+        "statement": "zeus_core.cli._statement",
+        "runs": "zeus_core.runs._runs_command",
+        "trace": "zeus_core.cli._trace",
+    },
+    "Plan": {
+        "plan": "zeus_core.pipeline.plan_command",
+        "allocate": "zeus_core.mixed._allocate_command",
+        "carbon": "zeus_core.cli._carbon",
+        "jobs": "zeus_core.jobs._jobs_command",
+        "replay": "zeus_core.jobs.replay._replay_command",
+    },
+    "Administer": {
+        "leases": "zeus_core.cli._leases",
+        "restore": "zeus_core.cli._restore",
+        "daemon": "zeus_core.daemon._daemon_command",
+    },
+    "Begin": {
+        "example": "zeus_core.cli._example",
+        "completion": "zeus_core.cli._completion",
+    },
 }
+_COMMANDS = {name: module for group in _GROUPS.values() for name, module in group.items()}
 
 
 def _command(name: str) -> Command:
@@ -87,6 +104,11 @@ def run_program(arguments: Sequence[str], name: str, commands: Iterable[str]) ->
         return _WRONG_USE if isinstance(error, UsageError) else _FAILED
     except KeyboardInterrupt:
         return _CTRL_C
+    except ImportError as error:
+        if (error.name or "zeus_core").startswith("zeus_core"):  # a fault of this package
+            raise
+        complain(f"zeus-core: {error}")
+        return _WRONG_USE
     except BrokenPipeError:  # the reader has seen enough, as in `zeus-core power | head`
         return _BROKEN_PIPE
     except OSError as error:
@@ -122,7 +144,21 @@ def _parse(arguments: Sequence[str], name: str, commands: Iterable[str]) -> argp
     # argparse does not see the command after `--`: its treatment of one differs between versions of Python.
     own, is_split, command = _split(list(arguments))
     named = [each for each in commands if own[:1] == [each]]  # the modules of all take longer than many a command
-    parsed = _make_parser(name, named or commands).parse_args(own)
+    parser = make_parser(name, named or commands)
+    if not own:
+        parser.print_help()
+        parser.exit()
+    if not named and not own[0].startswith("-"):
+        nearest = difflib.get_close_matches(own[0], commands, n=1)
+        parser.error(f"there is no command {shown(own[0])}" + "".join(f" (did you mean {each}?)" for each in nearest))
+    parsed, unknown = parser.parse_known_args(own)
+    parser.prog = " ".join([name, *named])
+    if unknown and named == ["run"] and not is_split and not unknown[0].startswith("-"):
+        begin = own.index(unknown[0])
+        example = shlex.join([name, *own[:begin], "--", *own[begin:]])
+        parser.error(f"the command to run is written after --, so that its options are its own: {example}")
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     parsed.command = command if is_split else None
     return parsed
 
@@ -142,14 +178,32 @@ class _Parser(argparse.ArgumentParser):
         self.exit(_WRONG_USE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
 
-def _make_parser(name: str, commands: Iterable[str]) -> argparse.ArgumentParser:
-    parser = _Parser(name, description="Measure the energy of GPUs and CPUs, and plan to save it.")
+def make_parser(name: str = "zeus-core", commands: Iterable[str] = tuple(_COMMANDS)) -> argparse.ArgumentParser:
+    """Make the parser of a program with some of the commands, and import their modules."""
+    modules = {each: _command(each) for each in commands}
+    summaries = {each: module.SUMMARY for each, module in modules.items()}
+    parser = _Parser(
+        name,
+        usage="%(prog)s [-h] [--version] COMMAND ...",
+        description="Measure the energy of GPUs and CPUs, and save some of it.",
+        epilog=_listing(summaries) + f"\n\n{name} COMMAND --help describes each.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"zeus-core {__version__}")
-    parsers = parser.add_subparsers(dest="command_name", required=True, metavar="COMMAND", title="commands")
-    for command_name in commands:
-        command = _command(command_name)
-        command.add_arguments(parsers.add_parser(command_name, help=command.SUMMARY, description=f"{command.SUMMARY}."))
+    parsers = parser.add_subparsers(dest="command_name", required=True, help=argparse.SUPPRESS, prog=name)
+    for each, module in modules.items():
+        module.add_arguments(parsers.add_parser(each, description=f"{module.SUMMARY}."))
     return parser
+
+
+def _listing(summaries: Mapping[str, str]) -> str:
+    """Return the commands in their groups, one a line."""
+    groups = {title: [each for each in group if each in summaries] for title, group in _GROUPS.items()}
+    return "\n\n".join(
+        "\n".join([f"{title}:", *(f"  {each:<11}{summaries[each]}" for each in names)])
+        for title, names in groups.items()
+        if names
+    )
 
 
 def _show_warnings() -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TextIO, TypeVar
 
 from zeus_core.errors import DeviceError
 
 NOT_MEASURED = "-"
+_GAP = "  "  # between columns
+_LEAST_TEXT = 24  # characters in a line of a wrapped sentence
+_UNLIMITED = 10**6  # where there is no terminal
 
 _Value = TypeVar("_Value")
 
@@ -52,12 +58,46 @@ def joules(energy_joules: float | None) -> str:
 def table(rows: Sequence[Sequence[str]], alignment: str) -> str:
     """Format rows as lines of aligned columns.
 
+    In a terminal (or within COLUMNS characters) that is too narrow, sentences in the last column are wrapped, and
+    columns that do not fit follow below, beside the first one again. No other cell is broken.
+
     Args:
         rows: The cells; all rows have the same number.
         alignment: One of "<" and ">" per column.
     """
+    available = shutil.get_terminal_size((_UNLIMITED, 0)).columns
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, alignment, widths, strict=True)).rstrip()
-        for row in rows
+    blocks = [[0]]
+    for column in range(1, len(widths)):
+        room = available - sum(widths[one] + len(_GAP) for one in blocks[-1])
+        is_text = column == len(widths) - 1 and alignment[column] == "<"
+        if min(widths[column], _LEAST_TEXT if is_text else _UNLIMITED) > room and len(blocks[-1]) > 1:
+            blocks.append([0])
+            room = available - widths[0] - len(_GAP)
+        if is_text and widths[column] > room:
+            widths[column] = max(room, _LEAST_TEXT)
+            rows = [line for row in rows for line in _wrapped(row, widths[column])]
+        blocks[-1].append(column)
+    return "\n\n".join(
+        "\n".join(
+            _GAP.join(f"{row[one]:{alignment[one]}{widths[one]}}" for one in block).rstrip()
+            for row in rows
+            if len(blocks) == 1 or any(row[one] for one in block)
+        )
+        for block in blocks
     )
+
+
+def _wrapped(row: Sequence[str], width: int) -> Iterator[list[str]]:
+    """Yield the row with the first line of its last cell, and a row for each further line."""
+    first, *further = textwrap.wrap(row[-1], width, break_long_words=False, break_on_hyphens=False) or [""]
+    yield [*row[:-1], first]
+    for line in further:
+        yield [*[""] * (len(row) - 1), line]
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that is not there, and say so: its name may be misspelt."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        complain(f"zeus-core: made the folder {folder}")

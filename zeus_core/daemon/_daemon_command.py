@@ -11,7 +11,7 @@ from zeus_core.cli.arguments import path
 from zeus_core.cli.text import write
 from zeus_core.errors import NoDeviceError
 
-SUMMARY = "Set power limits and clocks for processes without the right, and restore them when these end"
+SUMMARY = "Set limits and clocks for users without the right, and restore them"
 
 _POLICY, _AUDIT = Path("/etc/zeus-core/daemon.toml"), Path("/var/log/zeus-core/audit.jsonl")
 

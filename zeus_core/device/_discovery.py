@@ -128,7 +128,8 @@ def _simulated_gpus(simulated_machine: str) -> tuple["SimulatedGpu", ...]:
         preset = find_preset(match["model"])
         for _ in range(int(match["count"] or 1)):
             gpus.append(SimulatedGpu(preset, index=len(gpus)))
-    _logger.warning(
+    _logger.log(
+        logging.WARNING if os.environ.get("LOCAL_RANK", "0") == "0" else logging.DEBUG,  # once a machine, not a rank
         "%s=%s: these GPUs are simulated; every time and energy comes from a model, not from hardware",
         SIMULATED_GPUS_VARIABLE,
         simulated_machine,

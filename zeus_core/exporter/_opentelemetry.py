@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from zeus_core.adapters import install_command
 from zeus_core.errors import UsageError
 from zeus_core.exporter.totals import DeviceState, DeviceTotals
 from zeus_core.monitor import ZeusMonitor
@@ -39,7 +40,7 @@ def export_to_opentelemetry(monitor: ZeusMonitor | None = None, meter_provider: 
     try:
         from opentelemetry import metrics
     except ModuleNotFoundError as error:
-        raise UsageError("opentelemetry is not installed: pip install 'zeus-core[otel]'") from error
+        raise UsageError(f"opentelemetry is not installed: {install_command('otel')}") from error
     if monitor is not None:
         checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor()")
     provider = metrics.get_meter_provider() if meter_provider is None else meter_provider

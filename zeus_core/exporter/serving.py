@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeus_core.adapters import install_command
 from zeus_core.errors import UsageError
 from zeus_core.exporter.totals import DeviceTotals
 from zeus_core.files import follow_own_links, write_atomically
@@ -36,7 +37,7 @@ def check_prometheus_client() -> None:
     try:
         import prometheus_client  # noqa: F401
     except ModuleNotFoundError as error:
-        raise UsageError("prometheus_client is not installed: pip install 'zeus-core[prometheus]'") from error
+        raise UsageError(f"prometheus_client is not installed: {install_command('prometheus')}") from error
 
 
 @contextmanager

@@ -6,7 +6,7 @@
     with job.run() as run:
         train(run.batch_size, run.learning_rate(5e-5))   # and report evaluations to `run`, as the adapters do
 
-The runs are kept by Optuna (`pip install 'zeus-core[batch-size]'`), which is imported when the first one begins.
+The runs are kept by Optuna (the extra batch-size), which is imported when the first one begins.
 """
 
 from typing import TYPE_CHECKING

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._documents import parse_json
+from zeus_core.adapters import install_command
 from zeus_core.cli.arguments import count, count_or_zero, factor, number, path, seconds_or_zero
-from zeus_core.cli.text import write
+from zeus_core.cli.text import make_folder, write
 from zeus_core.errors import UsageError
 from zeus_core.validate import shown
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from zeus_core.mixed.allocation import AllocationPlan, DeviceOptions, DeviceProfile
     from zeus_core.optimizer.power_limit import Objective
 
-SUMMARY = "Share a global batch among GPUs that differ, and choose the setting of each"
+SUMMARY = "Share a batch among GPUs that differ, and choose their settings"
 
 _MAX_RANKS = 10_000  # planned in some seconds
 _MAX_ERROR_FRACTION = 0.1  # of a fit: above, the profile says little of a saving of some percent
@@ -150,6 +151,9 @@ def _baselines(arguments: argparse.Namespace, devices: Sequence[DeviceOptions]) 
 
 
 def _devices(arguments: argparse.Namespace) -> list[DeviceOptions]:
+    for file in arguments.profiles:
+        if not file.is_file():  # before what else its use needs
+            raise UsageError(f"there is no file {shown(str(file))}; give a profile of each model of GPU")
     models = len(arguments.profiles)
     counts = _one_each("--gpus", arguments.gpus, models)
     if sum(counts) > _MAX_RANKS:
@@ -202,12 +206,12 @@ def _write_files(arguments: argparse.Namespace, plans: Sequence[AllocationPlan])
     from zeus_core.mixed.allocation import write_plan
 
     try:
-        arguments.output.mkdir(parents=True, exist_ok=True)
+        make_folder(arguments.output)
         write_plan(plans[-1], arguments.output / "plan.json")
         if arguments.pictures == "none":
             return
         if importlib.util.find_spec("matplotlib") is None:
-            _note("no picture: drawing needs matplotlib: pip install 'zeus-core[plot]'")
+            _note(f"no picture: drawing needs matplotlib: {install_command('plot')}")
             return
         from zeus_core.mixed._allocation_report import draw_allocation
 

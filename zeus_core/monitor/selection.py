@@ -84,9 +84,9 @@ def select_cpus(
                 f"cpu_indices is {shown(list(indices))}, but no CPU can be measured: {discovery.unavailable_because}"
             )
         return _chosen(packages, indices, "cpu_indices", "CPU package")
-    if discovery.unavailable_because is not None:
-        _logger.info("CPU energy is not measured: %s", discovery.unavailable_because)
     local_rank, _ = local_rank_of(environment)
+    if discovery.unavailable_because is not None and local_rank == 0:  # of a machine, one process says so
+        _logger.info("CPU energy is not measured: %s", discovery.unavailable_because)
     return packages if local_rank == 0 else {}
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._documents import parse_json
+from zeus_core.adapters import install_command
 from zeus_core.cli.arguments import count, factor, number, path, seconds, seconds_or_zero
-from zeus_core.cli.text import write
+from zeus_core.cli.text import make_folder, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 from zeus_core.validate import shown
@@ -102,7 +103,7 @@ def execute(arguments: argparse.Namespace) -> int:
         "instructions an iteration; finding the frontier"
     )
     if not has_compiler():
-        _note("without llvmlite 0.45 or newer this takes a hundred times as long: pip install 'zeus-core[pipeline]'")
+        _note(f"without llvmlite 0.45 or newer this takes a hundred times as long: {install_command('pipeline')}")
     _warn_of_waiting(profile)
     frontier = Frontier.from_profile(profile, schedule, _Progress("frontier"), arguments.precision)
     _note("the frontier is known; choosing clocks")
@@ -117,7 +118,7 @@ def execute(arguments: argparse.Namespace) -> int:
     )
     plans = [*_baselines(frontier, plan), plan]
     try:
-        arguments.output.mkdir(parents=True, exist_ok=True)
+        make_folder(arguments.output)
         write_plan(plan, arguments.output / "plan.json")
         _write_frontier(frontier, arguments.output / "frontier.csv")
         _draw(arguments, frontier, plans)
@@ -268,7 +269,7 @@ def _draw(arguments: argparse.Namespace, frontier: Frontier, plans: list[Plan]) 
     if arguments.pictures == "none":
         return
     if importlib.util.find_spec("matplotlib") is None:
-        write("no pictures: drawing needs matplotlib: pip install 'zeus-core[plot]'", sys.stdout)
+        write(f"no pictures: drawing needs matplotlib: {install_command('plot')}", sys.stdout)
         return
     from zeus_core.pipeline.pictures import draw_frontier, draw_timelines
 

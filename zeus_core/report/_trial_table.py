@@ -38,7 +38,9 @@ def trial_table(
     steps = checked_whole_number("steps", steps, 1)
     chosen = _checked_limit(chosen_limit_watts)
     baseline = max(measurements, key=lambda each: each.power_limit)
-    lines = [f"{'limit':>6} {'s/step':>9} {'J/step':>9} {'time':>7} {'energy':>7} {'cost':>12}"]
+    unit = selector.objective.cost_unit if selector.objective is not None else ""
+    header = f"cost ({unit})" if unit else "cost"
+    lines = [f"{'limit':>6} {'s/step':>9} {'J/step':>9} {'time':>7} {'energy':>7} {header:>12}"]
     for each in measurements:
         cost = _cost_text(selector, each, baseline)
         mark = "  <- chosen" if each.power_limit == chosen else ""

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+from zeus_core.adapters import install_command
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 from zeus_core.validate import checked_path
@@ -20,7 +21,7 @@ def new_figure(width_inches: float, height_inches: float) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UsageError("drawing needs matplotlib: pip install 'zeus-core[plot]'") from error
+        raise UsageError(f"drawing needs matplotlib: {install_command('plot')}") from error
     return Figure(figsize=(width_inches, height_inches), layout="constrained")
 
 

@@ -6,6 +6,7 @@ no more than `select` or `cost`, and says by the other answers what it needs and
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,10 +16,13 @@ from dataclasses import dataclass
 from zeus_core.search.trial import Trial
 from zeus_core.validate import checked_instance, checked_number, checked_object, checked_whole_number
 
+_logger = logging.getLogger(__name__)
+
 # Two standard errors: 95 % of equally fast limits count as such. More chooses lower limits, which may be slower.
 _STANDARD_ERRORS = 2.0
 _TIME_TOLERANCE = 0.005  # settings this close to the fastest are equally fast: single measurements differ by as much
 _ROUNDING = 1e-9  # durations are sums of floats: closer than this, relatively, they are equal
+_LIKE_PERCENT = 10.0  # no limit of a GPU makes steps as slow: 10 and 110 are likely meant as percentages
 _SLOWDOWN = "at least 1, such as 1.1 for 10 % longer steps"
 
 
@@ -132,6 +136,15 @@ class OptimumSelector(ABC):
         return self
 
 
+def _checked_slowdown(argument: str, value: float) -> float:
+    """Return a bound of the slowdown, at least 1, and question one that looks like a percentage."""
+    bound = checked_number(argument, value, 1.0, math.inf, _SLOWDOWN)
+    if _LIKE_PERCENT <= bound < math.inf:
+        words = "%s=%g lets steps take %g times as long, if it is not meant as a percentage: 10 %% longer is %s=1.1"
+        _logger.warning(words, argument, bound, bound, argument)
+    return bound
+
+
 def checked_selector(selector: OptimumSelector, argument: str = "selector") -> OptimumSelector:
     """Return a selector.
 
@@ -153,6 +166,9 @@ class Objective(OptimumSelector):
 
     Costs are compared with the baseline: the highest limit that was measured, which is the original one.
     """
+
+    cost_unit: str = ""
+    """The unit of the cost, for tables; empty if it has none."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -180,6 +196,8 @@ class Objective(OptimumSelector):
 class Energy(Objective):
     """Chooses the limit with the lowest energy of the steps, however long they last."""
 
+    cost_unit: str = "J"
+
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """Return the energy in joules."""
         return measurement.energy
@@ -196,6 +214,8 @@ class Time(Objective):
     Above the power that the work draws, the time does not depend on the limit, and the fastest measurement is chance.
     So every limit within two standard errors of the fastest counts as equally fast.
     """
+
+    cost_unit: str = "s"
 
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """Return the duration in seconds."""
@@ -229,6 +249,8 @@ class ZeusCost(Objective):
     Raises:
         UsageError: An argument is out of its range.
     """
+
+    cost_unit: str = "J"
 
     def __init__(self, eta_knob: float = 0.5, world_size: int = 1, *, max_power_watts: float | None = None) -> None:
         wanted = "0 (time alone) to 1 (energy alone), such as 0.5"
@@ -279,8 +301,10 @@ class MaxSlowdownConstraint(Objective):
         UsageError: `factor` is below 1.
     """
 
+    cost_unit: str = "W"
+
     def __init__(self, factor: float = 1.1) -> None:
-        self.factor: float = checked_number("factor", factor, 1.0, math.inf, _SLOWDOWN)
+        self.factor: float = _checked_slowdown("factor", factor)
 
     def __repr__(self) -> str:
         return f"MaxSlowdownConstraint(factor={self.factor:g})"
@@ -310,8 +334,10 @@ class EnergyWithin(Objective):
         UsageError: `slowdown` is below 1.
     """
 
+    cost_unit: str = "J"
+
     def __init__(self, slowdown: float = 1.1) -> None:
-        self.slowdown: float = checked_number("slowdown", slowdown, 1.0, math.inf, _SLOWDOWN)
+        self.slowdown: float = _checked_slowdown("slowdown", slowdown)
 
     def __repr__(self) -> str:
         return f"EnergyWithin(slowdown={self.slowdown:g})"

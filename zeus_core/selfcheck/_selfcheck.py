@@ -141,6 +141,10 @@ class SelfCheck:
 
 
 FORMAT = JsonFormat("zeus-core selfcheck", 1)
+_NO = (
+    "**no**: a promise of the documentation does not hold on this machine, or something else used it meanwhile. Rely "
+    "on the value that stands here; to report it, attach selfcheck.json."
+)
 
 
 def json_fields(machine: Mapping[str, Any], results: Sequence[CheckResult]) -> dict[str, Any]:
@@ -171,6 +175,8 @@ def _section(result: CheckResult) -> Iterator[str]:
         yield "| quantity | value | holds | |"
         yield "|---|---:|---|---|"
         yield from map(_row, result.findings)
+    if any(finding.holds is False for finding in result.findings):
+        yield f"\n{_NO}"
     if result.not_measured_because is not None:
         yield f"{chr(10) if result.findings else ''}Not measured: {result.not_measured_because}."
 

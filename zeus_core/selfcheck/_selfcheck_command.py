@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core.cli.arguments import gpu_index, path
-from zeus_core.cli.text import write
+from zeus_core.cli.text import make_folder, write
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
     from zeus_core.selfcheck._selfcheck import SelfCheck
 
-SUMMARY = "Measure how well energy is measured on this machine's GPU, in at most 8 minutes"
+SUMMARY = "Measure how well energy is measured on this machine's GPU"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = "No setting is changed without --allow-changes. Nothing else should use the GPU meanwhile."
+    parser.epilog = (
+        "It takes at most 8 minutes. No setting is changed without --allow-changes. Nothing else should use the GPU "
+        "meanwhile."
+    )
     parser.add_argument("--gpu", type=gpu_index, default=0, metavar="INDEX", help="the GPU, as of `devices` (0)")
     parser.add_argument(
         "--output", type=path, metavar="FOLDER", help="write selfcheck.json and selfcheck.md into this folder"
@@ -60,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _prepare(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except (OSError, ValueError) as error:
         raise UsageError(f"--output {folder} cannot be made a folder: {error}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from zeus_core.adapters.result import number_text
 from zeus_core.events import Activity
 
 
@@ -19,6 +20,13 @@ class Metric(NamedTuple):
     name: str
     unit: str
     meaning: str
+
+
+class LoggedValues(dict[str, float]):
+    """Values by name. Printed, they have three digits; they are exact otherwise."""
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{name!r}: {number_text(value)}" for name, value in self.items()) + "}"
 
 
 LOG_METRICS = (

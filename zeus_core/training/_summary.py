@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from zeus_core.adapters.contained import Overhead
-from zeus_core.adapters.result import duration_text, energy_text
+from zeus_core.adapters.result import duration_text, energy_text, watt_hours_text
 from zeus_core.search.comparison import percentage
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
@@ -172,7 +172,7 @@ def _total_text(total: Tally) -> str:
     if joules is None or watts is None:
         lost = f"of {duration_text(total.lost_seconds)} it was lost"
         return f"at least {energy_text(total.measured_joules)} in {duration_text(total.seconds)}; {lost}"
-    energy = f"{energy_text(joules, total.measured.uncertainty_joules)} ({watt_hours_from_joules(joules):.4g} Wh)"
+    energy = f"{energy_text(joules, total.measured.uncertainty_joules)} ({watt_hours_text(joules)})"
     return f"{energy} in {duration_text(total.seconds)}, mean {watts:.0f} W"
 
 

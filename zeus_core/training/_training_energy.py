@@ -41,6 +41,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import training_monitor
 from zeus_core.ports import World
 from zeus_core.ports.world import SoloWorld, checked_world, warn_if_others_train
+from zeus_core.training._metrics import LoggedValues
 from zeus_core.training._outcome import outcome_of, summary_of
 from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values, remark_rows
@@ -365,8 +366,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
             Values by name; empty outside of training and after a fault.
         """
         if self.optimizer is None:
-            return self._recorder.log_values()
-        return self._recorder.log_values(self.optimizer.power_limit_watts, self.optimizer.sm_clock_mhz)
+            return LoggedValues(self._recorder.log_values())
+        return LoggedValues(self._recorder.log_values(self.optimizer.power_limit_watts, self.optimizer.sm_clock_mhz))
 
     @contained(is_hook=True, default=dict[str, float])
     def evaluation(self, prefix: str = "eval") -> dict[str, float]:

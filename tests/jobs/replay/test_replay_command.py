@@ -121,7 +121,7 @@ def test_processes_give_what_one_gives():
 
 def test_without_joblib_processes_name_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "joblib", None)
-    with pytest.raises(UsageError, match=r"workers is 2, which needs joblib: pip install 'zeus-core\[replay\]'"):
+    with pytest.raises(UsageError, match=r"workers is 2, which needs joblib: pip install .*\[replay\]'"):
         compare_policies([workloads()], [Contestant("default", DefaultBatchSize())], workers=2)
 
 

@@ -121,7 +121,7 @@ def _fix(fault: str, has_gpu: bool) -> str | None:
     code = re.search(r"NVML error (\d+)", fault)
     if code and int(code[1]) == _LOST_DEVICES and is_in_container():
         return "docker restart CONTAINER"
-    if code and int(code[1]) in _FIXES:
+    if code and int(code[1]) in _FIXES and not is_in_container():  # which has the kernel of its host
         return _FIXES[int(code[1])]
     if not has_gpu:
         return _SIMULATE

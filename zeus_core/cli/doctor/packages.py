@@ -6,12 +6,13 @@ import importlib.util
 import platform
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core import __version__
+from zeus_core.adapters import install_command
 from zeus_core.cli.doctor.check import Check
 from zeus_core.cli.doctor.nvidia import Driver
 
@@ -69,14 +70,15 @@ def check_torch(driver: Driver, gpus: Sequence[Gpu] = ()) -> Check:
     return Check("torch", "ok", f"torch {version}, built for CUDA {cuda}")
 
 
-def check_extras() -> Check:
-    """Check which extras of this package are installed."""
+def check_extras(needs: Collection[str] = ()) -> Iterator[Check]:
+    """Check which extras of this package are installed, and each that is needed."""
     try:
         requirements = metadata.requires("zeus-core") or []
         extras = metadata.metadata("zeus-core").get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:
         sentence = "zeus-core runs from its source and is not installed, so its extras are unknown"
-        return Check("extras", "limited", sentence, "pip install -e .")
+        yield Check("extras", "limited", sentence, install_command())
+        return
     missing_of = {
         extra: [name for name in _names_in(requirements, extra) if _version_of(name) is None]
         for extra in extras
@@ -85,8 +87,17 @@ def check_extras() -> Check:
     installed = [extra for extra, missing in missing_of.items() if not missing]
     absent = [extra for extra, missing in missing_of.items() if missing]
     sentence = f"installed: {', '.join(installed) or 'none'}; not installed: {', '.join(absent) or 'none'}"
-    fix = f"pip install 'zeus-core[{','.join(absent)}]'" if absent else None
-    return Check("extras", "limited" if absent else "ok", sentence, fix)
+    # Who has a part of one wants it; the rest concerns those who ask for it.
+    partly = [extra for extra in absent if len(missing_of[extra]) < len(_names_in(requirements, extra))]
+    sentence += f"; only a part of {', '.join(partly)} is" if partly else ""
+    fix = install_command(",".join(partly)) if partly else None
+    yield Check("extras", "limited" if partly else "ok", sentence, fix)
+    for extra in missing_of.keys() & set(needs):
+        missing = missing_of[extra]
+        if missing:
+            yield Check(extra, "missing", f"not installed: {', '.join(missing)}", install_command(extra))
+        else:
+            yield Check(extra, "ok", "installed")
 
 
 def check_live_view() -> Check:
@@ -110,7 +121,7 @@ def _names_in(requirements: list[str], extra: str) -> list[str]:
     """List the distributions an extra requires, including those for another Python or system."""
     wanted = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
     names = [re.match(r"[A-Za-z0-9._-]+", requirement) for requirement in requirements if wanted.search(requirement)]
-    return [name[0] for name in names if name]
+    return [name[0] for name in names if name and name[0] != "zeus-core"]
 
 
 def _version_in_torch(platform: str) -> str | None:

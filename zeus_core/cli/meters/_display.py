@@ -49,13 +49,16 @@ class Display(AbstractContextManager["Display"], Protocol):
         ...
 
 
-def make_display(names: Sequence[str], quantity: str) -> Display:
+def make_display(names: Sequence[str], quantity: str, is_hidden: bool = False) -> Display:
     """Make the display for standard output.
 
     Args:
         names: The devices: "GPU 0: NVIDIA H200". A last column, the total, follows them.
         quantity: The quantity that is shown: "power".
+        is_hidden: Show nothing, because standard output is for a program.
     """
+    if is_hidden:
+        return LineDisplay(names, None)
     if sys.stdout is not None and sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
         return LiveDisplay(names, quantity)
     return LineDisplay(names, sys.stdout)

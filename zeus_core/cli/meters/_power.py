@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
+import sys
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeus_core.cli.arguments import add_gpus, add_period, check_gpu_indices, count, notes_on_silent
 from zeus_core.cli.meters._display import make_display, ticks
-from zeus_core.cli.text import watts
+from zeus_core.cli.text import watts, write
 from zeus_core.errors import DeviceError
 from zeus_core.ports.time_source import MonotonicTime
 
@@ -26,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_gpus(parser)
     add_period(parser)
+    parser.add_argument("--json", action="store_true", help="print a JSON object a line; null is not measured")
     parser.add_argument("--count", type=count, metavar="N", help="end after N lines")
 
 
@@ -40,11 +44,21 @@ def execute(arguments: argparse.Namespace) -> int:
             _logger.warning("%s", note)
     reader = PowerReader(gpus)
     names = [f"GPU {index}: {gpu.name}" for index, gpu in gpus.items()]
-    with contextlib.suppress(KeyboardInterrupt), make_display(names, "power") as display:
+    with contextlib.suppress(KeyboardInterrupt), make_display(names, "power", arguments.json) as display:
         for elapsed_seconds in islice(ticks(MonotonicTime(), arguments.period), arguments.count):
             powers_watts = reader.read_powers_watts()
             display.show(elapsed_seconds, [watts(power) for power in [*powers_watts, _sum(powers_watts)]])
+            if arguments.json:
+                write(json.dumps(_fields(elapsed_seconds, gpus, powers_watts)), sys.stdout)
     return 0
+
+
+def _fields(elapsed_seconds: float, gpus: Mapping[int, Gpu], powers_watts: Sequence[float | None]) -> dict[str, Any]:
+    each = [
+        {"index": index, "name": gpu.name, "is_simulated": gpu.is_simulated, "power_watts": power}
+        for (index, gpu), power in zip(gpus.items(), powers_watts, strict=True)
+    ]
+    return {"seconds": elapsed_seconds, "gpus": each, "power_watts": _sum(powers_watts)}
 
 
 class PowerReader:
@@ -72,6 +86,6 @@ class PowerReader:
             return None
 
 
-def _sum(powers_watts: list[float | None]) -> float | None:
+def _sum(powers_watts: Sequence[float | None]) -> float | None:
     known = [power for power in powers_watts if power is not None]
     return sum(known) if len(known) == len(powers_watts) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from zeus_core.adapters.result import watt_hours_text
 from zeus_core.cli.text import joules, table, watts
 from zeus_core.codec import encode
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
@@ -62,8 +63,7 @@ def summarize(
     total, is_complete = known_total(measurement)
     if total.energy_joules is not None:
         rows.append(("  total" if is_complete else "  total, at least", "", *_cells(total, "", seconds)))
-        kilowatt_hours = kilowatt_hours_from_joules(total.energy_joules)
-        lines = [table(rows, "<<>><>"), *losses, f"  {kilowatt_hours:.3g} kWh"]
+        lines = [table(rows, "<<>><>"), *losses, f"  {watt_hours_text(total.energy_joules)}"]
     return "\n".join([*lines, *charges, *(f"  {note}" for note in notes)])
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core._documents import JsonFormat
 from zeus_core.cli.meters.energy_totals import devices_to_json, summarize, total_to_json
+from zeus_core.cli.text import make_folder
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.files import follow_own_links, is_special, write_atomically
@@ -115,7 +116,7 @@ def check_writable(path: Path) -> None:
         if is_special(path):
             path.open("a").close()
         else:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise UsageError(f"--output is {str(path)!r}, which cannot be written: {error}") from error

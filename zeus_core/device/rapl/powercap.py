@@ -7,6 +7,7 @@ each once more inside the zone or the control type (`intel-rapl`) it belongs to.
 """
 
 import errno
+import platform
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,8 @@ ReadText = Callable[[Path], str]
 _CONTROL_TYPE = "intel-rapl"
 _ZONE = re.compile(_CONTROL_TYPE + "(:[0-9a-f]+)+", re.ASCII)
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
+_WITH_RAPL = ("x86_64", "amd64", "i686")
+_CONTAINER_MARKS = (".dockerenv", "run/.containerenv", "run/systemd/container", "run/secrets/kubernetes.io")
 _MAX_DIGITS = 20  # of a 64-bit number, which is all that the kernel prints
 
 
@@ -62,6 +65,24 @@ def permission_remedy(paths: Iterable[Path]) -> str:
         "(this lets every user of the machine watch its power, a side channel: CVE-2020-8694); or start the zeus-core "
         "daemon, which reads it for the members of one group (docs/daemon.md)"
     )
+
+
+def why_no_zones(root: Path = Path("/"), machine: str = platform.machine()) -> str:
+    """Return why a machine shows no zones, with the command that may help where one can.
+
+    Args:
+        root: The root of its files.
+        machine: The name of its architecture.
+    """
+    if machine.lower() not in _WITH_RAPL:
+        return f"processors of {machine} have none"
+    try:
+        is_virtual = " hypervisor" in (root / "proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        is_virtual = False
+    if is_virtual or any((root / mark).exists() for mark in _CONTAINER_MARKS):
+        return "virtual machines and containers hide them"
+    return "try `sudo modprobe intel_rapl_msr` (for AMD too)"
 
 
 def read_file(path: Path) -> str:

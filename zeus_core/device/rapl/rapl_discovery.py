@@ -17,6 +17,7 @@ from zeus_core.device.rapl.powercap import (
     is_within,
     permission_remedy,
     read_word,
+    why_no_zones,
 )
 from zeus_core.errors import DeviceError
 from zeus_core.validate import checked_function, checked_path
@@ -111,8 +112,7 @@ class _Survey:
             reasons.insert(0, f"this process may not read {files}. {permission_remedy(self._unreadable)}")
         if not reasons and not cpus:
             reasons.append(
-                f"this machine has no RAPL energy counters: no CPU package under {self._root}. Virtual machines "
-                "and containers hide them; elsewhere try `sudo modprobe intel_rapl_msr` (for AMD too)"
+                f"this machine has no RAPL energy counters: no CPU package under {self._root}; {why_no_zones()}"
             )
         return "; ".join(reasons) or None
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from zeus_core.jobs.replay.job_replay import Contestant
     from zeus_core.jobs.replay.traces import RecordedJob
 
-SUMMARY = "Replay policies for the batch size of recurring jobs on recorded trainings"
+SUMMARY = "Replay policies for recurring jobs on recorded trainings"
 
 _MEASURED_FRACTION = 0.1  # of an epoch at the default batch size, for each batch size
 _SEARCHES = {"grid": "GridSearch", "golden-section": "GoldenSectionSearch", "adaptive": "AdaptiveSearch"}

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zeus_core.adapters import install_command
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 from zeus_core.jobs.replay._workload import SearchFactory, Workload
@@ -147,7 +148,7 @@ def _parallel(tasks: Sequence[_Task], workers: int) -> list[tuple[Replay, ...]]:
         from joblib import Parallel, delayed
     except ImportError as error:
         raise UsageError(
-            f"workers is {workers}, which needs joblib: pip install 'zeus-core[replay]'; or leave it at 1"
+            f"workers is {workers}, which needs joblib: {install_command('replay')}; or leave it at 1"
         ) from error
     found: list[tuple[Replay, ...]] = list(Parallel(n_jobs=workers)(delayed(_replay_groups)(*task) for task in tasks))
     return found

@@ -1,0 +1,164 @@
+"""What a stranger types first: nothing, something misspelt, a narrow terminal, a missing package."""
+
+import json
+import subprocess
+
+import pytest
+
+from tests.support.kept_runs import kept_run
+from zeus_core.adapters import install_command
+from zeus_core.cli.program import _GROUPS, _command
+from zeus_core.cli.text import table
+from zeus_core.search.objectives import EnergyWithin, MaxSlowdownConstraint
+from zeus_core.selfcheck._bench import Finding
+from zeus_core.selfcheck._selfcheck import CheckResult, markdown_section
+
+
+def test_alone_it_shows_all_commands_in_groups(in_process):
+    ended = in_process()
+    assert (ended.returncode, ended.stderr) == (0, "")
+    for title, group in _GROUPS.items():
+        assert f"\n{title}:\n" in ended.stdout
+        for name in group:
+            assert f"  {name} " in ended.stdout
+            assert len(_command(name).SUMMARY) <= 67, "with its name, a line of 80 characters"
+    assert in_process("--help").stdout == ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["powr"], "there is no command 'powr' (did you mean power?); see zeus-core --help"),
+        (["run", "sleep", "1"], "its options are its own: zeus-core run -- sleep 1; see zeus-core run --help"),
+        (["run", "--quiet", "a b", "-x"], "zeus-core run --quiet -- 'a b' -x;"),
+        (["run", "--qiet"], "unrecognized arguments: --qiet;"),
+        (["statement", "nosuch", "--price", "1"], "there is no run at nosuch"),
+        (["allocate", "no.csv", "--global-batch", "8", "--gpus", "1"], "there is no file 'no.csv'"),
+        (["example", "hugging"], "there is no example 'hugging'"),
+    ],
+)
+def test_what_is_mistyped_is_explained_in_one_line(in_process, arguments, complaint):
+    ended = in_process(*arguments)
+    assert ended.returncode == 2
+    assert complaint in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_missing_package_is_one_line(on_nothing, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['optuna'] = None")
+    on_nothing.environment["PYTHONPATH"] += f":{tmp_path}"
+    (tmp_path / "zeus.db").touch()
+    ended = on_nothing("jobs", "list", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("zeus-core: optuna is not installed: pip install ")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "command"),
+    [
+        ({"url": "file:///a%20b", "dir_info": {"editable": True}}, "pip install -e '/a b[plot]'"),
+        ({"url": "file:///a.whl", "archive_info": {}}, "pip install '/a.whl[plot]'"),
+        ({"url": "https://x/z", "vcs_info": {"vcs": "git"}}, "pip install 'zeus-core[plot] @ git+https://x/z'"),
+        (None, "pip install 'zeus-core[plot]'"),
+    ],
+)
+def test_an_extra_comes_from_where_the_package_came(tmp_path, monkeypatch, source, command):
+    folder = tmp_path / "zeus_core-0.1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: zeus-core\nVersion: 0.1.0\n")
+    if source is not None:
+        (folder / "direct_url.json").write_text(json.dumps(source))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert install_command("plot") == command
+
+
+def test_power_as_json_is_an_object_a_line(in_process):
+    ended = in_process("power", "--json", "--count", "2", "--period", "0.01")
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [set(line) for line in lines] == [{"seconds", "gpus", "power_watts"}] * 2
+    assert lines[0]["power_watts"] == sum(gpu["power_watts"] for gpu in lines[0]["gpus"])
+
+
+def test_energy_as_json_is_one_object(in_process):
+    ended = in_process("energy", "--json", "--seconds", "0.01")
+    found = json.loads(ended.stdout)
+    assert (found["format"], found["version"], found["is_simulated"]) == ("zeus-core energy", 1, True)
+    assert found["total"]["energy_joules"] == sum(device["energy_joules"] for device in found["devices"])
+
+
+ROWS = [["GPU", "UUID", "remark"], ["0", "GPU-35ef677a-04b7-5110-98b1-1fa2b66a4bef", "it does not answer " * 3]]
+
+
+def test_a_table_without_a_terminal_has_one_line_a_row(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert len(table(ROWS, "><<").splitlines()) == 2
+
+
+@pytest.mark.parametrize("columns", [45, 70, 80])
+def test_a_table_fits_the_terminal_and_breaks_no_name(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = table(ROWS, "><<")
+    assert max(map(len, text.splitlines())) <= columns
+    assert ROWS[1][1] in text
+    assert text.split().count("answer") == 3
+
+
+@pytest.mark.parametrize("columns", [60, 70, 80])
+def test_devices_fit_the_terminal(in_process, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    tables = in_process("devices").stdout.partition("No CPUs")[0]
+    assert max(map(len, tables.splitlines())) <= columns
+    assert "GPU-" in tables
+
+
+def test_the_shell_completes_commands_options_and_choices(in_process):
+    script = in_process("completion", "bash").stdout
+
+    def completed(*words):
+        typed = " ".join(f"'{word}'" for word in ("zeus-core", *words))
+        program = f"{script}\nCOMP_WORDS=({typed}); COMP_CWORD={len(words)}; _zeus_core; echo ${{COMPREPLY[*]}}"
+        return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    assert completed("po") == ["power"]
+    assert completed("power", "--p") == ["--period"]
+    assert completed("report", "--format", "") == ["html", "markdown", "json", "line"]
+    assert completed("jobs", "sh") == ["show"]
+    assert completed("run", "--", "python", "--gp") == [], "those of the command are its own"
+
+
+def test_an_example_is_a_program(in_process):
+    listed = in_process("example").stdout
+    assert "huggingface/train_causal_lm.py" in listed
+    ended = in_process("example", "huggingface")
+    compile(ended.stdout, "train.py", "exec")
+    assert ended.stderr == ""
+    assert "zeus-core example pytorch/toy.py > toy.py" in in_process("example", "pytorch").stderr
+    assert "zeus-core example deepspeed/ds_config.json > ds_config.json" in in_process("example", "deepspeed").stderr
+
+
+def test_a_report_is_no_pdf_and_a_new_folder_is_named(in_process, tmp_path):
+    run = str(kept_run(tmp_path / "run"))
+    ended = in_process("report", run, "--output", str(tmp_path / "new" / "report.pdf"))
+    assert ended.returncode == 2
+    assert "a report is a page (.html)" in ended.stderr
+    assert not (tmp_path / "new").exists()
+    ended = in_process("report", run, "--output", str(tmp_path / "new" / "report.html"))
+    assert (ended.returncode, ended.stderr) == (0, f"zeus-core: made the folder {tmp_path / 'new'}\n")
+
+
+@pytest.mark.parametrize(("selector", "argument"), [(MaxSlowdownConstraint, "factor"), (EnergyWithin, "slowdown")])
+def test_a_slowdown_like_a_percentage_is_questioned(caplog, selector, argument):
+    selector(**{argument: 9.0})
+    assert not caplog.records
+    selector(**{argument: 110})
+    assert caplog.messages == [
+        f"{argument}=110 lets steps take 110 times as long, if it is not meant as a percentage: 10 % longer is "
+        f"{argument}=1.1"
+    ]
+
+
+def test_a_no_of_the_selfcheck_is_explained():
+    good, bad = Finding("a", 1.0, "s", True), Finding("b", 1.0, "s", False)
+    assert "a promise of the documentation does not hold" in markdown_section(CheckResult("c", 1.0, [good, bad]))
+    assert "promise" not in markdown_section(CheckResult("c", 1.0, [good]))
