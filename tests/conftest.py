@@ -15,6 +15,7 @@ from zeus_core.testing import VirtualTime
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.pop("COLUMNS", None)  # of the terminal that the tests run in
 
 # Timing never decides a test. Half the usual number of examples: each run tries others, and all take minutes.
 hypothesis.settings.register_profile("zeus-core", deadline=None, max_examples=50)

@@ -6,20 +6,19 @@ The numbers come from a model of the chip (IOReport, "Energy Model"). They are u
 
 from __future__ import annotations
 
-import platform
 import subprocess
 import threading
 import time
 import uuid
 from typing import Any
 
+from zeus_core.adapters import install_command
 from zeus_core.device._cpu import Cpu, CpuEnergyCounters
 from zeus_core.device.gpu import Gpu, PowerRange
 from zeus_core.errors import DeviceError, DriverFaultError, NoDeviceError, NotSupportedError
 
 _PERIOD_SECONDS = 2.1
 _PEAK_WATTS = 300.0  # no Mac of this kind draws more, as a whole: a Mac Studio with M2 Ultra 295 W (Apple, 102027)
-_PACKAGE = "pip install 'zeus-core[apple]'"
 
 
 class AppleGpu:
@@ -145,7 +144,7 @@ def find_apple_cpus() -> tuple[tuple[Cpu, ...], str | None]:
     try:
         return (AppleCpu(_chip_name()),), None
     except ImportError as error:
-        return (), f"the CPU of Apple silicon is measured by a package: {_PACKAGE} ({error})"
+        return (), f"the CPU of Apple silicon is measured by a package: {install_command('apple')} ({error})"
     except DeviceError as error:
         return (), str(error)
 
@@ -157,12 +156,16 @@ def find_apple_gpus() -> list[Gpu]:
         NoDeviceError: It has no Apple silicon.
         DeviceError: The package is not installed, or does not work here.
     """
+    import platform
+
     if platform.machine() != "arm64" or platform.system() != "Darwin":
         raise NoDeviceError("this is no Apple silicon")
     try:
         return [AppleGpu(_chip_name())]
     except ImportError as error:
-        raise DeviceError(f"the GPU of Apple silicon is measured by a package: {_PACKAGE} ({error})") from error
+        raise DeviceError(
+            f"the GPU of Apple silicon is measured by a package: {install_command('apple')} ({error})"
+        ) from error
 
 
 def _chip_name() -> str:

@@ -13,7 +13,7 @@ from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchResul
 from zeus_core.optimizer.setting_history import SettingChange
 from zeus_core.report.run_sections import activities_in_order
 from zeus_core.search.comparison import energy_error_fraction
-from zeus_core.settings.kinds import setting_text
+from zeus_core.settings.entry import setting_text
 from zeus_core.training.record.power_series import EnergyPoint, joules_at
 from zeus_core.training.record.run_records import PartRecord, RunRecord
 

@@ -14,7 +14,7 @@ from zeus_core.optimizer.setting_history import SettingChange
 from zeus_core.report.run_metrics import energy_interval
 from zeus_core.search import Trial
 from zeus_core.search.comparison import energy_error_fraction
-from zeus_core.settings.kinds import setting_text
+from zeus_core.settings.entry import setting_text
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.run_records import REMARKS, RunRecord
 

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zeus_core.adapters import install_command
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.files import is_special, write_atomically
 from zeus_core.runs._run_rows import AMOUNTS, MOMENTS, TEXTS, rows_of
@@ -45,7 +46,7 @@ class Catalogue:
         try:
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
-            raise NotSupportedError("a catalogue of runs needs pyarrow: pip install 'zeus-core[runs]'") from error
+            raise NotSupportedError(f"a catalogue of runs needs pyarrow: {install_command('runs')}") from error
         self._folder = folder
         self.complaints: list[str] = []
 

@@ -18,11 +18,11 @@ from zeus_core.cli.arguments import path
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
-from zeus_core.runs._catalogue import Catalogue
 
 if TYPE_CHECKING:
     import pyarrow
 
+    from zeus_core.runs._catalogue import Catalogue
     from zeus_core.runs._counting import Counted
 
 SUMMARY = "Keep the runs of many people in a catalogue, and add them up"
@@ -58,6 +58,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError("add needs files or folders of runs, show the name of a run, and list, sum and export none")
     if arguments.month is not None and not _MONTH.fullmatch(arguments.month):
         raise UsageError(f"--month is {arguments.month!r}; give it as 2026-10")
+    from zeus_core.runs._catalogue import Catalogue
+
     catalogue = Catalogue(arguments.catalogue)
     if arguments.mode == "add":
         added = catalogue.add([Path(place) for place in arguments.runs])

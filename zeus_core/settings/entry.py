@@ -225,3 +225,8 @@ def _decoded_field(name: str, annotation: str, value: Any) -> Any:
     if elements:
         return tuple(_decoded_field(f"{name}[{at}]", "float", element) for at, element in enumerate(value))
     return _decoded(name, ProcessIdentity, value) if wanted == "ProcessIdentity" else value
+
+
+def setting_text(setting: int, unit: str) -> str:
+    """Return a setting on record in words, such as "300 W"; its kind is known by the unit."""
+    return next((kind.text(setting) for kind in KINDS.values() if kind.unit == unit), f"{setting} {unit}")

@@ -7,7 +7,7 @@ each once more inside the zone or the control type (`intel-rapl`) it belongs to.
 """
 
 import errno
-import platform
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
@@ -67,7 +67,7 @@ def permission_remedy(paths: Iterable[Path]) -> str:
     )
 
 
-def why_no_zones(root: Path = Path("/"), machine: str = platform.machine()) -> str:
+def why_no_zones(root: Path = Path("/"), machine: str = os.uname().machine) -> str:
     """Return why a machine shows no zones, with the command that may help where one can.
 
     Args:

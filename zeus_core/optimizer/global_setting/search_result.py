@@ -12,7 +12,7 @@ from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, energy_error_fraction, percentage
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.verdict import Verdict
-from zeus_core.settings.kinds import setting_text
+from zeus_core.settings.entry import setting_text
 
 CHOSEN = "chosen"
 """The mark of the choice in tables and pictures."""

@@ -11,12 +11,7 @@ from zeus_core.settings.kinds.power_limit import POWER_LIMIT
 from zeus_core.settings.kinds.power_profile import POWER_PROFILE
 from zeus_core.settings.kinds.sm_clock import SM_CLOCK
 
-__all__ = ["KINDS", "POWER_LIMIT", "POWER_PROFILE", "SM_CLOCK", "Kind", "setting_text"]
+__all__ = ["KINDS", "POWER_LIMIT", "POWER_PROFILE", "SM_CLOCK", "Kind"]
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (POWER_LIMIT, SM_CLOCK, POWER_PROFILE)}
 """All kinds, by the name in files and on the wire of the daemon. A new kind is one more entry."""
-
-
-def setting_text(setting: int, unit: str) -> str:
-    """Return a setting on record in words, such as "300 W"; its kind is known by the unit."""
-    return next((kind.text(setting) for kind in KINDS.values() if kind.unit == unit), f"{setting} {unit}")
