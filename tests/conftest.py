@@ -57,9 +57,9 @@ def _signal_handlers():
     _reset_signal_handlers()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def loggers_of_others():
-    """The program takes the loggers of the process for its own, which is that of the tests here."""
+    """The program (`main`) takes the loggers of the process for its own, which is that of the tests here."""
     loggers = [logging.getLogger(name) for name in ("zeus_core", "zeus_core.monitor")]
     before = [(logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
     yield

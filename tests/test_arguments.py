@@ -22,8 +22,6 @@ from zeus_core.search import Trial
 from zeus_core.settings import PowerLimitKnob, SmClockKnob
 from zeus_core.training import TrainingEnergy
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")  # `main` changes them
-
 
 def monitor_with(**arguments):
     gpu = SimulatedGpu(find_preset("A40"))

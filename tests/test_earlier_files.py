@@ -26,8 +26,6 @@ from zeus_core.training import TrainingEnergy
 SAMPLES = Path(__file__).parent / "samples"
 STEP = Work(0.5, 484.9, 0.938, 0.744)
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")  # the program runs in this process
-
 
 @pytest.fixture
 def samples(tmp_path):

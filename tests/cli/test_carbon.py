@@ -10,8 +10,6 @@ from zeus_core.measurement import Measurement
 from zeus_core.optimizer.trial_store import Conditions, JsonTrialStore
 from zeus_core.search import Trial
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")
-
 POINTS = [(300, 1.0, 290.0), (250, 1.03, 240.0), (200, 1.12, 196.0)]
 
 

@@ -18,8 +18,6 @@ from zeus_core.tracing._trace_events import complete
 from zeus_core.tracing.facts import DeviceFacts, RankFacts, Update, Updates
 from zeus_core.tracing.trace_file import Trace, write_document, write_trace
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")  # `main` changes them
-
 HUGE = "1" + "0" * 400
 NUMBERS = [
     "0",

@@ -245,7 +245,8 @@ def test_two_dies_are_one_board_that_is_counted_once(tree, time_source, caplog):
     assert len(gpus) == 8
     assert [gpu.uuid for gpu in gpus[::2]] == [gpu.uuid for gpu in gpus[1::2]]
     assert gpus[0].name == "AMD Instinct MI250X, 2 dies (simulated)"
-    monitor = monitor_of([AmdGpu(gpu._card, time_source=time_source) for gpu in gpus], time_source)
+    timed = {gpu: AmdGpu(gpu._card, time_source=time_source) for gpu in gpus}
+    monitor = monitor_of([timed[gpu] for gpu in gpus], time_source)
     assert monitor.gpu_indices == [0, 2, 4, 6]
     measured = window_of(monitor, time_source, 10.0)
     assert measured.total_energy == pytest.approx(4 * 300 * 10, abs=measured.total_uncertainty_joules)

@@ -149,7 +149,6 @@ def test_a_file_that_cannot_be_written_is_named(totals, tmp_path):
         write_file(totals, tmp_path / "none" / "zeus.prom", 1.0, threading.Event())
 
 
-@pytest.mark.usefixtures("loggers_of_others")
 def test_a_missing_library_is_named_with_its_pip_line(monkeypatch, capsys):
     monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:1")
     monkeypatch.setitem(sys.modules, "prometheus_client", None)

@@ -13,8 +13,6 @@ from zeus_core.cli import main
 from zeus_core.jobs._job_history import JobHistory
 from zeus_core.jobs._job_records import Evaluation, RunRecord, StoredRun
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

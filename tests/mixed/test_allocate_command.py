@@ -7,8 +7,6 @@ import pytest
 from zeus_core.cli import main
 from zeus_core.mixed.allocation import DeviceProfile, MeasuredBatch, read_plan
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")
-
 
 @pytest.fixture
 def profiles(tmp_path):

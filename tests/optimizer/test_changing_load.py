@@ -20,8 +20,6 @@ from zeus_core.search.run.visits import Visits
 from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")  # `main` changes them
-
 WORK = Work(0.3, 485.0, 0.938, 0.744)
 STEPS = 300
 LOADS = {

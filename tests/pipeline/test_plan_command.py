@@ -14,8 +14,6 @@ from zeus_core.pipeline import PipelineProfile, read_plan
 from zeus_core.pipeline.planner.frontier import rounding
 from zeus_core.pipeline.testing import simulate_pipeline
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")
-
 
 @pytest.fixture
 def profile(tmp_path):

@@ -17,7 +17,6 @@ from zeus_core.training.record.journal_lines import Entry
 
 __all__ = ["common_folder"]
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")  # `main` changes them
 
 CONTENT = "root:x:0:0\n"
 PROFILE = """\

@@ -10,8 +10,6 @@ from tests.support.kept_runs import interrupted_run, kept_run
 from zeus_core.cli import main
 from zeus_core.report.run_page import _STYLE
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")
-
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 OFFLINE = ["--proxy-server=127.0.0.1:9", "--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"]
 

@@ -35,8 +35,6 @@ from zeus_core.training import TrainingEnergy
 from zeus_core.training.record.power_series import EnergyPoint
 from zeus_core.training.record.run_file import read_run, record_from_fields
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")
-
 REGRESSION = "energy_per_token_j > 1.05 * baseline"
 
 

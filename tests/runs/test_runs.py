@@ -11,8 +11,6 @@ from tests.support.pages import ROOT
 from tests.support.simulated_records import independent_sums, simulated_files
 from zeus_core.cli import main
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")
-
 COUNT = 1500
 
 

@@ -106,7 +106,6 @@ def test_without_a_gpu_it_says_so():
     assert ended.stdout == ""
 
 
-@pytest.mark.usefixtures("loggers_of_others")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -65,7 +65,7 @@ class CooledGpu:
 
 
 @pytest.fixture(autouse=True)
-def fan_speed(monkeypatch, loggers_of_others):
+def fan_speed(monkeypatch):
     monkeypatch.setitem(KINDS, "fan_speed", FanSpeed())
 
 

@@ -17,8 +17,6 @@ from zeus_core.tracing.merge import merge, traces_in
 from zeus_core.tracing.trace_file import Trace, read_trace, trace_path, write_trace
 from zeus_core.training import TrainingEnergy
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")
-
 TRUE_BEGIN = 1_700_000_000.0
 SECONDS = 600.0
 

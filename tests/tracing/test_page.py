@@ -9,8 +9,6 @@ from zeus_core.cli import main
 from zeus_core.device import SIMULATED_GPUS_VARIABLE
 from zeus_core.tracing.trace_file import read_document, read_trace
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")
-
 
 def test_the_code_of_the_page_runs(tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")

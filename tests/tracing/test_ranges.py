@@ -18,8 +18,6 @@ from zeus_core.tracing.ranges.range_joules import Bounds, rank_of
 from zeus_core.tracing.trace_file import read_document, read_trace
 from zeus_core.training import TrainingEnergy
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")
-
 
 def loads(choose):
     return {

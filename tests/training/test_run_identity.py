@@ -13,8 +13,6 @@ from zeus_core.training.record.run_file import read_run, record_from_document
 from zeus_core.training.record.run_identity import RunIdentity, identity_here
 from zeus_core.training.record.window_run import run_of_window
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others")
-
 SLURM = {
     "SLURM_JOB_ID": "4711",
     "SLURM_JOB_USER": "annabel",

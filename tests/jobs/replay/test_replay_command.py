@@ -15,7 +15,7 @@ from zeus_core.jobs.replay.job_replay import Contestant
 from zeus_core.jobs.replay.policy_comparison import compare_policies
 from zeus_core.jobs.replay.traces import RecordedJob, Submission, read_workloads
 
-pytestmark = pytest.mark.usefixtures("loggers_of_others", "traces")
+pytestmark = pytest.mark.usefixtures("traces")
 
 FILES = ["replay", "--train", "train.csv", "--power", "summary_power_tiny.csv"]
 COMMAND = [*FILES, "--job", "letters:0.9:256:40", "--seeds", "2", "--recurrences", "10"]
