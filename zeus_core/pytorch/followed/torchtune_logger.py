@@ -32,6 +32,7 @@ class TorchtuneLogger:
 
     Raises:
         UsageError: `logger` is no logger.
+        ImportError: `logger` is a configuration, and torchtune is not installed.
     """
 
     def __init__(self, logger: Any) -> None:
