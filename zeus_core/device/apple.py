@@ -38,8 +38,8 @@ class AppleGpu:
     """The most that it can draw, which no driver tells."""
 
     def __init__(self, name: str) -> None:
-        self.name = f"{name} GPU"
-        self.uuid = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'Apple silicon {uuid.getnode():x}')}"
+        self.name: str = f"{name} GPU"
+        self.uuid: str = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'Apple silicon {uuid.getnode():x}')}"
         self._lock = threading.Lock()
         self._moves: list[tuple[float, float]] = []  # when the counter was seen to move, and its joules
         self._chip = _Chip(name)
@@ -71,7 +71,13 @@ class AppleGpu:
         """Raise `NotSupportedError`."""
         raise self._refuse("power limit")
 
-    read_enforced_power_limit_watts = read_default_power_limit_watts = read_power_limit_watts
+    def read_enforced_power_limit_watts(self) -> float:
+        """Raise `NotSupportedError`."""
+        return self.read_power_limit_watts()
+
+    def read_default_power_limit_watts(self) -> float:
+        """Raise `NotSupportedError`."""
+        return self.read_power_limit_watts()
 
     def read_power_limit_range_watts(self) -> PowerRange:
         """Raise `NotSupportedError`."""
@@ -106,7 +112,7 @@ class AppleCpu:
     """The time between two updates of the counters."""
 
     def __init__(self, name: str) -> None:
-        self.name = f"{name} CPU and neural engine"
+        self.name: str = f"{name} CPU and neural engine"
         self._chip = _Chip(name)
         cpu_joules, dram_joules = self._chip.read_joules("cpu_total_mj", "dram_mj")
         if cpu_joules is None:

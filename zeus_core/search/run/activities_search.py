@@ -301,7 +301,8 @@ class _ActivitySearch(AdaptiveRunSearch):
         selector: OptimumSelector,
         options: dict[str, Any],
     ) -> None:
-        self._run, self.name = run, name
+        self._run = run
+        self.name: str = name
         self._counts: list[tuple[int, int]] = [(0, 0)]  # the steps of the run and the visits so far, at each block
         self._shared: _Shared | None = None
         super().__init__(settings, selector, **options)
