@@ -97,13 +97,15 @@ WORKS = {"generation": GENERATION, STEPS: TRAINING}
 class TestSteps(RunSearchContract):
     @pytest.fixture
     def make_search(self):
-        return lambda: ActivitiesRunSearch(GRID, EnergyWithin(1.1), max_steps=RUN_STEPS).of(STEPS)
+        return lambda: ActivitiesRunSearch(GRID, EnergyWithin(1.1), max_steps=RUN_STEPS, max_changes_per_hour=120).of(
+            STEPS
+        )
 
 
 class TestAnotherActivity(RunSearchContract):
     @pytest.fixture
     def make_search(self):
-        return lambda: ActivitiesRunSearch(GRID, EnergyWithin(1.1)).of("generation")
+        return lambda: ActivitiesRunSearch(GRID, EnergyWithin(1.1), max_changes_per_hour=120).of("generation")
 
 
 @given(
@@ -113,7 +115,7 @@ class TestAnotherActivity(RunSearchContract):
 @settings(max_examples=8, deadline=None, derandomize=True)
 def test_steps_alone_are_searched_as_ever(selector, lengths):
     common = Course(AdaptiveRunSearch(GRID, selector, max_steps=RUN_STEPS))
-    alone = Course(ActivitiesRunSearch(GRID, selector, max_steps=RUN_STEPS).of(STEPS))
+    alone = Course(ActivitiesRunSearch(GRID, selector, max_steps=RUN_STEPS, max_changes_per_hour=120).of(STEPS))
     for length in lengths:
         common.block(length)
         alone.block(length)

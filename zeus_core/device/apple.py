@@ -150,7 +150,7 @@ def find_apple_cpus() -> tuple[tuple[Cpu, ...], str | None]:
     try:
         return (AppleCpu(_chip_name()),), None
     except ImportError as error:
-        return (), f"the CPU of Apple silicon is measured by a package: {install_command('apple')} ({error})"
+        return (), _missing_package("CPU", error)
     except DeviceError as error:
         return (), str(error)
 
@@ -169,9 +169,11 @@ def find_apple_gpus() -> list[Gpu]:
     try:
         return [AppleGpu(_chip_name())]
     except ImportError as error:
-        raise DeviceError(
-            f"the GPU of Apple silicon is measured by a package: {install_command('apple')} ({error})"
-        ) from error
+        raise DeviceError(_missing_package("GPU", error)) from error
+
+
+def _missing_package(device: str, error: ImportError) -> str:
+    return f"the {device} of Apple silicon is measured by a package: {install_command('apple')} ({error})"
 
 
 def _chip_name() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,19 +40,6 @@ _FAR_BELOW = 0.8  # of a limit: work whose mean power is below binds it at no mo
 _UNTOUCHED = "it draws far less"
 _LEAST_ADVANTAGE = 0.003  # of the energy: with less, one setting for all is as good
 _MIN_STEPS = 4  # of a block that ends as that of an activity is over
-
-
-@dataclass(frozen=True)
-class LateSeconds:
-    """The time that settings came late on one rank, since the last time.
-
-    Attributes:
-        seconds: How much longer steps and visits took by the settings before.
-        latency: The latency of a change of the setting.
-    """
-
-    seconds: float
-    latency: float
 
 
 class ActivityPart(NamedTuple):
@@ -223,7 +210,7 @@ class ActivitySearch(SettingSearch):
         self.of_activities: dict[str, MeasuredBlocks] = {}
         """All that was measured of the visits of each activity."""
         self._ended: list[tuple[str, MeasuredBlock]] = []  # to be reported
-        self._late: Sequence[LateSeconds] = ()
+        self._late: tuple[float, float] | None = None  # of the latest block: seconds, and the latency of a change
         visits.begin(self.limiter)
         for name, state in known.items():
             visits.resume(self.limiter, name, state.run_steps, state.run_seconds)
@@ -261,8 +248,8 @@ class ActivitySearch(SettingSearch):
         ended = exchange.conclude_of(
             dict[str, VisitsPart], lambda: self._parts(due), dict[str, MeasuredBlock], _blocks, phase
         )
-        late = LateSeconds(self.visits.take_late_seconds(), self.limiter.latency_seconds)
-        self._late = exchange.gather_of(LateSeconds, lambda: late, phase)
+        late_seconds, latency = self.visits.take_late_seconds(), self.limiter.latency_seconds
+        self._late = (exchange.longest(lambda: late_seconds, phase), exchange.longest(lambda: latency, phase))
         self._ended = list(ended.items())
         for name, block in self._ended:
             measured = self.of_activities.setdefault(name, MeasuredBlocks((), self.original))
@@ -430,15 +417,15 @@ class ActivitySearch(SettingSearch):
         def tell_all() -> None:
             group = self._orders.group
             group.at_step(self.run.steps)
-            if self._late:
-                group.switch_seconds = max(one.latency for one in self._late)
-                group.add_late(max(one.seconds for one in self._late))
+            if self._late is not None:
+                late_seconds, group.switch_seconds = self._late
+                group.add_late(late_seconds)
             for name, block in self._ended:
                 self._orders.tell_visits(name, block)
             tell()
 
         outcome = super()._ask(phase, tell_all)
-        self._ended, self._late = [], ()
+        self._ended, self._late = [], None
         for name, setting in self.order.settings.items():
             if name in self.visits.activities:
                 self.visits.activities[name].take_order(self.original if self.limiter.observes else setting)

@@ -8,6 +8,7 @@ from zeus_core.events import Activity, Event, PassBegin, PassEnd, Pause, Resume,
 from zeus_core.optimizer.activity_limiter import ActivityLimiter
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._trials import TrialPart
+from zeus_core.search.run.activities_search import MIN_VISIT_LATENCIES
 
 FOLLOWS = -1
 """The order for an activity that has the setting of the steps."""
@@ -15,7 +16,6 @@ FOLLOWS = -1
 MOST_ACTIVITIES = 32
 """Activities with a setting of their own; those beyond have that of the steps."""
 
-_MIN_VISIT_LATENCIES = 20  # of a visit with a setting of its own, as in `activities_search`
 _MAX_LATE_SHARE = 0.1  # of a visit at the setting before; one that was later tells little of its own
 _MAX_DEPTH = 64  # of activities within activities
 _MAX_BLOCK_VISITS = 4096  # that are measured: the readings of more would fill the memory
@@ -116,7 +116,7 @@ class Visits:
         late_seconds = self._leave_out(limiter, visits.recorder, is_last=True)
         visits.end(late_seconds)
         if not visits.is_ordered:
-            visits.follow_if_short(_MIN_VISIT_LATENCIES * limiter.latency_seconds)
+            visits.follow_if_short(MIN_VISIT_LATENCIES * limiter.latency_seconds)
         outer = self._innermost(len(self._under_way))
         (self._steps if outer is None else outer.recorder).resume()
         limiter.begin_stay(None if outer is None else outer.order)

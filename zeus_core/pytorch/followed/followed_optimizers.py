@@ -192,7 +192,7 @@ class _Follower:
             new = optimizer if comes_back and self._counts[optimizer] + 1 < counted else leader
         elif counted:
             # It is gone: made for one of several trainings, or for an inner loop of meta-learning.
-            others = [it for it in self._counts if it() is not None and it != optimizer]
+            others = [other for other in self._counts if other() is not None and other != optimizer]
             new = min(others, key=self._counts.__getitem__, default=optimizer)
             counted = counted if others else 0
         if new != leader:

@@ -36,8 +36,10 @@ from zeus_core.validate import checked_number
 STEPS = "steps"
 """The activity of a training step without all others. Activities that have no setting of their own have its setting."""
 
+MIN_VISIT_LATENCIES = 20
+"""Latencies of a switch that a visit with a setting of its own lasts at least: its two switches take a tenth of it."""
+
 _LEAST_FACTOR = 1.0001  # of the steps of an activity: to what nothing is left of the bound
-_MIN_VISIT_LATENCIES = 20  # of a visit with a setting of its own: its switches take a tenth of it
 _MIN_HORIZON = 200  # steps of a run of unknown length, as in `RunProgress`
 # The curves are as good as they may be where steps are quicker by so many standard deviations. Work that hardly depends
 # on the clock is only found by trials that most other work would not be worth.
@@ -109,7 +111,7 @@ class ActivitiesRunSearch:
         *,
         max_steps: int | None = None,
         confidence: float = 0.98,
-        max_changes_per_hour: float = 120.0,
+        max_changes_per_hour: float,
         **options: Any,
     ) -> None:
         self.switch_seconds: float = 0.0
@@ -253,9 +255,9 @@ class ActivitiesRunSearch:
     def judge(self) -> None:
         """Have activities follow `STEPS` that may not have a setting of their own."""
         for name, one in self._members.items():
-            is_short = one.seconds_per_visit < _MIN_VISIT_LATENCIES * self.switch_seconds
+            is_short = one.seconds_per_visit < MIN_VISIT_LATENCIES * self.switch_seconds
             if name != STEPS and not self.follows(name) and one.seconds_per_visit and is_short:
-                self._following[name] = f"its visits last less than {_MIN_VISIT_LATENCIES} switches of the setting"
+                self._following[name] = f"its visits last less than {MIN_VISIT_LATENCIES} switches of the setting"
         while self.changes_per_hour > self._max_changes:
             stakes = self._stakes()
             free = {name: one for name, one in self._members.items() if name != STEPS and not self.follows(name)}
