@@ -32,8 +32,14 @@ def main(folder: Path, extra: str) -> None:
         raise SetUpError("the package or something it needs could not be installed; pip says why above")
 
 
-def lay_over(folder: Path, requirements: Path) -> None:
-    """Prepare a virtual environment that has all packages of this one, and others which need the same torch."""
+def lay_over(folder: Path, requirements: Path, *options: str) -> None:
+    """Prepare a virtual environment that has all packages of this one, and others which need the same torch.
+
+    Args:
+        folder: Of the environment.
+        requirements: The file of the other packages.
+        options: Of `pip install`.
+    """
     python = make_environment(folder)
     below, above = (
         subprocess.check_output([it, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True).strip()
@@ -42,7 +48,7 @@ def lay_over(folder: Path, requirements: Path) -> None:
     Path(above, "below.pth").write_text(f"import site; site.addsitedir({below!r})\n")
     constraint = folder / "torch.txt"
     constraint.write_text(f"torch=={metadata.version('torch')}\n")
-    if not pip(python, "--quiet", "-c", str(constraint), "-r", str(requirements)):
+    if not pip(python, "--quiet", *options, "-c", str(constraint), "-r", str(requirements)):
         raise SetUpError(f"the packages of {requirements} could not be installed; pip says why above")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from zeus_core._documents import JsonFormat
 from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.electricity import Electricity
+from zeus_core.report._statement_boms import cyclonedx_text, spdx_text
 from zeus_core.report._statement_emissions import Emissions, emissions_of, factor_text, sum_of, sum_of_emissions
 from zeus_core.report.run_metrics import Quantity, energy_interval
 from zeus_core.report.run_sections import DATA_CENTRE, gaps, hardware, moment, remarks
@@ -51,6 +52,17 @@ class Statement:
 
     def to_json(self) -> str:
         """Return the statement for programs."""
+        return json.dumps(self._fields(), indent=2)
+
+    def to_spdx(self) -> str:
+        """Return it as SPDX 3.0.1, with its AI profile; a `UsageError` if the energy is not known."""
+        return spdx_text(self._fields())
+
+    def to_cyclonedx(self) -> str:
+        """Return it as the model card of CycloneDX 1.6; a `UsageError` if the energy is not known."""
+        return cyclonedx_text(self._fields())
+
+    def _fields(self) -> dict[str, Any]:
         energy, emissions = self.energy, self.emissions
         fields = {
             "energy_joules": _ends(energy),
@@ -65,6 +77,7 @@ class Statement:
             "hardware": self._hardware(),
             "gpu_hours": round(sum(map(_gpu_hours, (run for _, run in self.runs))), 4),
             "location": self.location,
+            "training_type": self.training_type,
             "begin": moment(min(run.parts[0].begun_at_seconds for _, run in self.runs)),
             "end": moment(max(run.latest.until_seconds for _, run in self.runs)),
             "co2_eq_grams": None if emissions is None else _ends(emissions.grams),
@@ -76,7 +89,7 @@ class Statement:
                 {"name": name, "run": run.run, "energy_joules": _ends(energy_interval(run))} for name, run in self.runs
             ],
         }
-        return json.dumps(_FORMAT.document(fields), indent=2)
+        return _FORMAT.document(fields)
 
     def to_yaml(self) -> str:
         """Return the metadata of a model card, as the Hub reads it; a comment if the emissions are not known."""
