@@ -44,7 +44,7 @@ test-frameworks: $(VENV)/.ready-dev  ## the tests of the integrations alone
 	$(PARALLEL) $(WORKERS) $(FRAMEWORKS)
 
 test-floors:  ## the same with the oldest frameworks that are supported, in an environment of its own
-	PIP_CONSTRAINT=tools/floors.txt $(MAKE) VENV=.venv-floors test-frameworks
+	PYTEST_ADDOPTS='-W ignore::DeprecationWarning' PIP_CONSTRAINT=tools/floors.txt $(MAKE) VENV=.venv-floors test-frameworks
 
 test-deepspeed: $(VENV)/.ready-dev  ## the tests of Perseus in DeepSpeed, with releases from the oldest supported to the newest
 	for release in 0.14.5 0.16.9; do \

@@ -1,12 +1,15 @@
-"""Programs with real packages, plainly and below `zeus-core run --trainer`: the same weights, and their energy."""
+"""Programs with real packages, plainly and below `zeus-core run`: the same weights, their energy, and saving."""
 
 import os
 import re
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.nvml_driver import DeviceSpec
 from tests.support.result_boxes import rows
 
 REPOSITORY = Path(__file__).parents[2]
@@ -25,15 +28,19 @@ def environment(tmp_path):
     return {**os.environ, **offline, "ZEUS_SIMULATED_GPUS": "A100-SXM4-80GB:1", "OMP_NUM_THREADS": "1"}
 
 
-def run(folder, environment, name, *options, is_coded=False):
-    """Run a program; returns the hash of its weights, and what it has written to standard error."""
-    command = [PYTHON, Path(__file__).with_name("programs.py"), name, "weights", *["coded"] * is_coded]
-    if options:
-        command = [PYTHON, "-m", "zeus_core", "run", "--quiet", *options, "--", *command]
+def command_of(name, *words, options=()):
+    """The command of a program, below `zeus-core run` if there are options for it."""
+    command = [PYTHON, Path(__file__).with_name("programs.py"), name, "weights", *words]
+    return [PYTHON, "-m", "zeus_core", "run", "--quiet", *options, "--", *command] if options else command
+
+
+def run(folder, environment, name, *options, words=()):
+    """Run a program; returns the hash of its weights, and what it has written to standard error and output."""
     folder.mkdir()
+    command = command_of(name, *words, options=options)
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    return (folder / "weights").read_text(), ended.stderr
+    return (folder / "weights").read_text(), ended.stderr, ended.stdout
 
 
 def box(errors):
@@ -43,21 +50,66 @@ def box(errors):
     return rows(only)
 
 
-@pytest.mark.parametrize("name", ["sentence_transformers", "neuralforecast", "timm", "fabric"])
-def test_a_program_trains_the_same_weights_and_shows_its_energy(tmp_path, environment, name):
-    weights, errors = run(tmp_path / "plain", environment, name)
+@pytest.mark.parametrize("name", ["sentence_transformers", "neuralforecast", "timm", "fabric", "torchtune"])
+def test_a_program_saves_within_its_bound_and_trains_the_same_weights(tmp_path, environment, name):
+    weights, errors, _ = run(tmp_path / "plain", environment, name, words=["loaded"])
     assert "zeus-core" not in errors
-    same_weights, errors = run(tmp_path / "measured", environment, name, "--trainer")
+    same_weights, errors, output = run(tmp_path / "saving", environment, name, "--save", "10%", words=["loaded"])
     assert same_weights == weights
     shown = box(errors)
     assert re.search(r"steps \d", shown["spent on"])
-    if name in {"timm", "fabric"}:  # the others report their steps
-        assert shown["steps"].startswith("40: ")
+    assert "power limit" in shown
+    if name in {"timm", "fabric", "torchtune"}:  # the others report their steps
+        assert shown["steps"].startswith("250: ")
+    lowest, original, slowdown = map(float, re.findall(r"\d+(?:\.\d+)?", output))
+    assert lowest < original
+    assert slowdown <= 1.1
+
+
+WAIT_SECONDS = 60.0  # far more than anything takes: timing never decides a test
+
+
+def until(condition):
+    end = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it has not happened"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("end", ["exception", signal.SIGTERM, signal.SIGKILL, "without rights"], ids=str)
+def test_saving_restores_the_original_however_the_program_ends(tmp_path, environment, make_driver, end):
+    """SIGTERM reaches the program by `zeus-core run`; SIGKILL is sent to the program itself."""
+    driver = make_driver(DeviceSpec(default_limit_watts=650, power_limit_watts=450.0))
+    driver[0].set_load(400.0)
+    if end == "without rights":
+        driver[0].deny_control()
+    del environment["ZEUS_SIMULATED_GPUS"]
+    command = command_of("endless", options=["--save", "10%"])
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment | driver.environment, **pipes) as process:
+        try:
+            if end == "without rights":
+                until((tmp_path / "steps").exists)
+            else:
+                until(lambda: driver[0].power_limit_watts < 450.0)
+            if end == signal.SIGTERM:
+                process.send_signal(end)
+            elif end == signal.SIGKILL:
+                (program,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                os.kill(int(program), end)
+        finally:
+            (tmp_path / "weights").touch()
+        errors = process.communicate()[1]
+    assert process.returncode == (1 if isinstance(end, str) else -end)
+    until(lambda: driver[0].power_limit_watts == 450.0)
+    if isinstance(end, str):
+        assert "ValueError: of the user" in errors
+        assert "power limit" in box(errors)
 
 
 def test_a_recipe_of_torchtune_logs_its_energy(tmp_path, environment):
-    weights, _ = run(tmp_path / "plain", environment, "torchtune")
-    same_weights, errors = run(tmp_path / "measured", environment, "torchtune", is_coded=True)
+    weights, *_ = run(tmp_path / "plain", environment, "torchtune")
+    same_weights, errors, _ = run(tmp_path / "measured", environment, "torchtune", words=["coded"])
     assert same_weights == weights
     assert box(errors)["steps"].startswith("40: ")
     (log,) = (tmp_path / "measured" / "logs").iterdir()
@@ -65,18 +117,11 @@ def test_a_recipe_of_torchtune_logs_its_energy(tmp_path, environment):
 
 
 def test_validations_and_saves_of_ultralytics_are_no_steps(tmp_path, environment):
-    weights, _ = run(tmp_path / "plain", environment, "ultralytics")
+    weights, *_ = run(tmp_path / "plain", environment, "ultralytics")
     followed = run(tmp_path / "followed", environment, "ultralytics", "--trainer")
-    coded = run(tmp_path / "coded", environment, "ultralytics", is_coded=True)
-    for same_weights, errors in (followed, coded):
+    coded = run(tmp_path / "coded", environment, "ultralytics", words=["coded"])
+    for same_weights, errors, _ in (followed, coded):
         assert same_weights == weights
         shown = box(errors)
         assert shown["steps"].startswith("6: ")
         assert all(f"{activity} " in shown["spent on"] for activity in ("steps", "evaluation", "checkpoint"))
-
-
-def test_a_program_saves_without_code(tmp_path, environment):
-    weights, _ = run(tmp_path / "plain", environment, "timm")
-    same_weights, errors = run(tmp_path / "saving", environment, "timm", "--save", "10%")
-    assert same_weights == weights
-    assert "power limit" in box(errors)
