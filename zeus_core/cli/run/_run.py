@@ -45,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_electricity(parser)
     add_start_by(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurement to this file, as JSON")
+    parser.add_argument(
+        "--node-power", action="store_true", help="also measure the whole machine, by its ACPI power meter"
+    )
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
 
 
@@ -62,7 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
     asked = asked_by(arguments)
     if (exit_code := wait_for_start(arguments)) is not None:
         return exit_code
-    meter = GuardedMeter(arguments.gpus, electricity=electricity)
+    meter = GuardedMeter(arguments.gpus, electricity=electricity, measures_node=arguments.node_power)
     return run_measured(arguments.command, meter, arguments.output, arguments.quiet, asked)
 
 
@@ -136,6 +139,7 @@ def _run(
         is_simulated=meter.is_simulated,
         notes=meter.notes,
         charges=meter.charges,
+        node=meter.node,
         steps=None if steps is None else steps.points,
     )
 

@@ -42,6 +42,7 @@ class RunRecord:
         notes: Things that were not measured, and why.
         charges: Emissions and cost of the energy; None where the electricity was not stated, or nothing measured.
         steps: Points of the run, by its steps; None where they are not counted.
+        node: The energy of the whole machine; None where it is not measured.
     """
 
     command: Sequence[str]
@@ -54,6 +55,7 @@ class RunRecord:
     notes: Sequence[str]
     charges: WindowCharges | None = None
     steps: Sequence[Point] | None = None
+    node: Mapping[str, float | None] | None = None
 
     def summary(self) -> str:
         """Format the record for people."""
@@ -85,6 +87,7 @@ class RunRecord:
             "totals": total_to_json(self.measurement),
             "electricity": None if self.charges is None else self.charges.to_json(),
             "notes": list(self.notes),
+            **({} if self.node is None else {"node": dict(self.node)}),
             **({} if self.steps is None else {"steps": [point._asdict() for point in self.steps]}),
         }
         return _FORMAT.document(fields)
