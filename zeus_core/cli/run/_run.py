@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,6 +102,7 @@ def run_measured(
             finally:
                 settings.restore()
             meter.notes.extend(settings.notes)
+            record = replace(record, settings=settings.in_force)
             _report(record, output, is_quiet)
     except CommandError as error:
         write(f"zeus-core: {error}", sys.stderr)

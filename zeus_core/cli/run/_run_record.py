@@ -7,7 +7,7 @@ import platform
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ class RunRecord:
         notes: Things that were not measured, and why.
         charges: Emissions and cost of the energy; None where the electricity was not stated, or nothing measured.
         steps: Points of the run, by its steps; None where they are not counted.
+        settings: What was set for the whole run, such as "300 W", by "power limit" or "SM clock".
     """
 
     command: Sequence[str]
@@ -54,6 +55,7 @@ class RunRecord:
     notes: Sequence[str]
     charges: WindowCharges | None = None
     steps: Sequence[Point] | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def summary(self) -> str:
         """Format the record for people."""
@@ -85,6 +87,7 @@ class RunRecord:
             "totals": total_to_json(self.measurement),
             "electricity": None if self.charges is None else self.charges.to_json(),
             "notes": list(self.notes),
+            **({"settings": dict(self.settings)} if self.settings else {}),
             **({} if self.steps is None else {"steps": [point._asdict() for point in self.steps]}),
         }
         return _FORMAT.document(fields)
