@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{part: {*VALUES, *TOOLS} for part in (*VALUES, *TOOLS)},
     "_launch": set(),  # it is loaded in programs that train nothing
     "_start": {"_launch"},
-    "ports": {*VALUES, *TOOLS},
+    "ports": {*VALUES, *TOOLS, "_launch"},
     "events": {*VALUES, "validate", "ports"},
     "_step_gaps": {"ports"},
     "adapters": {*VALUES, *TOOLS},

@@ -32,7 +32,7 @@ AMOUNTS = (
 )
 """The columns that are added up: energy, how far it can be off, what killed parts may have taken beyond it, and whether
 nobody knows that; time of GPUs whose energy was lost, and all; energy of training steps, and that of runs that count
-tokens; tokens; runs whose setting was searched or fixed; energy idle and between steps, and with that of steps done twice;
+tokens; tokens; runs with a setting searched or fixed; energy idle and between steps, and with that of steps done twice;
 energy saved; emissions; money; the energy of which these two are known."""
 
 MOMENTS = ("record", "until_ms", "begin_ms", "end_ms")

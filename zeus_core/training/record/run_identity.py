@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zeus_core._identity import job_id
+from zeus_core._launch import TAGS
+from zeus_core.ports.site_defaults import with_site_defaults
 
 _logger = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ class RunIdentity:
         cluster: The tag `cluster`, or else the name of the cluster of Slurm.
         namespace: The namespace of Kubernetes.
         pod: The pod of Kubernetes.
-        tags: Those of `ZEUS_TAGS`.
+        tags: Those of `ZEUS_TAGS`, and of the site.
     """
 
     user: str = ""
@@ -46,10 +48,10 @@ class RunIdentity:
 
 def identity_here() -> RunIdentity | None:
     """Return the identity of the run of this process; None with `ZEUS_IDENTITY=none`. Never raises."""
-    known = os.environ
+    known = with_site_defaults(os.environ)
     if known.get("ZEUS_IDENTITY", "").strip().lower() == "none":
         return None
-    tags = _tags(known.get("ZEUS_TAGS", ""))
+    tags = _tags(known.get(TAGS, ""))
     in_pod = "KUBERNETES_SERVICE_HOST" in known
     return RunIdentity(
         user=_clean(known.get("SLURM_JOB_USER") or _user()),
