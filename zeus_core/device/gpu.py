@@ -6,6 +6,9 @@ from typing import NamedTuple, Protocol
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.validate import checked_list, checked_object, shown
 
+SIMULATED_GPUS_VARIABLE, OF_DAEMON = "ZEUS_SIMULATED_GPUS", "daemon"
+"""The environment variable that asks for simulated GPUs, and its value for those of a daemon."""
+
 
 class PowerRange(NamedTuple):
     """The lowest and the highest power limit a board accepts, in watts."""

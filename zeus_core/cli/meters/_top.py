@@ -97,9 +97,9 @@ def _row(index: int, gpu: Gpu, entries: Sequence[LedgerEntry]) -> tuple[str, ...
 
 
 def _entries() -> list[LedgerEntry]:
-    from zeus_core.settings.ledger import known_ledgers
+    from zeus_core.settings.ledger import seen_ledgers
 
-    return [entry for ledger in known_ledgers() for entry in ledger.entries()]
+    return [entry for ledger in seen_ledgers() for entry in ledger.entries()]
 
 
 def _holder(entry: LedgerEntry) -> str:
