@@ -72,7 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {*OPTIMIZING, "tracing"},
     "pytorch": {*OPTIMIZING, "training"},
     "selfcheck": {*OPTIMIZING, "training", "pytorch", "cli"},  # torch only where a load runs
-    "exporter": {*BASE, "device", "monitor"},
+    "exporter": {*BASE, "device", "monitor", "settings", "training", "electricity"},
     "report": {*OPTIMIZING, "tracing", "training"},
     "cli": {*OPTIMIZING, "tracing", "training", "report", "exporter"},
     PLANNER: {*VALUES, *TOOLS},

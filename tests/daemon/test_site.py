@@ -1,14 +1,20 @@
 """A site: jobs of two users between the scripts of Slurm, its defaults, its catalogue; and a rehearsal of it."""
 
+import contextlib
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
+from urllib.parse import urlencode
 
 import pytest
 
-from tests.daemon.conftest import GROUP, MEMBER, ORIGINAL_WATTS, REPOSITORY, WAIT_SECONDS, needs_root, until
+from tests.daemon.conftest import GROUP, HOLD_LIMIT, MEMBER, ORIGINAL_WATTS, REPOSITORY, WAIT_SECONDS, needs_root, until
+from zeus_core.exporter.machine_metrics import DAEMON_METRICS, JOB_METRICS
 from zeus_core.runs._catalogue import Catalogue
 from zeus_core.runs._counting import counted, sums
 
@@ -87,3 +93,94 @@ def test_a_rehearsal_holds_users_to_the_policy_without_a_gpu(make_world):
     assert "was not changed to 200 W: 200 W is not allowed" in refused.communicate("go on\n", timeout=WAIT_SECONDS)[1]
     assert [line["value"] for line in made.audited("refused")] == [200.0]
     assert [device.power_limit_watts for device in made.driver] == [ORIGINAL_WATTS]  # no GPU of the machine was touched
+
+
+def job_on(world, uid, **variables):
+    """Start a process of a user that a driver can show, and return its id."""
+    process = world.client("import sys\nprint('ready')\nsys.stdin.readline()", uid, **variables)
+    assert process.stdout.readline() == "ready\n"
+    return process.pid
+
+
+def asked(port, query):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{urlencode({'query': query})}") as answer:
+        return json.load(answer)["data"]["result"]
+
+
+@pytest.mark.long
+def test_prometheus_sees_two_jobs_and_the_daemon(world):
+    """Debian's package `prometheus`: labels, counters, the number of series, the dashboard's queries and the rules."""
+    if shutil.which("prometheus") is None:
+        pytest.skip("NOT CHECKED against a real Prometheus: apt-get install prometheus")
+    nlp = job_on(world, MEMBER, SLURM_JOB_ID="7", SLURM_JOB_ACCOUNT="nlp", ZEUS_TAGS="team=a")
+    world.driver[0].set_processes((nlp, 0, 0))
+    world.driver[1].set_processes(
+        (nlp, 0, 0), (job_on(world, OTHER, SLURM_JOB_ID="8", SLURM_JOB_ACCOUNT="vision"), 0, 0)
+    )
+    holder = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]), SLURM_JOB_ID="7")
+    assert holder.stdout.readline() == "ready\n"
+    command = [sys.executable, "-u", "-m", "zeus_core", "exporter", "--port", "0", "--period", "1"]
+    command += [
+        "--intensity",
+        "380g/kWh",
+        "--price",
+        "0.3EUR/kWh",
+        "--labels",
+        "user,job_id,namespace,pod,project,tag:team",
+    ]
+    exporter = subprocess.Popen(
+        command, env=world.environment, cwd=world.folder, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    world.processes.append(exporter)
+    url = exporter.stdout.readline().split()[2].removeprefix("http://").rstrip(",").removesuffix("/metrics")
+    with urllib.request.urlopen(f"http://{url}/metrics", timeout=30) as answer:
+        text = answer.read()
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    grafana = REPOSITORY / "docs" / "grafana"
+    config = world.folder / "prometheus.yml"
+    config.write_text(
+        "global: {scrape_interval: 500ms, evaluation_interval: 1s}\n"
+        f"rule_files: ['{grafana / 'zeus-core.rules.yml'}']\n"
+        f"scrape_configs: [{{job_name: zeus, static_configs: [{{targets: ['{url}']}}]}}]\n"
+    )
+    options = [f"--config.file={config}", f"--storage.tsdb.path={world.folder / 'data'}"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    world.processes.append(
+        subprocess.Popen(["prometheus", *options, f"--web.listen-address=127.0.0.1:{port}"], **quiet)
+    )
+
+    def is_recorded():
+        with contextlib.suppress(OSError):
+            return asked(port, "project:zeus_job_power_watts:rate5m") and asked(
+                port, "count_over_time(zeus_daemon_up[1m]) > 5"
+            )
+        return False
+
+    until(is_recorded, "a recorded rule")
+    labels = ("user", "job_id", "project", "tag_team", "exported_job")
+    found = {
+        tuple(each["metric"].get(name) for name in labels): float(each["value"][1])
+        for each in asked(port, "rate(zeus_job_energy_joules_total[1m])")
+    }
+    jobs = [(f"{MEMBER}", "7", "nlp", "a", None), (f"{OTHER}", "8", "vision", None, None)]
+    assert sorted(found) == jobs
+    assert found[jobs[0]] == pytest.approx(3 * found[jobs[1]], rel=0.2)  # a GPU, and half of one, of 75 W each
+    held = {name: asked(port, f"zeus_{name}")[0] for name in ("gpu_held_setting", "daemon_up")}
+    assert held["daemon_up"]["value"][1] == "1"
+    assert (held["gpu_held_setting"]["metric"]["job_id"], held["gpu_held_setting"]["value"][1]) == ("7", "250")
+    assert [each["value"][1] for each in asked(port, 'zeus_daemon_events_total{event="set"}')] == ["1"]
+    for name in [name for name in (*JOB_METRICS, *DAEMON_METRICS) if name.endswith("_total")]:
+        assert {each["value"][1] for each in asked(port, f"resets({name}[1m])")} == {"0"}, name
+    ((_, series),) = [each["value"] for each in asked(port, 'count({__name__=~"zeus_job_.*"})')]
+    assert int(series) == 2 * 6
+    dashboard = json.loads((grafana / "zeus-core.json").read_text())
+    for panel in dashboard["panels"]:
+        for query in (target["expr"] for target in panel["targets"]):
+            for name, value in {"$hostname": ".*", "$__range": "1m", "$__rate_interval": "1m"}.items():
+                query = query.replace(name, value)
+            answer = asked(port, query)
+            assert answer or any(name in query for name in ("zeus_cpu", "zeus_dram", "zeus_gpu_residue")), query

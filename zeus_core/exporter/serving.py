@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zeus_core.adapters import install_command
 from zeus_core.errors import UsageError
+from zeus_core.exporter.machine_metrics import MachineMetrics
 from zeus_core.exporter.totals import DeviceTotals
 from zeus_core.files import follow_own_links, write_atomically
 from zeus_core.process.sampler import Sampler
@@ -163,6 +164,12 @@ METRICS = (
         lambda state: None if state.sm_clock_mhz is None else state.sm_clock_mhz * _HERTZ_PER_MHZ,
     ),
     ExportedMetric(
+        "zeus_gpu_utilization_ratio",
+        "gpu",
+        "Share of the latest second or so in which the GPU computed.",
+        lambda state: state.utilization,
+    ),
+    ExportedMetric(
         "zeus_cpu_energy_joules_total", "cpu", "Energy of the CPU package since the exporter began.", _energy
     ),
     ExportedMetric(
@@ -178,10 +185,14 @@ class Collector:
     def __init__(self, totals: DeviceTotals) -> None:
         self._totals = totals
         self._hostname = socket.gethostname()
+        self._machine = None if totals.jobs is None else MachineMetrics(totals.jobs)
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics, each with a sample of every device whose value is known."""
-        return list(self._metrics(self._totals.refresh()))
+        found = list(self._metrics(self._totals.refresh()))
+        if self._machine is not None:
+            found += self._machine.collect(self._totals.monitor.time_source.now())
+        return found
 
     def describe(self) -> Iterable[Metric]:
         """Return no metric: to register must not read devices."""

@@ -9,9 +9,12 @@ from functools import partial
 from typing import TypeVar
 
 from zeus_core.device import Gpu
+from zeus_core.device.gpu import read_utilization
 from zeus_core.errors import DeviceError
+from zeus_core.exporter.jobs import JobTotals
 from zeus_core.measurement import Device
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.ports.time_source import clock_seconds
 from zeus_core.process.deadline import CALL_SECONDS
 from zeus_core.process.parallel import ParallelCalls
 
@@ -30,6 +33,7 @@ class DeviceState:
         power_watts: Its power now; None if that cannot be read, and for CPUs.
         limit_watts: The power limit in force; None as for the power.
         sm_clock_mhz: The SM clock now; None as for the power.
+        utilization: The share of the latest second or so in which it computed; None as for the power.
     """
 
     device: Device
@@ -39,6 +43,7 @@ class DeviceState:
     power_watts: float | None = None
     limit_watts: float | None = None
     sm_clock_mhz: float | None = None
+    utilization: float | None = None
 
 
 @dataclass
@@ -49,9 +54,11 @@ class DeviceTotals:
 
     Attributes:
         monitor: Measures the devices. It keeps a window open, so that GPUs without a counter are sampled.
+        jobs: Divides the energy among jobs; None to do without.
     """
 
     monitor: ZeusMonitor
+    jobs: JobTotals | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -67,6 +74,8 @@ class DeviceTotals:
             reading = self.monitor.read(sync_execution=False)
             measurement = self.monitor.between(self._latest, reading)
             self._latest = reading
+            if self.jobs is not None:
+                self.jobs.begin()
             for state in self._states:
                 joules = measurement.devices[state.device].energy_joules
                 if joules is None:
@@ -74,7 +83,12 @@ class DeviceTotals:
                 else:
                     state.energy_joules += max(joules, 0.0)
                 if state.device.kind == "gpu":
-                    self._read_present(state, self.monitor.gpus[state.device.index])
+                    gpu = self.monitor.gpus[state.device.index]
+                    self._read_present(state, gpu)
+                    if self.jobs is not None:
+                        energy, time_source = measurement.devices[state.device], self.monitor.time_source
+                        moments = time_source.now(), clock_seconds(time_source)
+                        self.jobs.add(gpu, energy, measurement.time, state.utilization, *moments)
             return list(self._states)
 
     def close(self) -> None:
@@ -86,6 +100,7 @@ class DeviceTotals:
         state.power_watts = self._read(number, gpu.read_power_watts)
         state.limit_watts = self._read(number, gpu.read_enforced_power_limit_watts)
         state.sm_clock_mhz = self._read(number, gpu.read_sm_clock_mhz)
+        state.utilization = self._read(number, partial(read_utilization, gpu))
 
     def _read(self, number: int, call: Callable[[], _Value]) -> _Value | None:
         try:

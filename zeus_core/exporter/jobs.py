@@ -1,0 +1,194 @@
+"""Whose processes are on a GPU, and the energy of each job: totals that never fall, in bounded number."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zeus_core._identity import THIS_MACHINE
+from zeus_core.device import Gpu
+from zeus_core.device.gpu import read_process_ids
+from zeus_core.measurement import DeviceEnergy
+from zeus_core.ports.site_defaults import DEFAULTS_VARIABLE, with_site_defaults
+from zeus_core.training.activities.tally import Tally
+from zeus_core.training.record.run_identity import RunIdentity, identity_from, identity_here, user_name
+
+if TYPE_CHECKING:
+    from zeus_core.electricity import Electricity
+    from zeus_core.training.charges.charging import Charge, Charging
+
+MOST_JOBS = 1000
+"""How many jobs an exporter distinguishes: the energy of others is that of "other"."""
+
+_FORGET_SECONDS = 3600.0  # after which the series of a job that has ended is exported no more
+_IDLE_BELOW = 0.05  # of the utilization
+_CGROUP_JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
+
+
+@lru_cache(maxsize=4096)
+def identity_of(process_id: int, start_ticks: int) -> RunIdentity:
+    """Return whose a process is: its user by the kernel, all else by its environment, or by Slurm's control group.
+
+    The environment can be read by root and by the user of the process alone.
+
+    Args:
+        process_id: The process.
+        start_ticks: When it began, as its number may be another one's later.
+    """
+    environment: dict[str, str] = {}
+    user = job = ""
+    folder = Path(f"/proc/{process_id}")
+    with suppress(OSError):
+        user = user_name(folder.stat().st_uid)
+    with suppress(OSError):
+        pairs = (pair.partition(b"=") for pair in (folder / "environ").read_bytes().split(b"\0"))
+        environment = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    with suppress(OSError):
+        found = _CGROUP_JOB.search((folder / "cgroup").read_text(errors="replace"))
+        job = "" if found is None else found[1]
+    environment.pop(DEFAULTS_VARIABLE, None)  # which names a file that this process is not to open
+    known = with_site_defaults({**({"SLURM_JOB_ID": job} if job else {}), **environment})
+    return identity_from(known, user) or RunIdentity()
+
+
+def identities_on(gpu: Gpu) -> set[tuple[int, int]] | None:
+    """Return the processes on a GPU, each with when it began; None where the driver does not say."""
+    process_ids = read_process_ids(gpu)
+    if process_ids is None:
+        return None
+    found = set()
+    for process_id in process_ids:
+        with suppress(OSError, ValueError, IndexError):  # it has ended
+            found.add((process_id, THIS_MACHINE.start_ticks(process_id)))
+    return found
+
+
+def label_name(label: str) -> str:
+    """Return the name of a label in Prometheus: "tag:team" is tag_team."""
+    return re.sub(r"\W", "_", label, flags=re.ASCII)
+
+
+def label_values(identity: RunIdentity, labels: Iterable[str]) -> tuple[str, ...]:
+    """Return the values of labels."""
+    return tuple(
+        identity.tags.get(label.removeprefix("tag:"), "")
+        if label.startswith("tag:")
+        else str(getattr(identity, "job" if label == "job_id" else label))
+        for label in labels
+    )
+
+
+@dataclass
+class JobTotal:
+    """A job, or all whose labels are the same, as it is exported.
+
+    Attributes:
+        gpus: The GPUs that its processes are on, of which those shared with others count in part.
+        energy: Its energy: that of its GPUs while its processes were on them, in equal shares with others.
+        gpu_seconds: The time of its GPUs.
+        idle_seconds: The part of it in which they hardly computed.
+        charging: Its emissions and cost; None where the electricity was not given.
+        seen_seconds: When its processes were seen last.
+    """
+
+    gpus: float = 0.0
+    energy: DeviceEnergy = field(default_factory=DeviceEnergy)
+    gpu_seconds: float = 0.0
+    idle_seconds: float = 0.0
+    charging: Charging | None = None
+    seen_seconds: float = 0.0
+
+    @property
+    def charges(self) -> Mapping[str, Charge]:
+        """Its emissions and cost, by unit."""
+        return {} if self.charging is None else self.charging.charges
+
+
+class JobTotals:
+    """Divides the energy of GPUs among the jobs whose processes are on them.
+
+    A process that comes or goes between two readings is counted as if it had done so at one of them. In a job, a GPU
+    whose driver does not say whose processes are on it, as a simulated one, counts as that of this process.
+
+    Args:
+        labels: What distinguishes jobs: fields of `RunIdentity`, "job_id", "tag:NAME".
+        electricity: What their energy is charged at.
+    """
+
+    def __init__(self, labels: tuple[str, ...], electricity: Electricity | None = None) -> None:
+        self.labels: tuple[str, ...] = labels
+        self._electricity = electricity
+        own = identity_here()
+        self._own = own if own is not None and own.job else None
+        self._totals: dict[tuple[str, ...], JobTotal] = {}
+
+    def begin(self) -> None:
+        """Begin a reading: no job has a GPU yet."""
+        for total in self._totals.values():
+            total.gpus = 0.0
+
+    def add(
+        self,
+        gpu: Gpu,
+        energy: DeviceEnergy,
+        seconds: float,
+        utilization: float | None,
+        now_seconds: float,
+        clock_seconds: float,
+    ) -> None:
+        """Add the time and energy of a GPU since the latest reading.
+
+        Args:
+            gpu: The GPU.
+            energy: Its energy, without joules where that was lost.
+            seconds: The time.
+            utilization: How much of it computed, as far as that is known.
+            now_seconds: The monotonic time.
+            clock_seconds: The clock, by which the electricity is found.
+        """
+        processes = identities_on(gpu)
+        if processes is None:
+            users = set() if self._own is None else {label_values(self._own, self.labels)}
+        else:
+            users = {label_values(identity_of(*process), self.labels) for process in processes}
+        for values in users:
+            total, share = self._total(values), 1 / len(users)
+            total.gpus += share
+            total.gpu_seconds += share * seconds
+            total.seen_seconds = now_seconds
+            if utilization is not None and utilization < _IDLE_BELOW:
+                total.idle_seconds += share * seconds
+            if energy.energy_joules is not None:
+                part = DeviceEnergy(max(share * energy.energy_joules, 0.0), energy.uncertainty_joules or 0.0)
+                total.energy += part
+            if total.charging is not None:
+                total.charging.charge(Tally(total.gpu_seconds, total.energy), clock_seconds)
+
+    def exported(self, now_seconds: float) -> list[tuple[tuple[str, ...], JobTotal]]:
+        """Return the labels of each job that was seen within the last hour, with its totals."""
+        return [
+            (values, total)
+            for values, total in self._totals.items()
+            if now_seconds - total.seen_seconds <= _FORGET_SECONDS
+        ]
+
+    def _total(self, values: tuple[str, ...]) -> JobTotal:
+        if values not in self._totals:
+            if len(self._totals) >= MOST_JOBS:
+                values = ("other",) * len(values)
+            if values not in self._totals:
+                self._totals[values] = JobTotal(charging=self._new_charging())
+        return self._totals[values]
+
+    def _new_charging(self) -> Charging | None:
+        if self._electricity is None:
+            return None
+        from zeus_core.training.charges.charging import Charging
+
+        return Charging(self._electricity)
