@@ -43,8 +43,7 @@ def is_on() -> bool:
         return True
     import importlib
 
-    given = importlib.import_module("zeus_core.ports.site_defaults").with_site_defaults(os.environ)
-    return given is not os.environ and bool(given.get(SAVE))
+    return bool(importlib.import_module("zeus_core.ports.site_defaults").site_saves(os.environ))
 
 
 def reached(environment: "Mapping[str, str]") -> dict[str, str]:

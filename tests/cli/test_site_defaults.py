@@ -109,7 +109,11 @@ def test_trainers_and_entry_points_read_them(site, monkeypatch):
     site({"tags": {"cluster": "east"}})
     assert identity_here().cluster == "east"
     assert not is_on()
+    monkeypatch.setenv("ZEUS_SAVE", "3%")
+    assert not is_on()  # the site saves nothing
     site(DEFAULTS)
+    assert is_on()
+    monkeypatch.delenv("ZEUS_SAVE")
     assert is_on()
     monkeypatch.setenv("ZEUS", "off")
     assert not is_on()

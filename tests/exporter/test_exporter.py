@@ -23,7 +23,7 @@ from zeus_core.cli._exporter import _LABELS
 from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
 from zeus_core.errors import UsageError
 from zeus_core.exporter import export_to_opentelemetry
-from zeus_core.exporter.jobs import MOST_JOBS, JobTotals
+from zeus_core.exporter.jobs import MOST_JOBS, JobTotals, slurm_job
 from zeus_core.exporter.machine_metrics import DAEMON_METRICS, JOB_METRICS
 from zeus_core.exporter.serving import METRICS, Collector, serve, write_file
 from zeus_core.exporter.totals import DeviceTotals
@@ -112,6 +112,18 @@ def test_jobs_share_the_energy_of_their_gpus(monitor, gpu, work, start_job):
     assert [total.idle_seconds for total in found.values()] == hours  # no work is under way when it is read
     names = {name: samples for name, samples in exported(totals).items() if name in JOB_METRICS}
     assert names.keys() == JOB_METRICS.keys() - {"zeus_job_emissions_grams_total", "zeus_job_cost_total"}
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "job"),
+    [
+        ("0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0\n", "123"),
+        ("12:pids:/\n9:memory:/slurm/uid_1000/job_45/step_batch\n1:name=systemd:/user.slice\n", "45"),
+        ("0::/user.slice/user-0.slice/my_job_7.scope\n", ""),
+    ],
+)
+def test_slurms_control_group_names_the_job(cgroups, job):
+    assert slurm_job(cgroups) == job
 
 
 def test_the_number_of_jobs_is_bounded_and_old_ones_go(monitor, gpu, monkeypatch):

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from zeus_core.cli.arguments import path
 from zeus_core.cli.text import write
-from zeus_core.device.gpu import OF_DAEMON, SIMULATED_GPUS_VARIABLE
-from zeus_core.device.remote.protocol import REHEARSAL_SOCKET, socket_path
 from zeus_core.errors import NoDeviceError
 
 SUMMARY = "Set limits and clocks for users without the right, and restore them"
@@ -27,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--simulate",
         metavar="A100-SXM4-80GB:4",
         help="serve simulated GPUs, beside a daemon of the machine's, with its log and ledger beside its socket "
-        f"({REHEARSAL_SOCKET}); for clients with {SIMULATED_GPUS_VARIABLE}={OF_DAEMON}",
+        "(/run/zeus-core/rehearsal/daemon.sock); for clients with ZEUS_SIMULATED_GPUS=daemon",
     )
     parser.add_argument(
         "--drop-in",
@@ -42,6 +40,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.daemon._daemon import Settings, run_daemon
     from zeus_core.daemon._policy_file import find_policy
     from zeus_core.device.rapl.powercap import POWERCAP_ROOT
+    from zeus_core.device.remote.protocol import REHEARSAL_SOCKET, socket_path
 
     if arguments.drop_in:
         write(_drop_in(), sys.stdout)

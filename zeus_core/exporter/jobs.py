@@ -50,11 +50,16 @@ def identity_of(process_id: int, start_ticks: int) -> RunIdentity:
         pairs = (pair.partition(b"=") for pair in (folder / "environ").read_bytes().split(b"\0"))
         environment = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
     with suppress(OSError):
-        found = _CGROUP_JOB.search((folder / "cgroup").read_text(errors="replace"))
-        job = "" if found is None else found[1]
+        job = slurm_job((folder / "cgroup").read_text(errors="replace"))
     environment.pop(DEFAULTS_VARIABLE, None)  # which names a file that this process is not to open
     known = with_site_defaults({**({"SLURM_JOB_ID": job} if job else {}), **environment})
     return identity_from(known, user) or RunIdentity()
+
+
+def slurm_job(cgroups: str) -> str:
+    """Return the job whose control group a process is in, by its file `cgroup`, of version 1 or 2; empty if in none."""
+    found = _CGROUP_JOB.search(cgroups)
+    return "" if found is None else found[1]
 
 
 def identities_on(gpu: Gpu) -> set[tuple[int, int]] | None:

@@ -52,6 +52,16 @@ def site_words(environment: Mapping[str, str]) -> str | None:
     return f"defaults of this site ({file}): {', '.join(words)}; ZEUS=off turns them off" if words else None
 
 
+def site_saves(environment: Mapping[str, str]) -> bool:
+    """Return whether trainings save, or observe, because the site has a default for it; as the user says, if he does.
+
+    Trainers that the user has not asked to be measured are then measured too.
+    """
+    site = _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
+    given = with_site_defaults(environment)
+    return SAVE in site and given.get(VARIABLE) != "off" and bool(given.get(SAVE) or given.get(OBSERVE))
+
+
 @cache
 def _read(path: str) -> Mapping[str, str]:
     """Return the defaults as variables; none, with one line in the log, from a file that cannot be trusted or read."""
@@ -126,8 +136,9 @@ def for_catalogue(name: str, content: Callable[[], str]) -> None:
     from zeus_core.process.parallel import ParallelCalls
 
     job = re.sub(r"[^A-Za-z0-9.]", "_", job_id())[:64] or "none"
-    path, text = Path(folder, "new", f"{job}-{name}.json"), content()
+    path = Path(folder, "new", f"{job}-{name}.json")
     try:
+        text = content()
         ParallelCalls().call_one_within(CALL_SECONDS, 0, lambda: write_atomically(path, text, is_lasting=False))
     except (OSError, ValueError, DeviceError) as error:
         _logger.warning("this run is not recorded for the catalogue %s: %s", folder, error)
