@@ -95,7 +95,7 @@ def test_jobs_share_the_energy_of_their_gpus(monitor, gpu, work, start_job):
     one = start_job(SLURM_JOB_ID="7", ZEUS_TAGS="team=nlp", SLURM_JOB_ACCOUNT="x")
     other = start_job(SLURM_JOB_ID="8", ZEUS_TAGS='team="a\\,big=1')
     hidden = start_job(SLURM_JOB_ID="9", ZEUS_IDENTITY="none")
-    jobs = JobTotals(("job_id", "project", "tag:team"))
+    jobs = JobTotals(("job_id", "project", "tag:team"), monitor.time_source)
     totals = DeviceTotals(monitor, jobs)
     begin_joules = totals.refresh()[0].energy_joules
     for present, seconds in (([one], 2), ([one, other], 1), ([], 1), ([hidden], 3), ([2**22 + 1], 1)):
@@ -103,7 +103,7 @@ def test_jobs_share_the_energy_of_their_gpus(monitor, gpu, work, start_job):
         for _ in range(seconds):
             gpu.execute(work)
             totals.refresh()
-    found = dict(jobs.exported(monitor.time_source.now()))
+    found = dict(jobs.exported())
     assert found.keys() == {("7", "x", "nlp"), ("8", "", '"a\\'), ("", "", "")}
     joules = [total.energy.energy_joules for total in found.values()]
     assert joules == pytest.approx([2.5 * joules[2] / 3, 0.5 * joules[2] / 3, joules[2]], rel=0.1)
@@ -126,16 +126,17 @@ def test_slurms_control_group_names_the_job(cgroups, job):
     assert slurm_job(cgroups) == job
 
 
-def test_the_number_of_jobs_is_bounded_and_old_ones_go(monitor, gpu, monkeypatch):
-    jobs = JobTotals(("job_id",))
+def test_the_number_of_jobs_is_bounded_and_old_ones_go(gpu, time_source, monkeypatch):
+    jobs = JobTotals(("job_id",), time_source)
     gpu.read_process_ids = lambda: [1]
     for number in range(MOST_JOBS + 5):
         monkeypatch.setattr("zeus_core.exporter.jobs.identity_of", lambda *_, n=number: RunIdentity(job=f"{n}"))
-        jobs.add(gpu, DeviceEnergy(1.0, 0.0), 1.0, 0.0, float(number), 0.0)
-    found = dict(jobs.exported(float(MOST_JOBS)))
+        jobs.add(gpu, DeviceEnergy(1.0, 0.0), 1.0, 0.0)
+    found = dict(jobs.exported())
     assert len(found) == MOST_JOBS + 1
     assert found["other",].energy.energy_joules == 5
-    assert jobs.exported(1e6) == []
+    time_source.advance(3601.0)
+    assert jobs.exported() == []
 
 
 @pytest.mark.parametrize("labels", ["user,who", "user,user", "tag:", ",".join(f"tag:{n}" for n in range(11))])

@@ -55,13 +55,13 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.exporter.totals import DeviceTotals
 
     check_prometheus_client()
-    labels = _labels(arguments.labels)
+    labels, electricity = _labels(arguments.labels), electricity_from(arguments)
     meter = open_meter(arguments.gpus)
     if not meter.names:
         raise NoDeviceError("; ".join(["there is nothing to export", *meter.notes]))
     for note in meter.notes:
         write(f"zeus-core: {note}", sys.stderr)
-    jobs = None if labels is None else JobTotals(labels, electricity_from(arguments))
+    jobs = None if labels is None else JobTotals(labels, meter.monitor.time_source, electricity)
     totals, stop = DeviceTotals(meter.monitor, jobs), threading.Event()
     with _stopped_by_signals(stop):
         if arguments.textfile is not None:

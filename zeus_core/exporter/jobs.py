@@ -16,6 +16,7 @@ from zeus_core.device import Gpu
 from zeus_core.device.gpu import read_process_ids
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.ports.site_defaults import DEFAULTS_VARIABLE, with_site_defaults
+from zeus_core.ports.time_source import TimeSource, clock_seconds
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.run_identity import RunIdentity, identity_from, identity_here, user_name
 
@@ -123,11 +124,15 @@ class JobTotals:
 
     Args:
         labels: What distinguishes jobs: fields of `RunIdentity`, "job_id", "tag:NAME".
+        time_source: That of the monitor.
         electricity: What their energy is charged at.
     """
 
-    def __init__(self, labels: tuple[str, ...], electricity: Electricity | None = None) -> None:
+    def __init__(
+        self, labels: tuple[str, ...], time_source: TimeSource, electricity: Electricity | None = None
+    ) -> None:
         self.labels: tuple[str, ...] = labels
+        self._time_source = time_source
         self._electricity = electricity
         own = identity_here()
         self._own = own if own is not None and own.job else None
@@ -138,15 +143,7 @@ class JobTotals:
         for total in self._totals.values():
             total.gpus = 0.0
 
-    def add(
-        self,
-        gpu: Gpu,
-        energy: DeviceEnergy,
-        seconds: float,
-        utilization: float | None,
-        now_seconds: float,
-        clock_seconds: float,
-    ) -> None:
+    def add(self, gpu: Gpu, energy: DeviceEnergy, seconds: float, utilization: float | None) -> None:
         """Add the time and energy of a GPU since the latest reading.
 
         Args:
@@ -154,8 +151,6 @@ class JobTotals:
             energy: Its energy, without joules where that was lost.
             seconds: The time.
             utilization: How much of it computed, as far as that is known.
-            now_seconds: The monotonic time.
-            clock_seconds: The clock, by which the electricity is found.
         """
         processes = identities_on(gpu)
         if processes is None:
@@ -166,22 +161,18 @@ class JobTotals:
             total, share = self._total(values), 1 / len(users)
             total.gpus += share
             total.gpu_seconds += share * seconds
-            total.seen_seconds = now_seconds
+            total.seen_seconds = self._time_source.now()
             if utilization is not None and utilization < _IDLE_BELOW:
                 total.idle_seconds += share * seconds
             if energy.energy_joules is not None:
-                part = DeviceEnergy(max(share * energy.energy_joules, 0.0), energy.uncertainty_joules or 0.0)
-                total.energy += part
+                total.energy += DeviceEnergy(max(share * energy.energy_joules, 0.0), energy.uncertainty_joules)
             if total.charging is not None:
-                total.charging.charge(Tally(total.gpu_seconds, total.energy), clock_seconds)
+                total.charging.charge(Tally(total.gpu_seconds, total.energy), clock_seconds(self._time_source))
 
-    def exported(self, now_seconds: float) -> list[tuple[tuple[str, ...], JobTotal]]:
+    def exported(self) -> list[tuple[tuple[str, ...], JobTotal]]:
         """Return the labels of each job that was seen within the last hour, with its totals."""
-        return [
-            (values, total)
-            for values, total in self._totals.items()
-            if now_seconds - total.seen_seconds <= _FORGET_SECONDS
-        ]
+        since = self._time_source.now() - _FORGET_SECONDS
+        return [(values, total) for values, total in self._totals.items() if total.seen_seconds >= since]
 
     def _total(self, values: tuple[str, ...]) -> JobTotal:
         if values not in self._totals:

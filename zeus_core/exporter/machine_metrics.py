@@ -51,13 +51,13 @@ class MachineMetrics:
         self._hostname = socket.gethostname()
         self._daemon = DaemonConnection()
 
-    def collect(self, now_seconds: float) -> Iterator[Any]:
+    def collect(self) -> Iterator[Any]:
         """Yield the families of metrics that have a sample."""
-        jobs = self._jobs.exported(now_seconds)
+        jobs = self._jobs.exported()
         names = [label_name(label) for label in self._jobs.labels]
         for metric, sentence in JOB_METRICS.items():
             more = ("currency",) if metric == "zeus_job_cost_total" else ()
-            family = _family(metric, sentence, [*names, *more, "hostname"])
+            family = new_family(metric, sentence, [*names, *more, "hostname"])
             for values, total in jobs:
                 for more_values, value in _values(metric, total):
                     family.add_metric([*values, *more_values, self._hostname], value)
@@ -65,7 +65,7 @@ class MachineMetrics:
                 yield family
         samples = self._samples()
         for metric, (sentence, labels) in DAEMON_METRICS.items():
-            family = _family(metric, sentence, [*labels, "hostname"])
+            family = new_family(metric, sentence, [*labels, "hostname"])
             for known, value in samples.get(metric, ()):
                 family.add_metric([*known, self._hostname], value)
             if family.samples:
@@ -96,7 +96,8 @@ class MachineMetrics:
         return samples
 
 
-def _family(name: str, sentence: str, labels: list[str]) -> Any:
+def new_family(name: str, sentence: str, labels: Sequence[str]) -> Any:
+    """Make a family of metrics without a sample: a counter if its name ends in _total, else a gauge."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     is_counter = name.endswith("_total")

@@ -14,7 +14,6 @@ from zeus_core.errors import DeviceError
 from zeus_core.exporter.jobs import JobTotals
 from zeus_core.measurement import Device
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.ports.time_source import clock_seconds
 from zeus_core.process.deadline import CALL_SECONDS
 from zeus_core.process.parallel import ParallelCalls
 
@@ -86,9 +85,8 @@ class DeviceTotals:
                     gpu = self.monitor.gpus[state.device.index]
                     self._read_present(state, gpu)
                     if self.jobs is not None:
-                        energy, time_source = measurement.devices[state.device], self.monitor.time_source
-                        moments = time_source.now(), clock_seconds(time_source)
-                        self.jobs.add(gpu, energy, measurement.time, state.utilization, *moments)
+                        energy = measurement.devices[state.device]
+                        self.jobs.add(gpu, energy, measurement.time, state.utilization)
             return list(self._states)
 
     def close(self) -> None:
