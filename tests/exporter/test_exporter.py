@@ -23,7 +23,7 @@ from zeus_core.cli._exporter import _LABELS
 from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
 from zeus_core.errors import UsageError
 from zeus_core.exporter import export_to_opentelemetry
-from zeus_core.exporter.jobs import MOST_JOBS, JobTotals, slurm_job
+from zeus_core.exporter.jobs import MOST_JOBS, GpuReading, JobTotals, slurm_job
 from zeus_core.exporter.machine_metrics import DAEMON_METRICS, JOB_METRICS
 from zeus_core.exporter.serving import METRICS, Collector, serve, write_file
 from zeus_core.exporter.totals import DeviceTotals
@@ -126,17 +126,19 @@ def test_slurms_control_group_names_the_job(cgroups, job):
     assert slurm_job(cgroups) == job
 
 
-def test_the_number_of_jobs_is_bounded_and_old_ones_go(gpu, time_source, monkeypatch):
+def test_the_number_of_jobs_is_bounded_and_old_ones_go(time_source, monkeypatch):
     jobs = JobTotals(("job_id",), time_source)
-    gpu.read_process_ids = lambda: [1]
     for number in range(MOST_JOBS + 5):
         monkeypatch.setattr("zeus_core.exporter.jobs.identity_of", lambda *_, n=number: RunIdentity(job=f"{n}"))
-        jobs.add(gpu, DeviceEnergy(1.0, 0.0), 1.0, 0.0)
+        jobs.add([GpuReading({(1, 2)}, DeviceEnergy(1.0, 0.0), 1.0, 0.0)])
     found = dict(jobs.exported())
     assert len(found) == MOST_JOBS + 1
     assert found["other",].energy.energy_joules == 5
     time_source.advance(3601.0)
     assert jobs.exported() == []
+    jobs.add([GpuReading({(1, 2)}, DeviceEnergy(1.0, 0.0), 1.0, 0.0)])
+    ((values, total),) = jobs.exported()  # there is room for new ones again
+    assert (values, total.gpus) == ((f"{MOST_JOBS + 4}",), 1.0)
 
 
 @pytest.mark.parametrize("labels", ["user,who", "user,user", "tag:", ",".join(f"tag:{n}" for n in range(11))])

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeus_core._identity import THIS_MACHINE
 from zeus_core.device import Gpu
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zeus_core.training.charges.charging import Charge, Charging
 
 MOST_JOBS = 1000
-"""How many jobs an exporter distinguishes: the energy of others is that of "other"."""
+"""How many jobs of the last hour an exporter distinguishes: the energy of others is that of "other"."""
 
 _FORGET_SECONDS = 3600.0  # after which the series of a job that has ended is exported no more
 _IDLE_BELOW = 0.05  # of the utilization
@@ -90,6 +90,22 @@ def label_values(identity: RunIdentity, labels: Iterable[str]) -> tuple[str, ...
     )
 
 
+class GpuReading(NamedTuple):
+    """What a GPU did since the latest reading.
+
+    Attributes:
+        processes: Those on it, by `identities_on`.
+        energy: Its energy, without joules where that was lost.
+        seconds: The time.
+        utilization: The share of it in which it computed, as far as that is known.
+    """
+
+    processes: set[tuple[int, int]] | None
+    energy: DeviceEnergy
+    seconds: float
+    utilization: float | None
+
+
 @dataclass
 class JobTotal:
     """A job, or all whose labels are the same, as it is exported.
@@ -138,49 +154,46 @@ class JobTotals:
         self._own = own if own is not None and own.job else None
         self._totals: dict[tuple[str, ...], JobTotal] = {}
 
-    def begin(self) -> None:
-        """Begin a reading: no job has a GPU yet."""
-        for total in self._totals.values():
-            total.gpus = 0.0
-
-    def add(self, gpu: Gpu, energy: DeviceEnergy, seconds: float, utilization: float | None) -> None:
-        """Add the time and energy of a GPU since the latest reading.
-
-        Args:
-            gpu: The GPU.
-            energy: Its energy, without joules where that was lost.
-            seconds: The time.
-            utilization: How much of it computed, as far as that is known.
-        """
-        processes = identities_on(gpu)
-        if processes is None:
-            users = set() if self._own is None else {label_values(self._own, self.labels)}
-        else:
-            users = {label_values(identity_of(*process), self.labels) for process in processes}
-        for values in users:
-            total, share = self._total(values), 1 / len(users)
-            total.gpus += share
-            total.gpu_seconds += share * seconds
-            total.seen_seconds = self._time_source.now()
-            if utilization is not None and utilization < _IDLE_BELOW:
-                total.idle_seconds += share * seconds
-            if energy.energy_joules is not None:
-                total.energy += DeviceEnergy(max(share * energy.energy_joules, 0.0), energy.uncertainty_joules)
-            if total.charging is not None:
-                total.charging.charge(Tally(total.gpu_seconds, total.energy), clock_seconds(self._time_source))
+    def add(self, readings: Iterable[GpuReading]) -> None:
+        """Add the time and energy of all GPUs since the latest reading."""
+        gpus: dict[tuple[str, ...], float] = {}
+        for reading in readings:
+            users = self._users_of(reading.processes)
+            for values in users:
+                counted = self._add(values, reading, 1 / len(users))
+                gpus[counted] = gpus.get(counted, 0.0) + 1 / len(users)
+        for values, total in self._totals.items():
+            total.gpus = gpus.get(values, 0.0)
 
     def exported(self) -> list[tuple[tuple[str, ...], JobTotal]]:
-        """Return the labels of each job that was seen within the last hour, with its totals."""
+        """Return the labels of each job that was seen within the last hour, with its totals. Any thread may call it."""
         since = self._time_source.now() - _FORGET_SECONDS
-        return [(values, total) for values, total in self._totals.items() if total.seen_seconds >= since]
+        return [(values, total) for values, total in list(self._totals.items()) if total.seen_seconds >= since]
 
-    def _total(self, values: tuple[str, ...]) -> JobTotal:
-        if values not in self._totals:
+    def _users_of(self, processes: set[tuple[int, int]] | None) -> set[tuple[str, ...]]:
+        if processes is not None:
+            return {label_values(identity_of(*process), self.labels) for process in processes}
+        return set() if self._own is None else {label_values(self._own, self.labels)}
+
+    def _add(self, values: tuple[str, ...], reading: GpuReading, share: float) -> tuple[str, ...]:
+        """Add a share of a reading to a job, and return the labels that it is counted under."""
+        if values not in self._totals and len(self._totals) >= MOST_JOBS:
+            self._totals = dict(self.exported())
             if len(self._totals) >= MOST_JOBS:
                 values = ("other",) * len(values)
-            if values not in self._totals:
-                self._totals[values] = JobTotal(charging=self._new_charging())
-        return self._totals[values]
+        total = self._totals.get(values)
+        if total is None:
+            total = self._totals[values] = JobTotal(charging=self._new_charging())
+        total.gpu_seconds += share * reading.seconds
+        total.seen_seconds = self._time_source.now()
+        if reading.utilization is not None and reading.utilization < _IDLE_BELOW:
+            total.idle_seconds += share * reading.seconds
+        joules = reading.energy.energy_joules
+        if joules is not None:
+            total.energy += DeviceEnergy(max(share * joules, 0.0), reading.energy.uncertainty_joules)
+        if total.charging is not None:
+            total.charging.charge(Tally(total.gpu_seconds, total.energy), clock_seconds(self._time_source))
+        return values
 
     def _new_charging(self) -> Charging | None:
         if self._electricity is None:

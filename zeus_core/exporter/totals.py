@@ -11,7 +11,7 @@ from typing import TypeVar
 from zeus_core.device import Gpu
 from zeus_core.device.gpu import read_utilization
 from zeus_core.errors import DeviceError
-from zeus_core.exporter.jobs import JobTotals
+from zeus_core.exporter.jobs import GpuReading, JobTotals, identities_on
 from zeus_core.measurement import Device
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.process.deadline import CALL_SECONDS
@@ -73,8 +73,7 @@ class DeviceTotals:
             reading = self.monitor.read(sync_execution=False)
             measurement = self.monitor.between(self._latest, reading)
             self._latest = reading
-            if self.jobs is not None:
-                self.jobs.begin()
+            readings = []
             for state in self._states:
                 joules = measurement.devices[state.device].energy_joules
                 if joules is None:
@@ -85,8 +84,11 @@ class DeviceTotals:
                     gpu = self.monitor.gpus[state.device.index]
                     self._read_present(state, gpu)
                     if self.jobs is not None:
+                        processes = self._read(self._number_of(state), partial(identities_on, gpu))
                         energy = measurement.devices[state.device]
-                        self.jobs.add(gpu, energy, measurement.time, state.utilization)
+                        readings.append(GpuReading(processes, energy, measurement.time, state.utilization))
+            if self.jobs is not None:
+                self.jobs.add(readings)
             return list(self._states)
 
     def close(self) -> None:
@@ -94,11 +96,14 @@ class DeviceTotals:
         self.monitor.cancel("exporter")
 
     def _read_present(self, state: DeviceState, gpu: Gpu) -> None:
-        number = self.monitor.gpu_indices.index(state.device.index)
+        number = self._number_of(state)
         state.power_watts = self._read(number, gpu.read_power_watts)
         state.limit_watts = self._read(number, gpu.read_enforced_power_limit_watts)
         state.sm_clock_mhz = self._read(number, gpu.read_sm_clock_mhz)
         state.utilization = self._read(number, partial(read_utilization, gpu))
+
+    def _number_of(self, state: DeviceState) -> int:
+        return self.monitor.gpu_indices.index(state.device.index)
 
     def _read(self, number: int, call: Callable[[], _Value]) -> _Value | None:
         try:
