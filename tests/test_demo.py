@@ -37,7 +37,7 @@ def test_an_unknown_model_is_a_sentence(tmp_path):
 def test_the_demo_finds_a_limit_and_writes_only_into_its_folder(tmp_path):
     finished = run(tmp_path, "--simulate", "A100-SXM4-80GB", "--steps", "250")
     assert finished.returncode == 0, finished.stderr
-    last_line = r"limit (\d+) W on A100-SXM4-80GB \(simulated\): saving -?\d+\.\d%, slowdown \d\.\d{3}"
+    last_line = r"(\d+) W in place of 400 W on A100-SXM4-80GB \(simulated\): saving .*, for [+-]\d+\.\d% time\."
     found = re.fullmatch(last_line, finished.stdout.splitlines()[-1])
     # Which limit it is, a busy machine has a say in.
     assert 100 <= int(found[1]) <= 400

@@ -114,7 +114,7 @@ def make_trainer(output: Path, steps: int, is_simulated: bool, callback: ZeusTra
 def main() -> int:
     arguments = parsed_arguments()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    logging.getLogger("zeus_core").setLevel(logging.INFO)
+    logging.getLogger("zeus_core").setLevel(logging.INFO)  # says what the search does
     if arguments.simulate:
         os.environ[SIMULATED_GPUS_VARIABLE] = arguments.simulate
         torch.set_num_threads(1)
@@ -139,6 +139,7 @@ def train(arguments: argparse.Namespace) -> int:
     trainer = make_trainer(arguments.output, arguments.steps, bool(arguments.simulate), callback)
     if arguments.simulate:
         SimulatedCompute(trainer.model, monitor.gpus[0], forward=FORWARD_WORK)
+    print(f"{arguments.steps} steps of training, 4 samples each; the search tries limits meanwhile")
     trainer.train()
     print(f"\nWhere the energy of this run went\n{callback.summary}")
     return report(optimizer, selector, monitor.gpus[0].name, arguments)
@@ -148,17 +149,20 @@ def report(optimizer: GlobalPowerLimitOptimizer, selector: Any, gpu_name: str, a
     if optimizer.confirmation is None:
         print("no limit was chosen", file=sys.stderr)
         return 1
-    picture = arguments.output / f"time-energy.{arguments.picture}"
-    points = {trial.setting: trial for trial in (optimizer.confirmation, *optimizer.trials)}
-    draw_time_energy(list(points.values()), optimizer.chosen_limit_watts, gpu_name, picture)
     comparison = optimizer.comparison or Comparison(before=optimizer.trials[0], after=optimizer.confirmation)
     print(f"\nPower limits tried on {gpu_name}, {selector}")
     print(trial_table(optimizer.measurements, optimizer.profile_steps, selector, optimizer.chosen_limit_watts))
     print(f"\n{comparison}")
-    print(f"picture: {picture}")
+    picture = arguments.output / f"time-energy.{arguments.picture}"
+    points = {trial.setting: trial for trial in (optimizer.confirmation, *optimizer.trials)}
+    try:
+        draw_time_energy(list(points.values()), optimizer.chosen_limit_watts, gpu_name, picture)
+        print(f"picture: {picture}")
+    except UsageError as error:  # such as that there is no matplotlib
+        print(f"no picture: {error}")
     print(
-        f"limit {optimizer.chosen_limit_watts} W on {gpu_name}: "
-        f"saving {comparison.saving_fraction:.1%}, slowdown {comparison.slowdown_factor:.3f}"
+        f"{optimizer.chosen_limit_watts} W in place of {comparison.before.setting} W on {gpu_name}: saving "
+        f"{comparison.saving_text}, for {comparison.slowdown_factor - 1:+.1%} time."
     )
     return 0
 
