@@ -1,6 +1,6 @@
 """The pictures of the documentation, drawn by the package itself from simulated GPUs in virtual time.
 
-    python tools/pictures.py    # writes that of the README anew, docs/pictures; the site draws the others when it is built
+    python tools/pictures.py    # writes that of the README, docs/pictures; the site draws the others as it is built
 
 Each is drawn twice, `NAME.svg` for light pages and `NAME-dark.svg` for dark ones. Needs matplotlib.
 """
@@ -58,14 +58,15 @@ def time_energy(folder: Path) -> Callable[[Path], None]:
     monitor = ZeusMonitor(gpus=[gpu], cpus=CpuDiscovery((), "not simulated"), time_source=time_source)
     work = Work(seconds=0.5, active_power_watts=484.9, active_fraction=0.938, compute_bound_fraction=0.744)
     search = GlobalPowerLimitOptimizer(monitor, EnergyWithin(slowdown=1.1), search=GridSearch, profile_steps=20)
-    with TrainingEnergy(monitor, search, folder=folder, quiet=True) as energy:
-        for step in range(3000):
+    kept = folder / "runs" / "a100"
+    with TrainingEnergy(monitor, search, folder=kept, quiet=True) as energy:
+        for step in range(1500):
             with energy.step(samples=8, tokens=8192):
                 gpu.execute(work)
-            if step % 1000 == 999:
+            if step % 500 == 499:
                 with energy.during(Activity.EVALUATION):
                     gpu.execute(Work(20.0, 300.0))
-    zeus_core(["report", str(folder), "--output", str(folder / "report.html")])
+    zeus_core(["report", str(kept), "--output", str(folder / "report.html")])
     title = f"{_MODEL}, simulated"
     return lambda path: draw_time_energy(search.trials, search.chosen_limit_watts, title, path)
 

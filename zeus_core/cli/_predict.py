@@ -80,8 +80,9 @@ def execute(arguments: argparse.Namespace) -> int:
         write("", sys.stdout)
         _write_table(title, texts, kwh)
     write(
-        "\nPredicted, not measured: the median, and the range of 9 trainings in 10, by published\n"
-        "sweeps of V100, A40 and A100. A search measures yours: zeus-core run --save 10% -- COMMAND",
+        "\nPredicted, not measured: the median, and the range of 9 trainings in 10, by\n"
+        "published sweeps of V100, A40 and A100. A search measures what yours saves:\n"
+        "zeus-core run --save 10% -- COMMAND",
         sys.stdout,
     )
     return 0
