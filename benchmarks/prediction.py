@@ -17,7 +17,7 @@ import numpy as np
 from _sweeps import Sweep, read_sweeps
 
 from zeus_core.search._prior import read_prior
-from zeus_core.search.prediction import predict_saving
+from zeus_core.search.run.prediction import predict_saving
 
 MIN_SHARE = 0.8
 SLOWDOWNS = (1.02, 1.05, 1.1, 1.2)

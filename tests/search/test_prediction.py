@@ -2,7 +2,7 @@
 
 import pytest
 
-from zeus_core.search.prediction import WORKS, predict_saving
+from zeus_core.search.run.prediction import WORKS, predict_saving
 
 LIMITS = tuple(float(limit) for limit in range(400, 99, -20))
 
