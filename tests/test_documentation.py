@@ -305,6 +305,29 @@ def test_every_script_exists(program):
     assert [script for script in scripts if not (ROOT / script).exists()] == []
 
 
+# What nobody here can run, and the word above it by which the page says what it needs.
+NEEDS = {
+    "docker": "Docker",
+    "kubectl": "cluster",
+    "sbatch": "Slurm",
+    "systemctl": "systemd",
+    "systemd-tmpfiles": "systemd",
+    "deepspeed": "DeepSpeed",
+    "pip install '.": "clone",
+    "pip uninstall": "uninstall",
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_no_test_runs_says_above_it_what_it_needs(page):
+    above, *parts = re.split(r"^```(?:sh|bash)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for part in parts:
+        block, _, below = part.partition("\n```\n")
+        wanted = {word for line in block.splitlines() for begin, word in NEEDS.items() if line.startswith(begin)}
+        assert {word for word in wanted if word not in above.rpartition("\n## ")[2] + block} == set(), block
+        above += below
+
+
 # In the layouts of their publishers, and long ago: a command that waits for a cheap hour starts at once.
 SIGNALS = {
     "carbon.csv": ["timestamp,value", "2026-03-01 00:00,312", "2026-03-01 01:00,298"],
