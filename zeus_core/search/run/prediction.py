@@ -1,4 +1,4 @@
-"""What a search for a power limit is predicted to save, before anything is measured.
+"""The predicted saving of a search for a power limit, before anything is measured.
 
 Each shape of the prior, at each demand, is a kind of training with a weight (`_prior.py`, `_curves.py`). With t(l) and
 e(l) the time and energy of a step at the limit l, over those at the original one, it saves within a slowdown F
