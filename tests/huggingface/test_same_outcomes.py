@@ -1,6 +1,7 @@
 """A Trainer chooses, stops and returns the same with the callbacks as without them."""
 
 import json
+from pathlib import Path
 
 import optuna
 import pytest
@@ -56,7 +57,8 @@ def outcomes(folder, gpu, callbacks, **arguments):
         "learning_rate": 0.5,  # after a few steps it gets worse
         "eval_strategy": "steps",
         "eval_steps": 5,
-        "save_strategy": "best",
+        "save_strategy": "steps",
+        "save_steps": 5,
         "load_best_model_at_end": True,
         "metric_for_best_model": "loss",
         **arguments,
@@ -71,7 +73,7 @@ def outcomes(folder, gpu, callbacks, **arguments):
     return {
         "losses": losses_of(trainer),
         "stopped at": trainer.state.global_step,
-        "best": (trainer.state.best_metric, trainer.state.best_global_step),
+        "best": (trainer.state.best_metric, Path(trainer.state.best_model_checkpoint).name),
         "checkpoints": sorted(path.name for path in folder.glob("checkpoint-*")),
         "weights": [weight.tolist() for weight in trainer.model.parameters()],
         "shown": watch.seen,

@@ -1,10 +1,9 @@
 """Programs with real packages. They download nothing, and write the hash of their weights.
 
-    python programs.py NAME FILE [coded|loaded]
+    python programs.py NAME FILE [coded]
 
-With `coded` they ask for the energy in their code or configuration; otherwise they know nothing of it. With `loaded`
-each step works on the simulated GPU too, and the program prints by how much the limits it has met slow that work. The
-loop of `endless` steps until the file is there, and raises then.
+Those with that word ask for the energy in their code or configuration; the others know nothing of it. `endless` steps
+until the file is there, and raises then; it makes `steps` after 200.
 """
 
 import hashlib
@@ -15,31 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-# A search needs some seconds. Each step of neuralforecast is an epoch, which takes long itself.
-STEPS, SECONDS = (60, 0.08) if "neuralforecast" in sys.argv else (250, 0.02)
-if "loaded" not in sys.argv:
-    STEPS = 40
-
-
-def load_gpu():
-    """Each step works on the simulated GPU. Returns the limits it has met, and by how much they have slowed it."""
-    from zeus_core.device import Work, discover_gpus
-
-    (gpu,), work, limits = discover_gpus(), Work(seconds=SECONDS, active_power_watts=380.0), []
-
-    def work_on_gpu(*_):
-        limits.append(gpu.read_power_limit_watts())
-        gpu.submit(work)
-        gpu.synchronize()
-
-    def slowdown():
-        seconds = [gpu.preset.physics.operating_point(work, limit).seconds for limit in limits]
-        return sum(seconds) / (len(seconds) * seconds[0])
-
-    register_optimizer_step_pre_hook(work_on_gpu)
-    return limits, slowdown
 
 
 def define_missing_operators():
@@ -66,7 +40,7 @@ def sentence_transformers():
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=8)], device="cpu")
     pairs = {"a": words * 4, "b": words[::-1] * 4, "score": [0.5] * 80}
-    options = {"max_steps": STEPS, "per_device_train_batch_size": 8, "logging_steps": 10, "use_cpu": True}
+    options = {"max_steps": 40, "per_device_train_batch_size": 8, "logging_steps": 10, "use_cpu": True}
     arguments = SentenceTransformerTrainingArguments("output", report_to="none", save_strategy="no", **options)
     trainer = SentenceTransformerTrainer(model, arguments, Dataset.from_dict(pairs), loss=CosineSimilarityLoss(model))
     trainer.train()
@@ -80,8 +54,8 @@ def timm():
 
     model = timm.create_model("resnet10t", num_classes=3)
     optimizer = create_optimizer_v2(model, opt="lamb", lr=0.01)
-    scheduler = CosineLRScheduler(optimizer, t_initial=STEPS)
-    for step in range(STEPS):
+    scheduler = CosineLRScheduler(optimizer, t_initial=40)
+    for step in range(40):
         loss = model(torch.randn(2, 3, 32, 32)).square().mean()
         loss.backward()
         optimizer.step()
@@ -96,7 +70,7 @@ def neuralforecast():
     from utilsforecast.data import generate_series
 
     options = {"enable_progress_bar": False, "enable_checkpointing": False, "logger": False, "accelerator": "cpu"}
-    model = MLP(h=2, input_size=4, max_steps=STEPS, val_check_steps=10, **options)
+    model = MLP(h=2, input_size=4, max_steps=40, val_check_steps=10, **options)
     forecast = NeuralForecast([model], freq="D")
     forecast.fit(generate_series(4, min_length=30))
     return forecast.models[0]
@@ -135,7 +109,7 @@ def fabric():
     fabric = Fabric(accelerator="cpu", devices=1)
     module = torch.nn.Linear(4, 1)
     model, optimizer = fabric.setup(module, torch.optim.AdamW(module.parameters()))
-    for _ in range(STEPS):
+    for _ in range(40):
         fabric.backward(model(torch.randn(2, 4)).square().mean())
         optimizer.step()
         optimizer.zero_grad()
@@ -153,7 +127,7 @@ def torchtune():
     logger = config.instantiate(OmegaConf.create(logger))
     model = llama3(vocab_size=32, num_layers=1, num_heads=2, num_kv_heads=2, embed_dim=16, max_seq_len=16)
     optimizer = torch.optim.AdamW(model.parameters())
-    for step in range(STEPS):
+    for step in range(40):
         model(torch.randint(32, (2, 8))).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -178,9 +152,5 @@ def endless():
 if __name__ == "__main__":
     torch.manual_seed(0)
     operators = define_missing_operators()
-    if "loaded" in sys.argv:
-        limits, slowdown = load_gpu()
     weights = b"".join(value.numpy().tobytes() for value in globals()[sys.argv[1]]().state_dict().values())
     Path(sys.argv[2]).write_text(hashlib.sha256(weights).hexdigest())
-    if "loaded" in sys.argv:
-        print(f"lowest limit {min(limits):g} of {limits[0]:g} W, slowdown {slowdown():.6f}")

@@ -35,12 +35,12 @@ def command_of(name, *words, options=()):
 
 
 def run(folder, environment, name, *options, words=()):
-    """Run a program; returns the hash of its weights, and what it has written to standard error and output."""
+    """Run a program; returns the hash of its weights, and what it has written to standard error."""
     folder.mkdir()
     command = command_of(name, *words, options=options)
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    return (folder / "weights").read_text(), ended.stderr, ended.stdout
+    return (folder / "weights").read_text(), ended.stderr
 
 
 def box(errors):
@@ -51,20 +51,16 @@ def box(errors):
 
 
 @pytest.mark.parametrize("name", ["sentence_transformers", "neuralforecast", "timm", "fabric", "torchtune"])
-def test_a_program_saves_within_its_bound_and_trains_the_same_weights(tmp_path, environment, name):
-    weights, errors, _ = run(tmp_path / "plain", environment, name, words=["loaded"])
+def test_a_program_saves_without_code_and_trains_the_same_weights(tmp_path, environment, name):
+    weights, errors = run(tmp_path / "plain", environment, name)
     assert "zeus-core" not in errors
-    same_weights, errors, output = run(tmp_path / "saving", environment, name, "--save", "10%", words=["loaded"])
+    same_weights, errors = run(tmp_path / "saving", environment, name, "--save", "10%")
     assert same_weights == weights
     shown = box(errors)
     assert re.search(r"steps \d", shown["spent on"])
     assert "power limit" in shown
     if name in {"timm", "fabric", "torchtune"}:  # the others report their steps
-        assert shown["steps"].startswith("250: ")
-    *_, line = output.splitlines()
-    lowest, original, slowdown = map(float, re.findall(r"[\d.]+", line))
-    assert lowest < original
-    assert slowdown <= 1.1
+        assert shown["steps"].startswith("40: ")
 
 
 WAIT_SECONDS = 60.0  # far more than anything takes: timing never decides a test
@@ -109,8 +105,8 @@ def test_saving_restores_the_original_however_the_program_ends(tmp_path, environ
 
 
 def test_a_recipe_of_torchtune_logs_its_energy(tmp_path, environment):
-    weights, *_ = run(tmp_path / "plain", environment, "torchtune")
-    same_weights, errors, _ = run(tmp_path / "measured", environment, "torchtune", words=["coded"])
+    weights, _ = run(tmp_path / "plain", environment, "torchtune")
+    same_weights, errors = run(tmp_path / "measured", environment, "torchtune", words=["coded"])
     assert same_weights == weights
     assert box(errors)["steps"].startswith("40: ")
     (log,) = (tmp_path / "measured" / "logs").iterdir()
@@ -118,10 +114,10 @@ def test_a_recipe_of_torchtune_logs_its_energy(tmp_path, environment):
 
 
 def test_validations_and_saves_of_ultralytics_are_no_steps(tmp_path, environment):
-    weights, *_ = run(tmp_path / "plain", environment, "ultralytics")
+    weights, _ = run(tmp_path / "plain", environment, "ultralytics")
     followed = run(tmp_path / "followed", environment, "ultralytics", "--trainer")
     coded = run(tmp_path / "coded", environment, "ultralytics", words=["coded"])
-    for same_weights, errors, _ in (followed, coded):
+    for same_weights, errors in (followed, coded):
         assert same_weights == weights
         shown = box(errors)
         assert shown["steps"].startswith("6: ")
