@@ -23,7 +23,7 @@ from zeus_core.report.run_sections import (
 )
 from zeus_core.training.record.run_records import RunRecord
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --ink: #16202c; --soft: #5b6876; --paper: #f6f7f9; --card: #ffffff; --line: #dfe4ea;
   --accent: #1769aa; --chosen: #c2410c; --steps: #1f77b4; --generation: #d97706; --reference: #7c3aed;
   --waiting: #b8a27a; --reward: #be185d; --prediction: #0e7490; --other: #65a30d;
@@ -98,18 +98,29 @@ def run_page(
         body.append(_overview(runs))
         shown = []
     elif len(runs) > 1:
-        body.append(_section(_comparison(runs), activity_bars(runs)))
+        body.append(section_html(_comparison(runs), activity_bars(runs)))
     for name, run in shown:
         body.append(f"<h2>{escape(name)}</h2>" if len(runs) > 1 else "")
         body.append(_run(run, further.get(name, ())))
-    body.append(
+    return page(f"Energy of {title}", "".join(body), _COLORS)
+
+
+def page(title: str, body: str, style: str) -> str:
+    """Return a page.
+
+    Args:
+        title: Its title, as plain text.
+        body: Its content, in HTML.
+        style: Rules beside those of all pages.
+    """
+    footer = (
         "<footer>Measured by zeus-core. An energy is written with the half-width of the interval that holds the truth. "
         "“Not measured” is never 0.</footer>"
     )
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Energy of {escape(title)}</title>\n'
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">\n'
-        f"<style>{_STYLE}{_COLORS}</style></head>\n<body><main>{''.join(body)}</main></body></html>\n"
+        f"<style>{STYLE}{style}</style></head>\n<body><main>{body}{footer}</main></body></html>\n"
     )
 
 
@@ -125,8 +136,8 @@ def _run(run: RunRecord, further: Sequence[tuple[Section, str]]) -> str:
     began = moment(run.parts[0].begun_at_seconds)
     spent = f"{steps_text(run)} in {duration_text(run.account.total.seconds)}"
     head = f'<p class="soft">{escape(hardware(run))}; {spent}; began {began}</p>{_cards(run)}'
-    sections = [_section(section, pictures.get(section.name, "")) for section in sections_of(run)]
-    sections[2:2] = [_section(section, picture) for section, picture in further]
+    sections = [section_html(section, pictures.get(section.name, "")) for section in sections_of(run)]
+    sections[2:2] = [section_html(section, picture) for section, picture in further]
     return head + "".join(sections)
 
 
@@ -144,11 +155,11 @@ def _cards(run: RunRecord) -> str:
         )
         if name in metrics
     ]
-    cards = [_card("energy of all GPUs", energy_line(run), unrecorded_line(run))]
-    return f'<div class="cards">{"".join([*cards, *(_card(label, text) for label, text in shown)])}</div>'
+    cards = [card("energy of all GPUs", energy_line(run), unrecorded_line(run))]
+    return f'<div class="cards">{"".join([*cards, *(card(label, text) for label, text in shown)])}</div>'
 
 
-def _card(label: str, text: str, more: str = "") -> str:
+def card(label: str, text: str, more: str = "") -> str:
     """Return a card: the number, its unit, and below them how far it can be off."""
     value, plus_minus, rest = text.partition(" ±")
     off, _, unit = rest.partition(" ")
@@ -157,7 +168,8 @@ def _card(label: str, text: str, more: str = "") -> str:
     return f'<div class="card"><span>{escape(label)}</span><b>{escape(shown)}</b><span>{escape(detail)}</span></div>'
 
 
-def _section(section: Section, picture: str) -> str:
+def section_html(section: Section, picture: str) -> str:
+    """Return a section: its heading, its text, a picture in HTML, and its table."""
     text = f"<p>{escape(section.text)}</p>" if section.text else ""
     return f'<section id="{section.name}"><h3>{escape(section.title)}</h3>{text}{picture}{_table(section)}</section>'
 

@@ -128,7 +128,11 @@ class Catalogue:
                 if version != _VERSION[1]:
                     raise OSError(f"its version is {version.decode(errors='replace')}; this program reads version 1")
                 with pyarrow.parquet.ParquetFile(path, metadata=footer, read_dictionary=list(TEXTS)) as file:
-                    tables.append(file.read(wanted).replace_schema_metadata(None))
+                    read = file.read(wanted).replace_schema_metadata(None)
+                for name in wanted:  # columns that earlier versions have not written
+                    if name in AMOUNTS and name not in read.column_names:
+                        read = read.append_column(name, pyarrow.repeat(0, read.num_rows))
+                tables.append(read.select(wanted))
             except (OSError, KeyError, pyarrow.ArrowException) as error:
                 self.complaints.append(f"the file {path} of the catalogue cannot be used: {error}")
         if not tables:
