@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 _MOST_ROWS, _MOST_USERS, _MOST_GAINS, _MOST_MONTHS = 10, 8, 10, 12  # two pages of paper
 _LEFT_OUT = ("Wh/token", "idle kWh")  # of the tables: they are in the file of numbers
 _NOT_ADDED = ("cost",)
-_STATES = {"ended": "ended by itself", "running": "not ended: killed, or it runs still"}
+_STATES = {
+    "ended": "completed",
+    "failed": "failed, by an error",
+    "stopped": "stopped, by a signal",
+    "interrupted": "interrupted, and gone on from",
+    "running": "not ended: killed, or it runs still",
+}
 _STYLE = """
 .cards { grid-template-columns: repeat(auto-fit, minmax(12.5rem, 1fr)); }
 td + td, th + th { text-align: right; white-space: pre; padding: .3rem 0 .3rem .7rem; } #gains td + td, #gains th + th,
@@ -42,8 +48,9 @@ td + td, th + th { text-align: right; white-space: pre; padding: .3rem 0 .3rem .
 #missing ul { margin: 0; padding-left: 1.1rem; }
 @media print { html { font-size: 9px; } body { font-size: 9px; line-height: 1.35; } main { max-width: none; }
   section { padding: 5px 8px; margin: 5px 0; } .cards { gap: 4px; margin: 5px 0;
-  grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); } .card { padding: 4px 6px; } .card b { white-space: normal; }
-  th, td, td + td, th + th { padding-top: 1px; padding-bottom: 1px; } svg { max-height: 105px; } }
+  grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); } .card { padding: 4px 6px; }
+  .card b { white-space: normal; } svg { max-height: 105px; }
+  th, td, td + td, th + th { padding-top: 1px; padding-bottom: 1px; } }
 """
 
 
@@ -234,8 +241,7 @@ def _outcomes(found: MonthSums) -> Section:
     redone = {"millijoules": whole["redone_millijoules"]}
     rows.append(("steps done twice, within these", "", "", number(kwh(redone["millijoules"])), _share(redone, whole)))
     columns = ("", "runs", "GPU hours", "kWh", "share")
-    text = "A part of a run that another part went on from is interrupted. All of them are in all sums."
-    return Section("outcomes", "By outcome", text, columns, rows)
+    return Section("outcomes", "By outcome", "All of them are in all sums.", columns, rows)
 
 
 def _gains(found: MonthSums) -> Section:

@@ -202,7 +202,12 @@ def _csv_of_sums(tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
             head = {"by": by, "name": name} if len(tables) > 1 else {by: name}
             rows += [] if rows else [(*head, *row)]
             rows.append((*head.values(), *row.values()))
-    return _csv(rows or [tuple(tables)])
+    return _csv([[_harmless(cell) for cell in row] for row in rows] or [tuple(tables)])
+
+
+def _harmless(cell: Any) -> Any:
+    """Return a cell of which no spreadsheet computes anything, as of a tag that begins with "="."""
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
 def _csv(rows: Iterable[Sequence[Any]]) -> str:

@@ -16,7 +16,7 @@ from zeus_core.training.activities.activity_split import ActivitySplit
 from zeus_core.training.record.journal_lines import Entry
 from zeus_core.training.record.power_series import EnergyPoint, joules_at
 from zeus_core.training.record.run_keeper import LISTED_RANKS, Outcome, RankReport, part_ranks, versions
-from zeus_core.training.record.run_records import PartRecord, RankRecord
+from zeus_core.training.record.run_records import PartRecord, PartState, RankRecord
 
 if TYPE_CHECKING:
     from zeus_core.training.charges.part_charges import PartCharges
@@ -171,7 +171,7 @@ class RunPart:
         self,
         outcome: Outcome,
         reports: Mapping[int, RankReport],
-        has_ended: bool,
+        state: PartState,
         now: float,
     ) -> PartRecord:
         """Return the record of this part in the file of the run.
@@ -179,12 +179,12 @@ class RunPart:
         Args:
             outcome: All that is known beside the account.
             reports: The reports of some ranks, by rank.
-            has_ended: Whether it ended by itself.
+            state: Whether it goes on, or how it has ended.
             now: This moment, by the machine's clock.
         """
         return PartRecord(
             name=self.name,
-            state="ended" if has_ended else "running",
+            state=state,
             begin_step=self.begin_step,
             step=self.step,
             begun_at_seconds=self.begun_at_seconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zeus_core.adapters.contained import Overhead
 from zeus_core.codec import completed, decode
@@ -16,6 +16,10 @@ from zeus_core.training.record.run_identity import RunIdentity
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.global_setting.search_result import SearchRecord
+
+PartState: TypeAlias = Literal["running", "ended", "failed", "stopped", "interrupted"]
+"""The state of a part when its file was written: going on (so stays a part that is killed); ended by itself, an error
+or a signal; or gone on from by another part. Before this version, all that ended had "ended"."""
 
 REMARKS = "remarks"
 """The label of the remarks on the numbers of a part, among its results."""
@@ -74,7 +78,7 @@ class PartRecord:
 
     Attributes:
         name: The name of the part, as in the journals.
-        state: Whether it was going on when the file was written, has ended, or was interrupted.
+        state: Whether it was going on when the file was written, or how it has ended.
         begin_step: The optimizer step at which it began.
         step: The optimizer step it has reached.
         begun_at_seconds: When it began, in seconds since 1970.
@@ -94,7 +98,7 @@ class PartRecord:
     """
 
     name: str
-    state: Literal["running", "ended", "interrupted"]
+    state: PartState
     begin_step: int
     step: int
     begun_at_seconds: float
