@@ -15,6 +15,7 @@ from zeus_core.report.run_sections import Section
 from zeus_core.runs._counting import (
     Counted,
     between_runs_milliseconds,
+    codes,
     counted,
     gains,
     in_month,
@@ -24,13 +25,14 @@ from zeus_core.runs._counting import (
     sums,
 )
 from zeus_core.runs._run_rows import LOW_POWER_FRACTION
-from zeus_core.runs._sums_shown import COLUMNS, cells, energy_text, grouped_sums, hours, kwh, number
+from zeus_core.runs._sums_shown import COLUMNS, NO_NAME, cells, energy_text, grouped_sums, hours, kwh, number
 
 if TYPE_CHECKING:
     import pyarrow
 
 _MOST_ROWS, _MOST_USERS, _MOST_GAINS, _MOST_MONTHS = 10, 8, 10, 12  # two pages of paper
-_LEFT_OUT = ("Wh/token", "idle kWh")  # of the tables: they are in the file of numbers
+_LEFT_OUT = ("kWh", "Wh/token", "idle kWh")  # of the tables: they are in the file of numbers
+_SHOWN_CHARACTERS = 12  # of the name of a run, by which `runs show` finds it
 _NOT_ADDED = ("cost",)
 _STATES = {
     "ended": "completed",
@@ -40,7 +42,8 @@ _STATES = {
     "running": "not ended: killed, or it runs still",
 }
 _STYLE = """
-.cards { grid-template-columns: repeat(auto-fit, minmax(12.5rem, 1fr)); }
+.cards { grid-template-columns: repeat(auto-fit, minmax(12.5rem, 1fr)); } .card b { white-space: normal; }
+table { font-size: .84rem; } td:first-child { padding-right: .4rem; }
 td + td, th + th { text-align: right; white-space: pre; padding: .3rem 0 .3rem .7rem; } #gains td + td, #gains th + th,
 #missing td { text-align: left; } .bar { fill: var(--accent); } .bar.chosen { fill: var(--chosen); }
 .whisker { stroke: var(--ink); } .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr));
@@ -49,7 +52,7 @@ td + td, th + th { text-align: right; white-space: pre; padding: .3rem 0 .3rem .
 @media print { html { font-size: 9px; } body { font-size: 9px; line-height: 1.35; } main { max-width: none; }
   section { padding: 5px 8px; margin: 5px 0; } .cards { gap: 4px; margin: 5px 0;
   grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); } .card { padding: 4px 6px; }
-  .card b { white-space: normal; } svg { max-height: 105px; }
+  svg { max-height: 105px; }
   th, td, td + td, th + th { padding-top: 1px; padding-bottom: 1px; } }
 """
 
@@ -62,7 +65,7 @@ class MonthSums:
         whole: The sum of all.
         tables: The sums of each grouping ("tag:team", "user", "state", "day"), by group.
         months: The sums of up to twelve months, that of the page last.
-        gains: The runs that would gain most, each with its GPU model, the millijoules, and why.
+        gains: The runs that would gain most, each with its user, its GPU model, the millijoules, and why.
         between_milliseconds: The time that GPUs had no run, each between its first and its last run.
         gpus: The number of GPUs.
     """
@@ -70,7 +73,7 @@ class MonthSums:
     whole: Mapping[str, Any]
     tables: Mapping[str, Mapping[str, Mapping[str, Any]]]
     months: Mapping[str, Mapping[str, int]]
-    gains: Sequence[tuple[str, str, int, str]]
+    gains: Sequence[tuple[str, str, str, int, str]]
     between_milliseconds: int
     gpus: int
 
@@ -98,7 +101,7 @@ def month_sums(rows: pyarrow.Table, month: str | None, by: str) -> MonthSums:
         whole,
         tables,
         dict(list(months.items())[-_MOST_MONTHS:]),
-        gains(rows, known, kept, _MOST_GAINS),
+        _gains_of_users(rows, known, kept),
         between_runs_milliseconds(rows, known, *ends) if whole else 0,
         _device_count(rows, known, kept),
     )
@@ -107,6 +110,15 @@ def month_sums(rows: pyarrow.Table, month: str | None, by: str) -> MonthSums:
 def _ends(rows: pyarrow.Table, known: Counted) -> tuple[int, int]:
     begin, end = (numbers(rows, name)[known.latest] for name in ("begin_ms", "end_ms"))
     return (int(begin.min()), int(end.max())) if len(begin) else (0, 0)
+
+
+def _gains_of_users(rows: pyarrow.Table, known: Counted, kept: Any) -> list[tuple[str, str, str, int, str]]:
+    found = gains(rows, known, kept, _MOST_GAINS)
+    (run, runs), (user, users) = codes(rows, "run"), codes(rows, "user")
+    user_of = np.zeros(len(runs), np.int64)
+    of_runs = known.latest & known.is_run
+    user_of[run[of_runs]] = user[of_runs]
+    return [(name, users[user_of[runs.index(name)]], *rest) for name, *rest in found]
 
 
 def _device_count(rows: pyarrow.Table, known: Counted, kept: Any) -> int:
@@ -206,7 +218,7 @@ def _table(
 ) -> Section:
     """Return the table of the groups with the most energy, the others in one row."""
     order = sorted(groups, key=lambda name: -groups[name]["millijoules"])
-    shown = [(name or "(none)", groups[name]) for name in order[:most]]
+    shown = [(name or NO_NAME, groups[name]) for name in order[:most]]
     if order[most:]:
         shown.append((f"{len(order) - most} more", _together([groups[name] for name in order[most:]])))
     places = [0, *(number + 1 for number, name in enumerate(COLUMNS) if name not in _LEFT_OUT)]
@@ -214,8 +226,8 @@ def _table(
     for name, amounts in [*shown, ("total", whole)]:
         row = cells(name, amounts)
         others = (row[place].replace(", ", "\n") if place == cost else row[place] for place in places[1:])
-        rows.append((row[0], _share(amounts, whole), *others))
-    columns = (by.removeprefix("tag:"), "share", *(COLUMNS[place - 1] for place in places[1:]))
+        rows.append((row[0], energy_text(amounts), _share(amounts, whole), *others))
+    columns = (by.removeprefix("tag:"), "kWh", "share", *(COLUMNS[place - 1] for place in places[1:]))
     return Section(f"by-{title.rpartition(' ')[2]}", title, "", columns, rows)
 
 
@@ -235,26 +247,29 @@ def _share(amounts: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
 def _outcomes(found: MonthSums) -> Section:
     whole = found.whole
     rows = [
-        (_STATES.get(name, name), f"{each['runs']:,}", hours(each, "gpu"), energy_text(each), _share(each, whole))
+        (_STATES.get(name, name), energy_text(each), _share(each, whole), f"{each['runs']:,}", hours(each, "gpu"))
         for name, each in found.tables["state"].items()
     ]
     redone = {"millijoules": whole["redone_millijoules"]}
-    rows.append(("steps done twice, within these", "", "", number(kwh(redone["millijoules"])), _share(redone, whole)))
-    columns = ("", "runs", "GPU hours", "kWh", "share")
+    rows.append(("steps done twice, within these", number(kwh(redone["millijoules"])), _share(redone, whole), "", ""))
+    columns = ("", "kWh", "share", "runs", "GPU hours")
     return Section("outcomes", "By outcome", "All of them are in all sums.", columns, rows)
 
 
 def _gains(found: MonthSums) -> Section:
-    rows = [(run, gpu, number(kwh(gain)), why) for run, gpu, gain, why in found.gains]
+    rows = [
+        (run[:_SHOWN_CHARACTERS], number(kwh(gain)), user or NO_NAME, gpu, why)
+        for run, user, gpu, gain, why in found.gains
+    ]
     title = f"The {len(rows)} runs that would gain most" if rows else "No run is known to gain"
     text = "" if rows else "None was idle, did steps twice, or ran on GPUs whose settings have saved energy elsewhere."
-    return Section("gains", title, text, ("run", "GPU", "kWh", "why"), rows)
+    return Section("gains", title, text, ("run", "kWh", "user", "GPU", "why"), rows)
 
 
 def _idle(found: MonthSums) -> Section:
     whole, users = found.whole, found.tables["user"]
     order = sorted(users, key=lambda name: -users[name]["low_gpu_milliseconds"])[:_MOST_USERS]
-    rows = [(name or "(none)", *_low(users[name])) for name in order if users[name]["low_gpu_milliseconds"] > 0]
+    rows = [(name or NO_NAME, *_low(users[name])) for name in order if users[name]["low_gpu_milliseconds"] > 0]
     text = (
         f"GPU hours at less than {LOW_POWER_FRACTION:.0%} of the power limit, as a GPU that waits, among the "
         f"{hours(whole, 'seen')} of {hours(whole, 'gpu')} GPU hours whose power over time is recorded. GPUs had no run "

@@ -17,7 +17,8 @@ COLUMNS = ("runs", "GPU hours", "kWh", "Wh/token", "kgCO2e", "cost", "saved kWh"
 
 _MILLIJOULES_OF_A_KWH = 3_600_000_000
 _ALIKE = 1.01  # an interval is as wide in both directions up to this ratio
-_NO_NAME = "(none)"
+NO_NAME = "(none)"
+"""The name of a group that has none, as of runs without a user."""
 
 
 def grouped_sums(rows: pyarrow.Table, known: Counted, by: str | None, kept: Any) -> dict[str, dict[str, Any]]:
@@ -52,7 +53,7 @@ def cells(name: str, amounts: Mapping[str, Any]) -> tuple[str, ...]:
         scale = 3.6e6 * amounts["tokens"]
         per_token = f"{amounts['token_millijoules'] / scale:.4g} ±{amounts['off_token_millijoules'] / scale:.2g}"
     return (
-        name or _NO_NAME,
+        name or NO_NAME,
         f"{amounts['runs']:,}",
         hours(amounts, "gpu"),
         energy_text(amounts),
@@ -89,7 +90,7 @@ def hours(amounts: Mapping[str, Any], kind: str) -> str:
 
 def notes(name: str, amounts: Mapping[str, Any]) -> list[str]:
     """Return what a sum lacks, in sentences."""
-    where = name or _NO_NAME
+    where = name or NO_NAME
     found = []
     if amounts["lost_gpu_milliseconds"]:
         found.append(f"{where}: the energy of {hours(amounts, 'lost')} GPU hours was not measured")
