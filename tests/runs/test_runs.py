@@ -11,10 +11,15 @@ import sys
 
 import pytest
 
-from tests.support.kept_runs import kept_run
+from tests.support.kept_runs import NO_CPUS, kept_run
 from tests.support.pages import ROOT
 from tests.support.simulated_records import independent_sums, simulated_files
 from zeus_core.cli import main
+from zeus_core.cli.run._run_record import RunRecord
+from zeus_core.cli.run._window_power import WindowPower, limits_watts
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.testing import VirtualTime
 
 COUNT = 1500
 
@@ -279,7 +284,32 @@ def test_runs_of_each_outcome_are_in_every_sum(tmp_path, capsys):
     capsys.readouterr()
     sums = summed(capsys, tmp_path / "catalogue", "--by", "state")
     assert {name: amounts["runs"] for name, amounts in sums.items()} == {"ended": 1, "failed": 3, "stopped": 3}
-    assert all(amounts["millijoules"] > 0 for amounts in sums.values())
+    assert min(sums["failed"]["millijoules"], sums["stopped"]["millijoules"]) > 0
+
+
+def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
+    time_source = VirtualTime()
+    time_source.set_clock(1_772_409_600.0)
+    gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
+    monitor = ZeusMonitor(gpus=[gpu], cpus=NO_CPUS, time_source=time_source)
+    monitor.begin_window("whole", sync_execution=False)
+    power = WindowPower(monitor, limits_watts(monitor))
+    for is_busy in (True, False, True, False, False):
+        if is_busy:
+            gpu.execute(Work(10.0, 300.0))
+        else:
+            time_source.advance(10.0)
+    whole = monitor.end_window("whole", sync_execution=False)
+    power.end(whole)
+    names = dict.fromkeys(whole.devices, "A100")
+    record = RunRecord(["train"], 0, None, 1_772_409_600.0, whole, names, True, [], power=power)
+    (tmp_path / "m.json").write_text(json.dumps(record.document()))
+    assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "m.json")]) == 0
+    capsys.readouterr()
+    amounts = summed(capsys, tmp_path / "catalogue")["all"]
+    assert amounts["seen_gpu_milliseconds"] == pytest.approx(1e3 * whole.time, abs=2)
+    assert amounts["low_gpu_milliseconds"] == pytest.approx(30_000, abs=500)
+    assert 0 < amounts["low_millijoules"] < amounts["millijoules"] / 2
 
 
 def test_the_page_has_all_sums_of_a_month_and_stays_small(files, catalogue, tmp_path, capsys):
