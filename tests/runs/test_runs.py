@@ -375,7 +375,15 @@ def test_a_catalogue_of_an_earlier_version_lacks_what_it_has_not_written(catalog
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_catalogue_is_named(tmp_path, capsys):
+def test_folders_that_cannot_be_used_are_named(tmp_path, capsys):
     (tmp_path / "catalogue").mkdir(mode=0o500)
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(kept_run(tmp_path / "run", steps=3))]) == 2
     assert "cannot be written" in capsys.readouterr().err
+    (tmp_path / "catalogue").chmod(0o300)  # nobody may list it: its sum is not 0
+    assert main(["runs", "sum", str(tmp_path / "catalogue")]) == 1
+    (tmp_path / "run" / "zeus-energy").chmod(0o300)
+    assert main(["runs", "add", str(tmp_path / "new"), str(tmp_path / "run")]) == 1
+    errors = capsys.readouterr().err
+    (tmp_path / "run" / "zeus-energy").chmod(0o700)
+    for folder in ("catalogue", "run/zeus-energy"):
+        assert f"the folder {tmp_path / folder} cannot be read" in errors

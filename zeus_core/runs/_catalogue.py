@@ -76,7 +76,7 @@ class Catalogue:
         known, now_seconds = self._known(is_needed=has_folder), time.time()
         rows: list[dict[str, Any]] = []
         added = 0
-        for path in _files_at(places):
+        for path in self._files_at(places):
             try:
                 found = rows_of(read_run(path), now_seconds)
             except (ArithmeticError, ValueError, LookupError) as error:  # a UsageError too
@@ -125,7 +125,7 @@ class Catalogue:
 
         days: dict[Path, list[Path]] = {}
         complaints = list(self.complaints)  # who reads them complains
-        for path in sorted(self._folder.rglob("*.parquet")):
+        for path in self._files_below(self._folder, ".parquet"):
             named = _DAY_FILE.fullmatch(path.name)
             if named and named[1] <= _day(now_seconds - _OPEN_DAYS * 86_400):
                 days.setdefault(path.with_name(f"{named[1]}.parquet"), []).append(path)
@@ -157,7 +157,7 @@ class Catalogue:
 
     def _paths(self) -> list[Path]:
         """Return the files whose rows count: all but those that were merged into that of their day."""
-        found = sorted(self._folder.rglob("*.parquet"))
+        found = list(self._files_below(self._folder, ".parquet"))
         day_of = {path: path.with_name(f"{path.name[:10]}.parquet") for path in found if _DAY_FILE.fullmatch(path.name)}
         merged = {day: _merged_names(day) for day in set(found).intersection(day_of.values())}
         return [path for path in found if path not in day_of or path.name not in merged.get(day_of[path], ())]
@@ -184,6 +184,24 @@ class Catalogue:
             names = _schema(dictionaries=True)
             return names.empty_table().select(wanted).replace_schema_metadata(None)
         return pyarrow.concat_tables(tables).unify_dictionaries()
+
+    def _files_at(self, places: Iterable[Path]) -> Iterator[Path]:
+        """Yield the files of runs at some places: in folders, those that say so in their first bytes."""
+        for place in places:
+            if place.is_dir():
+                yield from filter(_is_marked, self._files_below(place, ".json"))
+            else:
+                yield run_path(place)  # a file, or nothing, which its reader says
+
+    def _files_below(self, place: Path, suffix: str) -> Iterator[Path]:
+        """Yield the files in a folder and those within it, in order; with a complaint for each that cannot be read."""
+
+        def complain(error: OSError) -> None:
+            self.complaints.append(f"the folder {error.filename} cannot be read: {error.strerror}")
+
+        for folder, folders, names in os.walk(place, onerror=complain):
+            folders.sort()
+            yield from (Path(folder, name) for name in sorted(names) if name.endswith(suffix))
 
     def _read(self, path: Path, wanted: Sequence[str]) -> pyarrow.Table | None:
         """Return the rows of a file; None, with a complaint, if it cannot be used."""
@@ -234,25 +252,9 @@ def _schema(dictionaries: bool = False) -> pyarrow.Schema:
     return pyarrow.schema(fields, metadata=dict([_VERSION]))
 
 
-def _files_at(places: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files of runs at some places: in folders, those that say so in their first bytes.
-
-    Raises:
-        UsageError: There is nothing at one of the places.
-    """
-    for place in places:
-        if not place.is_dir():
-            yield run_path(place)  # a file, or nothing, which its reader says
-            continue
-        for folder, folders, names in os.walk(place):
-            folders.sort()
-            for name in sorted(names):
-                path = Path(folder, name)
-                if name.endswith(".json") and not path.is_symlink() and not is_special(path) and _is_marked(path):
-                    yield path
-
-
 def _is_marked(path: Path) -> bool:
+    if path.is_symlink() or is_special(path):
+        return False
     try:
         with path.open("rb") as file:
             return _MARK in file.read(_MARKED_BYTES)

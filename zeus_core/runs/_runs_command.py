@@ -71,11 +71,12 @@ def execute(arguments: argparse.Namespace) -> int:
         modes = {"list": _listed, "show": _shown, "sum": _summed, "report": _reported, "export": _exported}
         text = modes[arguments.mode](catalogue, arguments)
     write(text.rstrip("\n"), sys.stdout)
-    for complaint in catalogue.complaints[:_MOST_COMPLAINTS]:
+    complaints = list(dict.fromkeys(catalogue.complaints))
+    for complaint in complaints[:_MOST_COMPLAINTS]:
         complain(f"zeus-core: left out: {complaint}")
-    if len(catalogue.complaints) > _MOST_COMPLAINTS:
-        complain(f"zeus-core: left out: {len(catalogue.complaints) - _MOST_COMPLAINTS} more")
-    return 1 if catalogue.complaints else 0
+    if len(complaints) > _MOST_COMPLAINTS:
+        complain(f"zeus-core: left out: {len(complaints) - _MOST_COMPLAINTS} more")
+    return 1 if complaints else 0
 
 
 def _summed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
