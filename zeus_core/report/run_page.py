@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.events import Activity
-from zeus_core.report._run_pictures import activity_bars, power_picture, search_picture
+from zeus_core.report._run_pictures import activity_bars, loss_picture, power_picture, search_picture
 from zeus_core.report.many_runs import activities_line, are_many, runs_in_full, table_of
 from zeus_core.report.run_metrics import RUN_METRICS, Quantity, metrics_of, unit_of
 from zeus_core.report.run_sections import (
@@ -21,6 +21,7 @@ from zeus_core.report.run_sections import (
     steps_text,
     unrecorded_line,
 )
+from zeus_core.training.record.loss_curve import energy_to, equal_loss
 from zeus_core.training.record.run_records import RunRecord
 
 STYLE = """
@@ -131,6 +132,7 @@ def _run(run: RunRecord, further: Sequence[tuple[Section, str]]) -> str:
     pictures = {
         "activities": activity_bars([("", run)]),
         "power": power_picture(run, changes),
+        "losses": loss_picture(run),
         "search": "" if search is None else search_picture(search),
     }
     began = moment(run.parts[0].begun_at_seconds)
@@ -205,6 +207,11 @@ def comparison_rows(runs: Sequence[tuple[str, RunRecord]]) -> list[tuple[str, ..
     """Return a row for each number that some of the runs have: its name, and its value in each run."""
     found: list[Mapping[str, Quantity]] = [metrics_of(run) for _, run in runs]
     rows = [("GPUs", *(hardware(run) for _, run in runs))]
+    if (common := equal_loss([run.losses for _, run in runs])) is not None:
+        name, loss = common  # the lowest that all of them have reached
+        reached = [energy_to(run.losses[name], loss) for _, run in runs]
+        texts = ["-" if point is None else f"{energy_text(point.joules)}, step {point.step}" for point in reached]
+        rows.append((f"energy until {name} {loss:.4g}", *texts))
     rows += [
         (
             name,

@@ -38,7 +38,7 @@ energy saved; that of steps done twice; time of GPUs whose power over time is re
 at low power (`LOW_POWER_FRACTION`); emissions; money; the energy of which these two are known."""
 
 LOW_POWER_FRACTION = 0.4
-"""Low power is below this share of the limit: a GPU that waits takes 21 to 40 % (`blocking_power_watts` of 7 presets)."""
+"""Low power is below this share of the limit: `blocking_power_watts` of the seven presets is 21 to 40 % of it."""
 
 MOMENTS = ("record", "until_ms", "begin_ms", "end_ms")
 """The other columns: a random number for each time a run was added; the milliseconds since 1970."""

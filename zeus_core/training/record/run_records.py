@@ -11,6 +11,7 @@ from zeus_core.codec import completed, decode
 from zeus_core.errors import UsageError
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
+from zeus_core.training.record.loss_curve import LossPoint
 from zeus_core.training.record.power_series import EnergyPoint
 from zeus_core.training.record.run_identity import RunIdentity
 
@@ -94,6 +95,7 @@ class PartRecord:
         overhead: The same by hook, and what was waited for in them.
         detected_evaluations: Evaluations that nothing announced, but their forward passes.
         power: The energy of all GPUs together over time, if `ranks` are machines; empty if it is not known yet.
+        losses: Losses and metrics of evaluations by name, beside the energy, as far as the trainer logs them.
         identity: The user, the job and the tags, which reports leave out; None if it is not recorded.
     """
 
@@ -113,6 +115,7 @@ class PartRecord:
     overhead: Overhead = field(default_factory=Overhead)
     power: tuple[EnergyPoint, ...] = ()
     identity: RunIdentity | None = None
+    losses: Mapping[str, tuple[LossPoint, ...]] = field(default_factory=dict)
 
     @property
     def devices(self) -> list[DeviceRecord]:
@@ -205,3 +208,12 @@ class RunRecord:
     def latest(self) -> PartRecord:
         """The latest part."""
         return self.parts[-1]
+
+    @property
+    def losses(self) -> dict[str, list[LossPoint]]:
+        """The losses of all parts, by name."""
+        found: dict[str, list[LossPoint]] = {}
+        for part in self.parts:
+            for name, points in part.losses.items():
+                found.setdefault(name, []).extend(points)
+        return found
