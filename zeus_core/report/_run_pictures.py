@@ -116,7 +116,7 @@ def loss_picture(run: RunRecord) -> str:
     parts = [scale.grid("loss", energy_text)]
     for number, (name, points) in enumerate(curves.items()):
         places = [(scale.x(point.joules), scale.y(point.value)) for point in points]
-        kind = "thin" if number == 0 and len(curves) > 1 else "line"
+        kind = "pale" if number == 0 and len(curves) > 1 else "line"
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         parts.append(f'<polyline class="{kind}" points="{line}"><title>{escape(name)}</title></polyline>')
         x, y = places[-1]

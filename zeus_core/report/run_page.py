@@ -58,6 +58,7 @@ tr:last-child td { border-bottom: 0; } td:first-child { white-space: nowrap; pad
 svg { width: 100%; height: auto; display: block; } svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
 .axis { stroke: var(--line); } .area { fill: var(--accent); opacity: .16; } .line { fill: none; stroke: var(--accent);
   stroke-width: 1.6; stroke-linejoin: round; } .thin { fill: none; stroke: var(--line); stroke-width: 1.5; }
+.pale { fill: none; stroke: var(--idle); stroke-width: 1.4; }
 path.trial { stroke: var(--accent); stroke-width: 2; } circle.trial { fill: var(--accent); }
 path.chosen { stroke: var(--chosen); stroke-width: 2; } circle.chosen { fill: var(--chosen); }
 .mark-change { stroke: var(--chosen); stroke-dasharray: 4 4; } .mark-part { stroke: var(--bad); stroke-width: 2; }
