@@ -94,8 +94,18 @@ def test_adding_again_and_by_two_writers_changes_nothing(files, catalogue, tmp_p
     main(["runs", "add", str(tmp_path / "other"), str(tmp_path / "records")])
     for path in (tmp_path / "other").iterdir():
         path.rename(catalogue / path.name)  # as if both had looked before either wrote
+    copies = [path.with_name(f"copy of {path.name}") for path in catalogue.iterdir()]
+    for path in copies:
+        path.write_bytes(path.with_name(path.name.removeprefix("copy of ")).read_bytes())
     capsys.readouterr()
     assert summed(capsys, catalogue) == sums
+    assert main(["runs", "list", str(catalogue), "--format", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["runs"]
+    for path in copies:
+        path.unlink()
+    assert main(["runs", "list", str(catalogue), "--format", "json"]) == 0
+    once = {run["run"]: run["whole_millijoules"] for run in json.loads(capsys.readouterr().out)["runs"]}
+    assert {run["run"]: run["whole_millijoules"] for run in listed} == once
 
 
 def test_a_command_and_the_training_in_it_count_once(tmp_path, capsys):

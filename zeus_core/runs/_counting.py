@@ -98,6 +98,11 @@ def counted(table: pyarrow.Table) -> Counted:
     winner = np.zeros(len(runs), np.int64)
     winner[run[first]] = record[first]  # of several, the last is assigned
     latest = winner[run] == record
+    if np.bincount(run[latest & is_run], minlength=1).max() > 1:  # somebody has copied files of the catalogue
+        rows = np.flatnonzero(latest)
+        keys = np.stack([each[rows] for each in (run, device, numbers(table, "begin_ms"))])
+        latest[:] = False
+        latest[rows[np.unique(keys, axis=1, return_index=True)[1]]] = True
     once, doubtful = _each_once(table, latest & ~is_run, device, run, runs)
     has_device, has_once = np.zeros(len(runs), bool), np.zeros(len(runs), bool)
     has_device[run[latest & ~is_run]] = True
