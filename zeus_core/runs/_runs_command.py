@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._documents import JsonFormat
+from zeus_core.adapters.result import number_text
 from zeus_core.cli.arguments import path
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
@@ -125,7 +126,7 @@ def _listed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     names = ("run", "user", "job", "project", "cluster", "gpu", "state")
     columns = (*names, "began", "kWh")
     rows = [
-        (*(run[name] for name in names), _moment(run["begin_ms"]), f"{kwh(run['whole_millijoules']):.4g}")
+        (*(run[name] for name in names), _moment(run["begin_ms"]), number_text(kwh(run["whole_millijoules"])))
         for run in runs
     ]
     if arguments.format == "json":
