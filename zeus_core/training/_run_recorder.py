@@ -292,7 +292,7 @@ class RunRecorder:
     def record_losses(self, values: Mapping[str, float]) -> None:
         """Record losses beside the energy of all ranks at the latest log; nothing while some of it is lost."""
         part = self._part
-        joules = None if part is None else (part.earlier + (part.reported or part.own)).total.energy_joules
+        joules = None if part is None else (part.earlier.total + (part.reported or part.own).total).energy_joules
         if part is not None and joules is not None:
             for name, value in values.items():
                 if math.isfinite(value):
