@@ -166,8 +166,11 @@ def _cards(found: MonthSums) -> str:
         card("GPU hours", rows["GPU hours"], f"GPUs had no run for {number(found.between_milliseconds / 3.6e6)} more"),
         *([card("CO2 equivalent", f"{rows['kgCO2e']} kg")] if rows["kgCO2e"] else []),
         *(card("cost", text) for text in rows["cost"].split(", ") if text),
-        card("saved by chosen settings", f"{rows['saved kWh']} kWh" if rows["saved kWh"] else "nothing was searched"),
-        card("runs under control", rows["controlled"], "whose setting was searched"),
+        card(
+            "saved by chosen settings",
+            f"{rows['saved kWh']} kWh" if rows["saved kWh"] else "no saving is certain",
+        ),
+        card("runs under control", rows["controlled"], "with a setting searched or fixed"),
     ]
     return f'<div class="cards">{"".join(shown)}</div>'
 

@@ -61,7 +61,7 @@ def cells(name: str, amounts: Mapping[str, Any]) -> tuple[str, ...]:
         number(amounts["milligrams"] / 1e6, amounts["off_milligrams"] / 1e6) if amounts["charged_millijoules"] else "",
         ", ".join(f"{number(each / 1e6, off / 1e6)} {unit}" for unit, (each, off) in amounts["cost"].items()),
         number(kwh(amounts["saved_millijoules"]), kwh(amounts["off_saved_millijoules"]))
-        if amounts["controlled"]
+        if amounts["saved_millijoules"]
         else "",
         f"{amounts['controlled'] / amounts['runs']:.0%}" if amounts["runs"] else "",
         number(kwh(amounts["idle_millijoules"])),
