@@ -46,7 +46,7 @@ class RunRecord:
         charges: Emissions and cost of the energy; None where the electricity was not stated, or nothing measured.
         steps: Points of the run, by its steps; None where they are not counted.
         power: The power of the GPUs over time; None where none is measured.
-        settings: The settings of the whole run, such as "300 W", by "power limit" or "SM clock".
+        settings: The settings held for the whole run, such as "300 W", by "power limit" or "SM clock".
     """
 
     command: Sequence[str]
