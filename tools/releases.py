@@ -64,7 +64,7 @@ FRAMEWORKS = (
         for name, test, how in (
             ("sentence-transformers", r"\[sentence", "a small model made by the test"),
             ("neuralforecast", r"\[neural", "an MLP on series made by the test"),
-            ("timm", r"(\[timm|a_program_saves)", "a ResNet, a loop of the test, torchvision without its operators"),
+            ("timm", r"\[timm", "a ResNet, a loop of the test, torchvision without its operators"),
             ("ultralytics", "ultralytics", "its trainer on pictures made by the test, torchvision is a stand-in"),
             ("torchtune", "torchtune", "its model and loggers in a loop of the test, not its recipes"),
         )

@@ -144,6 +144,7 @@ def _run(
         notes=meter.notes,
         charges=meter.charges,
         node=meter.node,
+        power=meter.power,
         steps=None if steps is None else steps.points,
     )
 
