@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from zeus_core.adapters.result import duration_text, energy_text, show_result
+from zeus_core.adapters.result import show_result
+from zeus_core.units import duration_text, energy_text
 
 ROWS = {"energy": "62.52 ±0.04 kJ", "spent on": "steps 62 kJ"}
 

@@ -150,7 +150,7 @@ def report(optimizer: GlobalPowerLimitOptimizer, selector: Any, gpu_name: str, a
         return 1
     picture = arguments.output / f"time-energy.{arguments.picture}"
     points = {trial.setting: trial for trial in (optimizer.confirmation, *optimizer.trials)}
-    draw_time_energy(list(points.values()), optimizer.chosen_limit_watts, gpu_name, picture)
+    draw_time_energy(list(points.values()), optimizer.chosen_limit_watts, gpu_name, picture, selector.bound_factor)
     comparison = optimizer.comparison or Comparison(before=optimizer.trials[0], after=optimizer.confirmation)
     print(f"\nPower limits tried on {gpu_name}, {selector}")
     print(trial_table(optimizer.measurements, optimizer.profile_steps, selector, optimizer.chosen_limit_watts))

@@ -17,6 +17,7 @@ from zeus_core.cli._electricity_arguments import add_columns, read_signal
 from zeus_core.cli.arguments import factor, number, path
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
+from zeus_core.units import number_text
 from zeus_core.validate import shown
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _show(outlooks: Sequence[Outlook], signal: RecordedSignal) -> None:
         )
         amount = statistics.fmean(way.amount for way in ways)
         change = "" if name == "full" else f"{statistics.fmean(changes):+.1%}{spread}"
-        rows.append([label, f"{amount:.4g}", change, f"{energy:+.1%}", f"{hours:.1f}"])
+        rows.append([label, number_text(amount), change, f"{energy:+.1%}", f"{hours:.1f}"])
     write(table(rows, "<>>>>"), sys.stdout)
     gains = [1 - outlook.aware.amount / outlook.static.amount for outlook in outlooks]
     gained = percentage(statistics.fmean(gains), mean_uncertainty(gains)) if len(gains) > 1 else f"{gains[0]:.1%}"

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.events import Activity
 from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchRecord, SearchResult
 from zeus_core.optimizer.setting_history import SettingChange
@@ -17,6 +16,7 @@ from zeus_core.search.comparison import energy_error_fraction
 from zeus_core.settings.entry import setting_text
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.run_records import REMARKS, RunRecord
+from zeus_core.units import amount_text, duration_text, energy_text
 
 DATA_CENTRE = "cooling and losses of the data centre"
 _MAX_ROWS = 40  # of a table: a page on 512 GPUs is to be read too
@@ -176,7 +176,14 @@ def _search(run: RunRecord, search: SearchResult) -> Section:
     for trial, mark in search.points():
         change = "" if before is None else f"{trial.joules_per_step / before.joules_per_step - 1:+.1%}"
         slower = "" if before is None else f"{trial.seconds_per_step / before.seconds_per_step - 1:+.1%}"
-        cells = (_step_energy(trial), change, f"{trial.seconds_per_step:.4g} s", slower, f"{trial.steps}", mark)
+        cells = (
+            _step_energy(trial),
+            change,
+            duration_text(trial.seconds_per_step),
+            slower,
+            f"{trial.steps}",
+            mark,
+        )
         rows.append((setting_text(trial.setting, search.unit), *cells))
     if search.chosen is not None and not any(mark == CHOSEN for _, mark in search.points()):
         rows.append((setting_text(search.chosen, search.unit), "not measured", "", "", "", "0", CHOSEN))

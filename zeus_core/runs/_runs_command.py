@@ -18,6 +18,7 @@ from zeus_core.cli.arguments import path
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
+from zeus_core.units import amount_text, number_text
 
 if TYPE_CHECKING:
     import pyarrow
@@ -118,7 +119,7 @@ def _cells(name: str, amounts: Mapping[str, Any]) -> tuple[str, ...]:
             (amounts["token_millijoules"] + sign * amounts["off_token_millijoules"]) / 3.6e6 / amounts["tokens"]
             for sign in (-1, 1)
         )
-        per_token = f"{(low + high) / 2:.4g} ±{(high - low) / 2:.2g}"
+        per_token = amount_text((low + high) / 2, (high - low) / 2, "")
     off = _kwh(amounts["off_millijoules"])
     more = _kwh(amounts["off_millijoules"] + amounts["more_millijoules"])
     more = "?" if amounts["unbounded"] or amounts["lost_gpu_milliseconds"] else more
@@ -126,11 +127,11 @@ def _cells(name: str, amounts: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         name,
         str(amounts["runs"]),
-        f"{amounts['gpu_milliseconds'] / 3.6e6:.4g}",
+        number_text(amounts["gpu_milliseconds"] / 3.6e6),
         energy,
         per_token,
-        f"{grams / 1e6:.4g} ±{off_grams / 1e6:.2g}" if amounts["charged_millijoules"] else "",
-        ", ".join(f"{each / 1e6:.4g} ±{off / 1e6:.2g} {unit}" for unit, (each, off) in amounts["cost"].items()),
+        amount_text(grams / 1e6, off_grams / 1e6, "") if amounts["charged_millijoules"] else "",
+        ", ".join(amount_text(each / 1e6, off / 1e6, unit) for unit, (each, off) in amounts["cost"].items()),
         f"{_kwh(amounts['saved_millijoules'])} ±{_kwh(amounts['off_saved_millijoules'])}"
         if amounts["controlled"]
         else "",
@@ -140,7 +141,7 @@ def _cells(name: str, amounts: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _kwh(millijoules: int) -> str:
-    return f"{millijoules / _MILLIJOULES_OF_A_KWH:.4g}"
+    return number_text(millijoules / _MILLIJOULES_OF_A_KWH)
 
 
 def _notes(name: str, amounts: Mapping[str, Any]) -> list[str]:
@@ -148,7 +149,7 @@ def _notes(name: str, amounts: Mapping[str, Any]) -> list[str]:
     notes = []
     if amounts["lost_gpu_milliseconds"]:
         notes.append(
-            f"{where}: the energy of {amounts['lost_gpu_milliseconds'] / 3.6e6:.4g} GPU hours was not measured"
+            f"{where}: the energy of {number_text(amounts['lost_gpu_milliseconds'] / 3.6e6)} GPU hours was not measured"
         )
     if amounts["milligrams"] and amounts["charged_millijoules"] < amounts["millijoules"]:
         notes.append(f"{where}: the emissions are those of {_kwh(amounts['charged_millijoules'])} kWh")

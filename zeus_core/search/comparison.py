@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeus_core.search.trial import Trial
+from zeus_core.units import duration_text, energy_text
 from zeus_core.validate import checked_instance
 
 # Two normal standard errors hold the truth in 95 % of cases.
@@ -164,7 +165,7 @@ def quotient_uncertainty(before: tuple[float, float], after: tuple[float, float]
 
 def _described(trial: Trial) -> str:
     uncertainty = (trial.measurement.total_uncertainty_joules or 0.0) / trial.steps
-    return f"{trial.seconds_per_step:.4f} s and {trial.joules_per_step:.2f} J (±{uncertainty:.2f}) per step"
+    return f"{duration_text(trial.seconds_per_step)} and {energy_text(trial.joules_per_step, uncertainty)} per step"
 
 
 def energy_error_fraction(trial: Trial) -> float:

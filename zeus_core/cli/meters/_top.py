@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from zeus_core.cli.arguments import add_gpus, add_period, check_gpu_indices, notes_on_silent
 from zeus_core.cli.meters._display import ticks
-from zeus_core.cli.text import NOT_MEASURED, readable, table, write
+from zeus_core.cli.text import NOT_MEASURED, readable, table, watts, write
 from zeus_core.ports.time_source import MonotonicTime
 
 if TYPE_CHECKING:
@@ -87,10 +87,10 @@ def _row(index: int, gpu: Gpu, entries: Sequence[LedgerEntry]) -> tuple[str, ...
     return (
         str(index),
         gpu.name,
-        _watts(readable(gpu.read_power_watts)),
-        _watts(readable(gpu.read_power_limit_watts)),
-        _watts(readable(gpu.read_enforced_power_limit_watts)),
-        _watts(readable(gpu.read_default_power_limit_watts)),
+        watts(readable(gpu.read_power_watts)),
+        watts(readable(gpu.read_power_limit_watts)),
+        watts(readable(gpu.read_enforced_power_limit_watts)),
+        watts(readable(gpu.read_default_power_limit_watts)),
         NOT_MEASURED if clock_mhz is None else f"{clock_mhz} MHz",
         "; ".join(dict.fromkeys(map(_holder, entries))) or NOT_MEASURED,
     )
@@ -104,7 +104,3 @@ def _entries() -> list[LedgerEntry]:
 
 def _holder(entry: LedgerEntry) -> str:
     return f"{entry.holder}, which has ended" if entry.is_stale() else entry.holder
-
-
-def _watts(power_watts: float | None) -> str:
-    return NOT_MEASURED if power_watts is None else f"{power_watts:.4g} W"

@@ -19,6 +19,7 @@ from zeus_core.training.account import TRAINING
 from zeus_core.training.activities._counted_gpus import BEFORE, CountedGpus
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint
+from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
     from zeus_core.tracing.recorder import TraceRecorder
@@ -344,9 +345,9 @@ class ActivitySplit:
         begin = max(now - seconds, self._since)
         if self._says_how and other is Activity.BETWEEN_STEPS and other not in self._seconds:
             _logger.warning(
-                "%.3g s between two steps, in which nothing was reported, are charged to no step. If it was an "
+                "%s between two steps, in which nothing was reported, are charged to no step. If it was an "
                 "evaluation, announce it: with energy.during(Activity.EVALUATION): evaluate()",
-                now - begin,
+                duration_text(now - begin),
             )
         self._gap_seconds += (now - begin) * (other is Activity.BETWEEN_STEPS)
         self._gpus.leave_out(begin, now, other)
