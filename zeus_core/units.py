@@ -3,7 +3,10 @@
 No other file has conversion factors or rules of digits. Milli- and micro-units are used only where a driver is called.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Mapping
 
 # Exact by the definition of the units.
 _MILLI_PER_UNIT = 1_000
@@ -115,3 +118,11 @@ def duration_text(seconds: float) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min"
+
+
+def rows_html(rows: Mapping[str, str]) -> str | None:
+    """Format labelled lines as a table for notebooks; None without any, for which they show what `repr` returns."""
+    from html import escape
+
+    cells = (f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>" for label, text in rows.items())
+    return f"<table>{''.join(cells)}</table>" if rows else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeus_core.search.trial import Trial
-from zeus_core.units import duration_text, energy_text
+from zeus_core.units import duration_text, energy_text, rows_html
 from zeus_core.validate import checked_instance
 
 # Two normal standard errors hold the truth in 95 % of cases.
@@ -126,6 +126,11 @@ class Comparison:
     def changed_text(self) -> str:
         """A remark that the work or the machine has changed, to continue a sentence; empty if it has not."""
         return "; the work or the machine changed meanwhile, which ± allows for" if self.has_drifted else ""
+
+    def _repr_html_(self) -> str | None:
+        return rows_html(
+            {"before": _described(self.before), "after": _described(self.after), "saving": self.saving_text}
+        )
 
     def __str__(self) -> str:
         """Format both costs and the relative change."""

@@ -12,7 +12,7 @@ from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_rows, electricity_summary_values
 from zeus_core.training.record.run_records import REMARKS
-from zeus_core.units import duration_text, energy_text, watt_hours_from_joules, watt_hours_text
+from zeus_core.units import duration_text, energy_text, rows_html, watt_hours_from_joules, watt_hours_text
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
@@ -126,6 +126,9 @@ class TrainingSummary:
         if self._has_much_overhead:
             rows["in hooks"] = str(self.overhead)
         return rows
+
+    def _repr_html_(self) -> str | None:
+        return rows_html(self.rows())
 
     def __str__(self) -> str:
         """Format a table with one line for each activity."""
