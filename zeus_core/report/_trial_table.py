@@ -80,7 +80,7 @@ def draw_time_energy(
         chosen_limit_watts: The point to mark.
         title: Heading of the picture.
         path: The file to write; its suffix (`.png`, `.svg`) is the format.
-        bound_factor: What a search allowed, as a multiple of the time at the highest limit, to be drawn as a line.
+        bound_factor: The allowed multiple of the time at the highest limit, for a line; None for no line.
 
     Raises:
         UsageError: An argument is wrong, matplotlib is not installed, or the suffix is no format.

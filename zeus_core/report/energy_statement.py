@@ -244,4 +244,4 @@ def _ends(quantity: Quantity | None) -> dict[str, float | None] | None:
 
 
 def _kwh(joules: float) -> str:
-    return f"{number_text(kilowatt_hours_from_joules(joules))} kWh"
+    return f"{number_text(kilowatt_hours_from_joules(joules), 5)} kWh"
