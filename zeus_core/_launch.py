@@ -96,6 +96,6 @@ def _callbacks(module: str, name: str) -> "list[Any]":
         text = f"zeus-core: trainings of this process ({sys.executable}) are not measured: {type(error).__name__}: "
         try:
             sys.stderr.write(f"{text}{error}\n")
-        except Exception:  # there is nobody to tell
+        except Exception:  # nobody is there to read it
             return []
         return []

@@ -154,7 +154,7 @@ class Measurement:
         """Combine the measurements of the same window on all ranks of a job, as if one monitor had taken them.
 
         A device that several ranks measured counts once: by the lowest rank that did not lose it. Devices keep their
-        indices where these tell them apart; otherwise they are numbered in the order of the ranks.
+        indices where these distinguish them; otherwise they are numbered in the order of the ranks.
 
         Args:
             measurements: One for each rank, at least one. The result takes as long as the longest.

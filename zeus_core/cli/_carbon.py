@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "mode", choices=("plan", "replay"), help="many begins, all over the record; or the one of --begin"
     )
     parser.add_argument(
-        "points", type=path, help=f"CSV ({','.join(_COLUMNS)}) or a profile that a search has kept (JSON)"
+        "points", type=path, help=f"CSV ({','.join(_COLUMNS)}) or a profile that a search has written (JSON)"
     )
     parser.add_argument("--signal", type=path, required=True, metavar="FILE", help="CSV of carbon intensity or prices")
     parser.add_argument("--unit", help="of the values where the file states none: g/kWh (the default) or EUR/MWh")

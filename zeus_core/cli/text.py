@@ -33,7 +33,7 @@ def write(text: str, stream: TextIO | None) -> None:
 
 
 def complain(text: str) -> None:
-    """Write a line to standard error; if that cannot be written, there is nobody left to tell."""
+    """Write a line to standard error; if that cannot be written, nobody is there to read it."""
     with contextlib.suppress(OSError, ValueError):
         write(text, sys.stderr)
 

@@ -113,7 +113,7 @@ class CounterTrail:
     ) -> CounterUpdate:
         """Make the update that a new value shows, and complete the last one by it."""
         shown_joules, seen_at = counter_joules - last.counter_joules, latest.seen_at
-        # Readings that come close together tell when the counter was updated.
+        # Readings that come close together show when the counter was updated.
         is_close = seen_at > at - self._period_seconds
         after, until = seen_at if is_close else at - self._period_seconds, self._now()  # the call may have taken long
         # One period more, for a time source as coarse as a period.

@@ -119,7 +119,7 @@ class Comparison:
             return "not known: too few steps were measured, or too little of their energy"
         saving = percentage(self.saving_fraction, self.saving_uncertainty)
         if not self.is_certain:
-            return f"too small or too briefly measured to tell: {saving}{self.changed_text}"
+            return f"too small, or too briefly measured, to be certain: {saving}{self.changed_text}"
         return f"{saving} of the energy of a step{self.changed_text}"
 
     @property
@@ -174,7 +174,7 @@ def _described(trial: Trial) -> str:
 
 
 def energy_error_fraction(trial: Trial) -> float:
-    """Return how far the energy of a step can be off, as a fraction of it; infinite if it cannot be told."""
+    """Return how far the energy of a step can be off, as a fraction of it; infinite if it is not known."""
     measured = _quotient(trial.measurement.total_uncertainty_joules or 0.0, trial.measurement.total_energy or 0.0)
     if not measured <= _MAX_UNCERTAINTY_FRACTION:
         return math.inf

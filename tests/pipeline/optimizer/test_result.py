@@ -44,7 +44,7 @@ def test_a_plan_in_force_says_what_it_saves_with_its_uncertainty():
 
 def test_a_saving_within_its_uncertainty_is_not_one():
     after = Iteration(2.0, (1.9,), 1990.0, 0.01, 30.0)
-    assert rows(measured=after)["saving"] == "too small to tell: 0.5% ±1.6"
+    assert rows(measured=after)["saving"] == "too small to be certain: 0.5% ±1.6"
     assert "saving" not in rows(measured=Iteration(2.0, (1.9,), None))
     assert rows(measured=Iteration(2.0, (1.9,), 1000.0, math.inf, math.inf))["saving"].startswith("too small")
 

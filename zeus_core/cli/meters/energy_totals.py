@@ -67,7 +67,7 @@ def summarize(
 
 
 def known_total(measurement: Measurement) -> tuple[DeviceEnergy, bool]:
-    """Add up the energies that are known; the total is lost if none is. Also tell whether these are all energies."""
+    """Add up the energies that are known; the total is lost if none is. Also return whether these are all energies."""
     known = [energy for energy in measurement.devices.values() if energy.energy_joules is not None]
     if not known:
         return DeviceEnergy.lost("no energy was measured"), False

@@ -76,7 +76,7 @@ class DecisionLog:
         elif pause.ends_process:
             text = f"training ends, to go on at {time_text(pause.until_seconds)}"
         else:
-            text = f"training pauses, as far as can be told until {time_text(pause.until_seconds)}"
+            text = f"training pauses, by the forecast until {time_text(pause.until_seconds)}"
         if text != self._latest:
             self._latest = text
             rest = "" if budget_left is None else f"; of the budget {self._amount(budget_left)} is left"

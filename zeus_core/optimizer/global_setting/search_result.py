@@ -225,7 +225,7 @@ class SearchResult:
         longer = f"{duration_text(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
         more = f"{energy_text(abs(joules), uncertainty)} {'more' if joules >= 0 else 'less'}"
         if abs(joules) <= uncertainty:
-            return f"{steps}, {longer} than {at} for the same energy, as far as can be told"
+            return f"{steps}, {longer} than {at} for the same energy, within its error"
         return f"{steps}, {longer} and {more} than {at}{self._earned_back(joules)}"
 
     def _earned_back(self, joules: float) -> str:

@@ -98,7 +98,7 @@ def _change_rows(before: Iteration, after: Iteration) -> dict[str, str]:
     )
     known = percentage(saving, uncertainty)
     certain = f"{joules} ({known})"
-    return {"saving": certain if abs(saving) > uncertainty else f"too small to tell: {known}", **rows}
+    return {"saving": certain if abs(saving) > uncertainty else f"too small to be certain: {known}", **rows}
 
 
 def _of(iteration: Iteration) -> str:
