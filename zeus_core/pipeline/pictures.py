@@ -141,7 +141,7 @@ def _draw_bars(
 def _legend() -> list[Any]:
     from matplotlib.patches import Patch
 
-    power = {"facecolor": "#31688e", "edgecolor": "white"}
+    power: dict[str, Any] = {"facecolor": "#31688e", "edgecolor": "white"}
     return [
         Patch(label="forward", **power),
         Patch(label="backward", hatch=_HATCH, **power),
