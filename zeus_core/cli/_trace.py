@@ -59,7 +59,7 @@ def _merge(arguments: argparse.Namespace) -> int:
     size = _written(arguments.output, lambda file: write_trace(file, merged.trace))
     ranks, skew = merged.trace.ranks, merged.trace.skew_seconds
     hosts = len({rank.host for rank in ranks})
-    aligned = "" if skew is None else f", clocks aligned within {1000 * skew:.2g} ms"
+    aligned = "" if skew is None else f", clocks aligned within {number_text(1000 * skew, 2)} ms"
     write(
         f"{len(ranks)} ranks on {hosts} machines{aligned}: {arguments.output}, {size / 1e6:.1f} MB; open it at "
         "https://ui.perfetto.dev or in chrome://tracing",

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("mode", choices=("list", "show", "history", "forget", "export"), help="what to do")
     parser.add_argument("job", nargs="?", help="the name of the job; not for list")
     parser.add_argument(
-        "--storage", default="sqlite:///zeus.db", metavar="URL", help="of the database (sqlite:///zeus.db)"
+        "--storage", default="sqlite:///zeus.db", metavar="URL", help="address of the database (sqlite:///zeus.db)"
     )
     parser.add_argument("--html", type=path, metavar="FILE", help="of show: write a page with pictures too")
     parser.add_argument("--json", action="store_true", help="of export: JSON with all evaluations, in place of CSV")

@@ -60,13 +60,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpus", type=_counts, metavar="N", help="GPUs that share a stage, for all or for each: 4 or 4,8; for CSV (1)"
     )
     parser.add_argument(
-        "--node-power", type=_watts, metavar="WATTS", help="of the rest of the node for each GPU, at any clock (0)"
+        "--node-power",
+        type=_watts,
+        metavar="WATTS",
+        help="power of the rest of the node for each GPU, at any clock (0)",
     )
     parser.add_argument(
         "--device", metavar="MODEL", help="check that this GPU supports the clocks, such as A100-SXM4-80GB"
     )
     picked = parser.add_mutually_exclusive_group()
-    picked.add_argument("--slowdown", type=factor, metavar="FACTOR", help="over the highest clocks (1: none)")
+    picked.add_argument(
+        "--slowdown",
+        type=factor,
+        metavar="FACTOR",
+        help="longest iteration, as a multiple of that at the highest clocks (1)",
+    )
     picked.add_argument("--time", type=seconds, metavar="SECONDS", help="the longest iteration time")
     picked.add_argument(
         "--straggler", type=seconds, metavar="SECONDS", help="time of another pipeline that this one waits for"
@@ -85,9 +93,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_fraction,
         default=0.0,
         metavar="FRACTION",
-        help="of energy by which the frontier may be too low; 0.005 makes it quick for 64 stages (0: exact)",
+        help="fraction of the energy by which the frontier may be too low; 0.005 is quick for 64 stages (0: exact)",
     )
-    parser.add_argument("--pictures", choices=("svg", "png", "none"), default="svg", help="their format (svg)")
+    parser.add_argument(
+        "--pictures", choices=("svg", "png", "none"), default="svg", help="format of the pictures (svg)"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -115,7 +115,8 @@ def search_picture(search: SearchResult) -> str:
     lowest = min(trial.joules_per_step - error for trial, error in zip(trials, off, strict=True))
     highest = max(trial.joules_per_step + error for trial, error in zip(trials, off, strict=True))
     is_log = max(seconds) > _LOG_FROM * min(seconds)  # the lowest limits take several times as long
-    ends = (min(seconds) / 1.08, max(seconds) * 1.15) if is_log else _padded(min(seconds), max(seconds))
+    low, high = _padded(min(seconds), max(seconds))  # and room for a label
+    ends = (min(seconds) / 1.08, max(seconds) * 1.3) if is_log else (low, high + 0.1 * (high - low))
     scale = _Scale(*ends, *_padded(lowest, highest), is_log=is_log)
     parts = [scale.grid("J per step", lambda value: duration_text(value))]
     places = [(scale.x(trial.seconds_per_step), scale.y(trial.joules_per_step)) for trial in trials]

@@ -131,7 +131,8 @@ def _activities(run: RunRecord) -> Section:
         rows.append(("of it done twice", duration_text(redone.seconds), *_energy_cells(redone), "", "", "", ""))
     rows.append(("total", duration_text(total.seconds), *_energy_cells(total), "100%", total.measured.method, "", ""))
     columns = ("activity", "time", "energy", "mean power", "share", "how", "times begun", "each")
-    return Section("activities", "Where the energy went", remarks(run), columns, rows)
+    shown = len(columns) if run.account.visits else -2  # files of earlier versions do not have the last two
+    return Section("activities", "Where the energy went", remarks(run), columns[:shown], [row[:shown] for row in rows])
 
 
 def remarks(run: RunRecord) -> str:
@@ -155,7 +156,7 @@ def _devices(run: RunRecord) -> Section:
     if len(rows) > _MAX_ROWS:
         what = "GPUs" if all(rank.count == 1 for rank in run.latest.ranks) else "kinds of GPUs of a machine"
         text += f" The first {_MAX_ROWS} of {len(rows)} {what}; the JSON format has all of them."
-    columns = ("rank", "GPU", "name", "energy", "mean power", "limit at the begin", "machine", "UUID")
+    columns = ("rank", "GPU", "name", "energy", "mean power", "first limit", "machine", "UUID")
     return Section("devices", "Ranks and devices", text.strip(), columns, rows[:_MAX_ROWS])
 
 

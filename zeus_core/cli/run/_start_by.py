@@ -35,7 +35,7 @@ class _EndedError(BaseException):
     """A signal asks this process to end."""
 
 
-def add_start_by(parser: argparse.ArgumentParser) -> None:
+def add_start_by(parser: argparse._ActionsContainer) -> None:
     """Declare `--start-by`, `--deadline` and `--duration`."""
     parser.add_argument(
         "--start-by",

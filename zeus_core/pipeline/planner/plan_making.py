@@ -18,6 +18,7 @@ from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.planner.simple_plans import simple_plans, stage_clocks_bound
 from zeus_core.pipeline.planner.switching.switching import plan_switches
 from zeus_core.pipeline.planner.waiting_clocks import choose_waiting_clocks
+from zeus_core.units import number_text
 from zeus_core.validate import checked_instance, checked_number
 
 _NAME = "frontier"
@@ -139,8 +140,8 @@ def _limit_seconds(frontier: Frontier, time: float | None, slowdown: float | Non
     if value * highest_seconds < frontier.shortest_seconds * (1 - ROUNDING):
         lowest = frontier.shortest_seconds / highest_seconds
         raise UsageError(
-            f"slowdown_factor is {value!r}; it must be at least {lowest:.6g}, as no clocks make an iteration shorter "
-            f"than {frontier.shortest_seconds!r} s"
+            f"slowdown_factor is {value!r}; it must be at least {number_text(lowest, 6)}, as no clocks make an "
+            f"iteration shorter than {frontier.shortest_seconds!r} s"
         )
     return frontier.check_time(max(value * highest_seconds, frontier.shortest_seconds))
 
