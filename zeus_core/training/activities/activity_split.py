@@ -339,7 +339,7 @@ class ActivitySplit:
     def _leave_out(self, seconds: float, other: Activity = Activity.BETWEEN_STEPS, usual_seconds: float = 0.0) -> float:
         """Charge so many seconds, in which steps were the activity, to another one. Return the moment they end.
 
-        That is now, or when the usual time of a step that has just ended began. The GPU was waited for in between.
+        They end now, or where the usual time of a step that has just ended began. The GPU was waited for in between.
         """
         now = self._time_source.now() - usual_seconds
         begin = max(now - seconds, self._since)
