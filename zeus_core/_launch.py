@@ -24,6 +24,9 @@ SAVE = "ZEUS_SAVE"
 OBSERVE = "ZEUS_OBSERVE"
 """Environment variable: "1" changes nothing, and predicts what that would save."""
 
+SIMULATED = "ZEUS_SIMULATION_REPORTED"
+"""Environment variable: set where `zeus-core run` has reported that GPUs are simulated."""
+
 SEEN = "ZEUS_SEEN"
 """Environment variable: the file in which processes note what they do, a word a line."""
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeus_core._launch import SIMULATED
 from zeus_core.cli._electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.arguments import add_gpus
 from zeus_core.cli.run._reached import ReachedPrograms
@@ -108,6 +109,8 @@ def _run(
     command: Sequence[str], mask: set[int], meter: GuardedMeter, asked: Asked, is_quiet: bool
 ) -> tuple[int, RunRecord]:
     environment = asked.environment(os.environ)
+    if meter.is_simulated:
+        environment[SIMULATED] = "1"
     programs = ReachedPrograms(environment) if asked.finds_trainings else None
     steps, outputs = _followed(meter, asked, is_quiet) if asked.step_pattern is not None else (None, None)
     start_time, begin = time.time(), time.monotonic()
