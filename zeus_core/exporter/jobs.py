@@ -1,4 +1,4 @@
-"""Whose processes are on a GPU, and the energy of each job: totals that never fall, in bounded number."""
+"""The jobs whose processes are on a GPU, and the energy of each job: totals that never fall, in bounded number."""
 
 from __future__ import annotations
 
@@ -139,9 +139,9 @@ class JobTotals:
     whose driver does not say whose processes are on it, as a simulated one, counts as that of this process.
 
     Args:
-        labels: What distinguishes jobs: fields of `RunIdentity`, "job_id", "tag:NAME".
+        labels: Distinguish jobs: fields of `RunIdentity`, "job_id", "tag:NAME".
         time_source: That of the monitor.
-        electricity: What their energy is charged at.
+        electricity: The intensity and the price of their energy.
     """
 
     def __init__(
