@@ -16,7 +16,7 @@ from zeus_core.search.comparison import energy_error_fraction
 from zeus_core.settings.entry import setting_text
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.run_records import REMARKS, RunRecord
-from zeus_core.units import amount_text, duration_text, energy_text
+from zeus_core.units import amount_text, duration_text, energy_text, number_text
 
 DATA_CENTRE = "cooling and losses of the data centre"
 _MAX_ROWS = 40  # of a table: a page on 512 GPUs is to be read too
@@ -48,6 +48,7 @@ def sections_of(run: RunRecord) -> list[Section]:
         _activities(run),
         _devices(run),
         Section("power", "Power over time", _power_text(run)),
+        _losses(run),
         *([] if search is None else [_search(run, search)]),
         *([] if record is None or not record.changes else [_changes(record)]),
         _results(run.latest.results, {REMARKS} if search is None else {REMARKS, search.name, "saving", "slowdown"}),
@@ -115,6 +116,23 @@ def _energy_cells(tally: Tally) -> tuple[str, str]:
     watts = tally.power_watts
     energy = energy_text(tally.energy_joules, tally.measured.uncertainty_joules)
     return energy, "" if watts is None else f"{watts:.0f} W"
+
+
+def _losses(run: RunRecord) -> Section:
+    """Return the losses with the energy that the run had taken by then."""
+    rows = []
+    for name, points in run.losses.items():
+        best = min(points, key=lambda point: point.value)
+        numbers = (
+            number_text(points[0].value),
+            number_text(best.value),
+            energy_text(best.joules),
+            number_text(points[-1].value),
+        )
+        rows.append((name, *numbers))
+    text = "The energy is that of all GPUs, from the first step of the run, as it was known at the latest log."
+    columns = ("", "first", "lowest", "energy until then", "latest")
+    return Section("losses", "Losses beside the energy", text if rows else "", columns if rows else (), rows)
 
 
 def _activities(run: RunRecord) -> Section:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -62,7 +63,8 @@ class ZeusTrainerCallback(TrainerCallback):
     Args:
         monitor: Measures the GPUs; the optimizer's if None, or a new one.
         optimizer: Chooses a power limit or an SM clock: a `GlobalPowerLimitOptimizer`, `GlobalClockOptimizer` or
-            `HFGlobalPowerLimitOptimizer`; or one for each rank, a `LevellingOptimizer`.
+            `HFGlobalPowerLimitOptimizer`; or one for each rank, a `LevellingOptimizer`; "auto" for the power limit
+            with the least energy within 10 % more time, or within another slowdown, such as "5%".
         splits_passes: Measure text generation, and the passes of reference and reward models, apart from the rest of a
             step. The accelerator is synchronized at both ends of each.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
@@ -89,7 +91,7 @@ class ZeusTrainerCallback(TrainerCallback):
     def __init__(
         self,
         monitor: ZeusMonitor | None = None,
-        optimizer: SearchOptimizer | LevellingOptimizer | HFGlobalPowerLimitOptimizer | None = None,
+        optimizer: SearchOptimizer | LevellingOptimizer | HFGlobalPowerLimitOptimizer | str | None = None,
         splits_passes: bool = True,
         *,
         strict: bool = False,
@@ -101,7 +103,6 @@ class ZeusTrainerCallback(TrainerCallback):
     ) -> None:
         if isinstance(optimizer, HFGlobalPowerLimitOptimizer):
             optimizer = optimizer.optimizer
-        self.optimizer = optimizer
         self._settings = {
             "splits_passes": splits_passes,
             "strict": strict,
@@ -119,6 +120,9 @@ class ZeusTrainerCallback(TrainerCallback):
             recurring_run=recurring_run,
             trace=trace,
         )
+        if isinstance(optimizer, str):
+            optimizer = cast("SearchOptimizer", self.energy.optimizer)
+        self.optimizer = optimizer
         self._run = recurring_run
         store = optimizer.trial_store if isinstance(optimizer, SearchOptimizer) else None
         self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, store)
@@ -215,6 +219,7 @@ class EnergyReporter(Reporter):
         if "loss" in logs and trainer.control.should_log:
             self._count_tokens(trainer)
             values = self._energy.log()
+            self._energy.record_losses({"loss": logs["loss"]})
             self._show(trainer, values)
             return values
         if "train_runtime" in logs and "train_loss" in logs:
@@ -222,7 +227,9 @@ class EnergyReporter(Reporter):
             return {} if self.summary is None else self.summary.log_values()
         prefixes = [name.removesuffix("_runtime") for name in logs if name.endswith("_runtime")]
         if prefixes and Activity.EVALUATION in self.activities:
-            return self._energy.log_evaluation(prefixes[0])
+            values = self._energy.log_evaluation(prefixes[0])
+            self._energy.record_losses(_results_of_evaluation(logs))
+            return values
         return {}
 
     def end(self, args: TrainingArguments) -> None:
@@ -278,3 +285,9 @@ def _checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
 def _tokens_seen_by(trainer: Trainer) -> int:
     """Return the tokens TRL has counted, or the Trainer itself."""
     return int(getattr(trainer, "_total_train_tokens", 0)) or int(trainer.state.num_input_tokens_seen)
+
+
+def _results_of_evaluation(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Return what an evaluation found, without what it took."""
+    cost = ("epoch", "_runtime", "_time", "_per_second", "_energy_j")
+    return {name: value for name, value in logs.items() if isinstance(value, float) and not name.endswith(cost)}

@@ -65,7 +65,8 @@ class ZeusCallback(Callback):
     Args:
         monitor: Measures the GPUs; the optimizer's if None, or a new one for the GPU the trainer uses.
         optimizer: Chooses a power limit or an SM clock: a `GlobalPowerLimitOptimizer` or `GlobalClockOptimizer`; or one
-            for each rank, a `LevellingOptimizer`. Or a function that makes one for a monitor, such as the class itself.
+            for each rank, a `LevellingOptimizer`. Or a function that makes one for a monitor, such as the class itself;
+            or "auto" for the least energy within 10 % more time, or within another slowdown, such as "5%".
         batch_size: Samples in each batch, or a function that counts them. If None the length of its first tensor, or
             for modules that draw windows from it (neuralforecast) the number of these, if it is fixed.
         tokens: Tokens in each batch, or a function that counts them; not counted if None.
@@ -96,6 +97,7 @@ class ZeusCallback(Callback):
         optimizer: Callable[[ZeusMonitor], SearchOptimizer | LevellingOptimizer]
         | SearchOptimizer
         | LevellingOptimizer
+        | str
         | None = None,
         batch_size: int | Callable[[Any], int] | None = None,
         tokens: int | Callable[[Any], int] | None = None,
@@ -226,8 +228,10 @@ class ZeusCallback(Callback):
         values = self._current.energy.log_evaluation(leaves_out=trainer.sanity_checking)
         if not trainer.sanity_checking:
             self._current.publish({name.replace("eval_", f"{stage}/"): value for name, value in values.items()})
-        self._current.energy.on_resume()
         is_within_training = trainer.state.fn == "fit" and not trainer.sanity_checking
+        if is_within_training:
+            self._current.energy.record_losses({name: float(each) for name, each in trainer.callback_metrics.items()})
+        self._current.energy.on_resume()
         if self._run is not None and is_within_training:  # the metrics are those that early stopping sees
             should_stop = self._run.report(epoch=epochs_of(trainer), metric=dict(trainer.callback_metrics))
             trainer.should_stop = trainer.should_stop or should_stop
