@@ -52,7 +52,7 @@ def test_it_has_a_lasting_identity_a_name_and_sensors(tree, time_source, driver)
     assert (gpu.uuid, driver_of(gpu)) == ("GPU-0000:03:00.0", driver)
     assert gpu.name == "Intel GPU 0x56a0 (simulated)"
     assert gpu.limit_path == str((board.hwmon / "power1_max").resolve())
-    assert (read_temperature_celsius(gpu), gpu.read_sm_clock_mhz()) == (61.0, 2050)
+    assert (read_temperature_celsius(gpu), gpu.read_sm_clock_mhz()) == (61.0, 1980)
     assert gpu.read_power_limit_range_watts() == (150, 300)
 
 

@@ -40,6 +40,8 @@ class Board:
     energy: str = "counts"  # or "zero", "frozen", "all-ones", "double"
     shows_power: bool = True
     clock_mhz: float = 1980.0
+    busy_watts: float = BUSY_WATTS
+    static_watts: float = STATIC_WATTS
 
     @property
     def hwmon(self) -> Path:
@@ -80,8 +82,8 @@ class Board:
 
     def speed_and_watts(self) -> tuple[float, float]:
         """The speed of work at the limit, as a fraction of the highest, and its power."""
-        watts = min(self.cap_watts, BUSY_WATTS)
-        return ((watts - STATIC_WATTS) / (BUSY_WATTS - STATIC_WATTS)) ** (1 / 3), watts
+        watts = min(self.cap_watts, self.busy_watts)
+        return ((watts - self.static_watts) / (self.busy_watts - self.static_watts)) ** (1 / 3), watts
 
 
 @dataclass
@@ -91,9 +93,12 @@ class IntelBoard(Board):
     `read_through` has a card of the product read it so; without it, the file is as fresh as the latest `advance`.
     """
 
+    busy_watts: float = 270.0
+    static_watts: float = 40.0
     driver: str = "xe"
     clamp_watts: int = 0
     channel: int = 1
+    clock_file: str = "tile0/gt0/freq0/act_freq"
     _register: int = 0
     _sum: int = 0
 
@@ -103,6 +108,7 @@ class IntelBoard(Board):
         self._sum += register - self._register if register >= self._register else 2**32 - 1 - self._register + register
         self._register = register
         self.set_file(f"hwmon/hwmon3/energy{self.channel}_input", f"{self._sum * 10**6 >> 14}\n")
+        self.set_file(self.clock_file, f"{round(self.clock_mhz)}\n")
         limit = self.hwmon / f"power{self.channel}_max"
         if limit.exists() and 0 < int(limit.read_text()) < self.clamp_watts * 10**6:
             self.set_file(f"hwmon/hwmon3/power{self.channel}_max", f"{self.clamp_watts}000000\n")
@@ -116,7 +122,8 @@ class IntelBoard(Board):
         read = card.read
 
         def ask(name):
-            self.write()
+            if "energy" in name or "_max" in name:
+                self.write()
             return read(name)
 
         card.read = ask
@@ -158,6 +165,8 @@ class FakeSysfs:
         number = len(self.boards)
         address = f"0000:{0x03 + number:02x}:00.0"
         board = IntelBoard(self.root / "devices" / "pci0000:00" / address, "none", driver=driver, **sensors)
+        if driver == "i915":
+            board.clock_file = f"drm/card{number}/gt_act_freq_mhz"
         files = {
             "vendor": "0x8086\n",
             "device": "0x56a0\n",
@@ -168,7 +177,6 @@ class FakeSysfs:
             f"hwmon/hwmon3/power{board.channel}_rated_max": f"{rated_watts}000000\n",
             f"hwmon/hwmon3/power{board.channel}_max": f"{limit_watts}000000\n",
             "hwmon/hwmon3/temp2_input": "61000\n",
-            "tile0/gt0/freq0/act_freq" if driver == "xe" else f"drm/card{number}/gt_act_freq_mhz": "2050\n",
         }
         for file, text in files.items():
             board.set_file(file, text)
@@ -208,6 +216,13 @@ class FakeSysfs:
                 f"unique_id {serial + partition}\n"
             )
 
+    @classmethod
+    def of(cls, *boards: Board) -> "FakeSysfs":
+        """The tree of some boards that are there, in another process."""
+        tree = cls.__new__(cls)
+        tree.root, tree.boards = boards[0].folder.parents[2], list(boards)
+        return tree
+
     def run(self, watts: float) -> "Running":
         """Let real time pass in a thread, at a power, until the block ends."""
         return Running(self.boards, watts)
@@ -240,7 +255,5 @@ class Running:
 
 
 if __name__ == "__main__":  # a process that lets real time pass on a tree, until its input ends
-    tree = FakeSysfs.__new__(FakeSysfs)
-    tree.boards = [Board(Path(folder).resolve(), "1.8") for folder in sys.argv[2:]]
-    with tree.run(float(sys.argv[1])):
+    with FakeSysfs.of(*(Board(Path(folder).resolve(), "1.8") for folder in sys.argv[2:])).run(float(sys.argv[1])):
         sys.stdin.read()
