@@ -31,11 +31,14 @@ _MOST_OF_LIMIT = 2.0  # limits hold over seconds; above them are PL2 and what th
 # The clock of the first tile, in the folder of the device.
 _CLOCKS = {"xe": "tile0/gt0/freq0/act_freq", "i915": "drm/{}/gt_act_freq_mhz"}
 _KEEPER_SECONDS = 60.0
-_STALE_SECONDS = 1.0  # a mean power over more is not that of the moment
+# The power is a mean over so long, or twice as long; over more, it is not that of the moment, and is waited for.
+_MEAN_SECONDS = 0.5
+_STALE_SECONDS = 2.0
+_LOOKS = 3  # for a move of the counter, a period apart
 
 
 class IntelGpu(SysfsGpu):
-    """A GPU of Intel. Its power is the difference of its energy over the latest tenth of a second or two.
+    """A GPU of Intel. Its power is the difference of its energy over the latest second or half.
 
     Args:
         card: Its files.
@@ -45,12 +48,12 @@ class IntelGpu(SysfsGpu):
     def __init__(self, card: Card, time_source: TimeSource | None = None) -> None:
         super().__init__(card, f"Intel GPU {card.text('device') or card.uuid}")
         if not self._has_power_file:
-            self.power_average_seconds: float = 2 * PERIOD_SECONDS
+            self.power_average_seconds: float = 2 * _MEAN_SECONDS
         self._time_source = time_source or MonotonicTime()
         self._lock = ProcessLock()
         self._last: tuple[float, float] | None = None  # when the file was read, and its joules
         self._wrapped_joules = 0.0
-        self._marks: list[tuple[float, float]] = []  # two readings a period apart
+        self._marks: list[tuple[float, float]] = []  # two readings, half a second apart
         self._highest_seen_watts = 0.0
         count = weakref.WeakMethod(self._count)  # the thread does not keep the GPU alive
         self._keeper = Sampler(lambda: (method := count()) and method(), _KEEPER_SECONDS, name="zeus-core Intel GPU")
@@ -71,7 +74,7 @@ class IntelGpu(SysfsGpu):
         if joules < last_joules < _REGISTER_JOULES and wrapped_joules <= _MOST_WATTS * (at - last_at + PERIOD_SECONDS):
             self._wrapped_joules += _REGISTER_JOULES
         mark = at, joules + self._wrapped_joules
-        if not self._marks or at - self._marks[-1][0] >= PERIOD_SECONDS:
+        if not self._marks or at - self._marks[-1][0] >= _MEAN_SECONDS:
             self._marks = [*self._marks[-1:], mark]
         if not self._keeper.is_running:
             self._keeper.start()
@@ -87,13 +90,12 @@ class IntelGpu(SysfsGpu):
             return super().read_power_watts()
         with self._lock:
             at, joules = self._read()
-            begin, begin_joules = next(
-                (mark for mark in reversed(self._marks) if at - mark[0] >= PERIOD_SECONDS), (at, joules)
-            )
-            if at - begin > _STALE_SECONDS or begin == at:
-                begin, begin_joules = at, joules
-                self._time_source.wait(Event(), PERIOD_SECONDS)
-                at, joules = self._read()
+            marks = [mark for mark in self._marks if PERIOD_SECONDS <= at - mark[0] <= _STALE_SECONDS]
+            begin, begin_joules = marks[0] if marks else (at, joules)
+            for _ in range(_LOOKS):
+                if joules == begin_joules:
+                    self._time_source.wait(Event(), PERIOD_SECONDS)
+                    at, joules = self._read()
         if joules <= begin_joules:
             raise DriverFaultError(
                 f"the energy counter of {self.name} ({self.uuid}) has not moved for {at - begin:g} s"
