@@ -16,6 +16,7 @@ from zeus_core.device import discover_gpus
 from zeus_core.device.gpu import driver_of, read_temperature_celsius
 from zeus_core.device.sysfs.intel import IntelGpu
 from zeus_core.errors import DriverFaultError, NoDeviceError, NotSupportedError, PermissionDeniedError, UsageError
+from zeus_core.ports.accelerator import synchronize_with
 from zeus_core.testing.contracts import GpuContract
 
 
@@ -211,6 +212,9 @@ class XpuTorch:
         self.xpu, self._uuids = self, uuids
         self.is_available = self.is_initialized = lambda: True
         self.device_count = lambda: len(uuids)
+        self.waited, self._C = [], None
+        self.synchronize = self.waited.append
+        self.backends = types.SimpleNamespace(mps=types.SimpleNamespace(is_available=lambda: False))
 
     def get_device_properties(self, index):
         return types.SimpleNamespace(uuid=self._uuids[index])
@@ -224,6 +228,13 @@ def test_indices_are_those_of_torch_by_pci_address(tree, make_driver, monkeypatc
     uuids = [f"8680a056-0800-0000-{bus:02x}00-000000000000" for bus in (5, 4)]
     monkeypatch.setitem(sys.modules, "torch", XpuTorch(uuids))
     assert [gpu.uuid for gpu in discover_gpus({})] == ["GPU-0000:05:00.0", "GPU-0000:04:00.0"]
+
+
+def test_windows_wait_for_the_gpus_of_torch(monkeypatch):
+    torch = XpuTorch(["", ""])
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    synchronize_with("torch")([0, 1])
+    assert torch.waited == [0, 1]
 
 
 def test_without_their_place_it_is_said_that_indices_are_those_of_pci(tree, monkeypatch, caplog):

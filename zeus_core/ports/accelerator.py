@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from zeus_core.validate import checked_one_of
 
+INDEXED_TYPES = frozenset({"cuda", "xpu"})
+"""The types of a `torch.device` whose index is that of a GPU; ROCm's is "cuda"."""
+
 Synchronize = Callable[[Sequence[int]], None]
 """Waits until the GPUs with the given framework indices have finished what was submitted to them."""
 
@@ -47,14 +50,18 @@ def torch_platform() -> str | None:
     return next((name for name in ("hip", "cuda", "xpu") if getattr(version, name, None)), None)
 
 
+def gpu_modules() -> dict[str, Any]:
+    """Return `torch.cuda`, also for ROCm, and `torch.xpu`, by the type of the device: those that have GPUs."""
+    found: dict[str, Any] = {kind: getattr(sys.modules.get("torch"), kind, None) for kind in sorted(INDEXED_TYPES)}
+    return {kind: module for kind, module in found.items() if module is not None and module.is_available()}
+
+
 def _used_module() -> Any:
-    """Return `torch.cuda`, also for ROCm, or `torch.xpu`, whichever this process computes by; None before that.
+    """Return the module of the GPUs that this process computes by; None before that.
 
     Asking for more would make torch take hold of the GPUs, which must not happen before a fork.
     """
-    torch = sys.modules.get("torch")
-    modules = [getattr(torch, name, None) for name in ("cuda", "xpu")]
-    return next((module for module in modules if module and module.is_available() and module.is_initialized()), None)
+    return next((module for module in gpu_modules().values() if module.is_initialized()), None)
 
 
 def torch_gpus() -> list[FrameworkGpu] | None:
@@ -116,7 +123,7 @@ def _synchronize_torch(gpu_indices: Sequence[int]) -> None:
     module = _used_module()
     if module is None:
         return
-    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None) if module is torch.cuda else None
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None) if module is getattr(torch, "cuda", None) else None
     for index in gpu_indices:
         if has_context is None or has_context(index):
             module.synchronize(index)
