@@ -14,7 +14,6 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.testing import VirtualTime
 
-
 # What the fixtures replace, for parts that wait by it or import what depends on it.
 OF_THIS_MACHINE = [
     (module, name, getattr(module, name))
