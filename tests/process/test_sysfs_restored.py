@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -82,12 +84,13 @@ def wait_until(condition):
 
 @pytest.mark.parametrize("end", long_but_first(FEW_ENDS + MORE_ENDS, len(FEW_ENDS)))
 def test_the_original_is_restored_at_each_end(tree, start, tmp_path, end):
-    boards = [tree.add(), tree.add(serial=False)]
+    boards = [tree.add(), tree.add(serial=False), tree.add_intel()]
+    originals = [board.cap_watts for board in boards]
     process = start(ENDS[end])
-    assert [board.cap_watts for board in boards] == [LOWEST_WATTS, LOWEST_WATTS]
+    assert [board.cap_watts for board in boards] == [LOWEST_WATTS, LOWEST_WATTS, 150]
     process.stdin.write("\n")
     process.stdin.flush()
-    wait_until(lambda: [board.cap_watts for board in boards] == [ORIGINAL_WATTS, ORIGINAL_WATTS])
+    wait_until(lambda: [board.cap_watts for board in boards] == originals)
     wait_until(lambda: not list((tmp_path / "ledger").glob("*.json")))
 
 
@@ -209,3 +212,30 @@ def test_limits_clamped_in_silence_are_searched_and_restored(tree, time_source, 
     assert slowdown <= 1.2
     assert (phase, board.cap_watts) == (Phase.DONE, before.cap_watts)
     assert "but 200 W is enforced" in caplog.text
+
+
+@pytest.mark.parametrize("trouble", ["unplugged", "asleep"])
+def test_a_board_that_fails_in_a_search_harms_no_other(tree, time_source, tmp_path, monkeypatch, trouble):
+    (board, before), (other, _) = add(tree, "AMD"), add(tree, "Intel")
+    read = os.read
+
+    def fail(step):
+        if step == 60 and trouble == "unplugged":
+            tree.boards.remove(other)
+            shutil.rmtree(other.folder)
+        elif step == 60:
+            monkeypatch.setattr(os, "read", refuse)
+        elif step == 70:
+            monkeypatch.setattr(os, "read", read)
+
+    def refuse(descriptor, size):
+        if str(other.folder) in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            raise PermissionError(1, "Operation not permitted")
+        return read(descriptor, size)
+
+    summary, slowdown, _ = train(tree, time_source, tmp_path, during=fail)
+    assert summary.account.total.measured.energy_joules > 0
+    assert slowdown <= 1.2
+    assert board.cap_watts == before.cap_watts
+    if trouble == "asleep":
+        assert other.cap_watts == 280

@@ -115,7 +115,7 @@ class IntelBoard(Board):
 
     @property
     def cap_watts(self) -> float:
-        return int((self.hwmon / f"power{self.channel}_max").read_text()) / 1e6
+        return int((self.hwmon / f"power{self.channel}_max").read_text().strip() or "0") / 1e6
 
     def read_through(self, card):
         """Have a card ask the driver each time that it reads, and the board draw its power meanwhile unseen."""

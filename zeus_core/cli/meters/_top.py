@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from zeus_core.device import Gpu
     from zeus_core.settings.entry import LedgerEntry
 
-SUMMARY = "Show power, limits, clocks and who controls them, until Ctrl-C"
+SUMMARY = "Show power, temperature, limits, clocks and who controls them, until Ctrl-C"
 
-_HEADER = ("GPU", "name", "power", "limit", "enforced", "default", "SM clock", "controlled by")
-_ALIGNMENT = "><" + ">" * 5 + "<"
+_HEADER = ("GPU", "name", "power", "chip", "limit", "enforced", "default", "SM clock", "controlled by")
+_ALIGNMENT = "><" + ">" * 6 + "<"
 
 _logger = logging.getLogger(__name__)
 
@@ -83,11 +83,14 @@ def _rows(gpus: Mapping[int, Gpu]) -> list[tuple[str, ...]]:
 
 
 def _row(index: int, gpu: Gpu, entries: Sequence[LedgerEntry]) -> tuple[str, ...]:
-    clock_mhz = readable(gpu.read_sm_clock_mhz)
+    from zeus_core.device.gpu import read_temperature_celsius
+
+    clock_mhz, celsius = readable(gpu.read_sm_clock_mhz), read_temperature_celsius(gpu)
     return (
         str(index),
         gpu.name,
         _watts(readable(gpu.read_power_watts)),
+        NOT_MEASURED if celsius is None else f"{celsius:.4g} °C",
         _watts(readable(gpu.read_power_limit_watts)),
         _watts(readable(gpu.read_enforced_power_limit_watts)),
         _watts(readable(gpu.read_default_power_limit_watts)),

@@ -34,7 +34,7 @@ _KEEPER_SECONDS = 60.0
 # The power is a mean over so long, or twice as long; over more, it is not that of the moment, and is waited for.
 _MEAN_SECONDS = 0.5
 _STALE_SECONDS = 2.0
-_LOOKS = 3  # for a move of the counter, a period apart
+_LOOKS = 3  # a period apart, of which one may show no move
 
 
 class IntelGpu(SysfsGpu):
@@ -92,10 +92,9 @@ class IntelGpu(SysfsGpu):
             at, joules = self._read()
             marks = [mark for mark in self._marks if PERIOD_SECONDS <= at - mark[0] <= _STALE_SECONDS]
             begin, begin_joules = marks[0] if marks else (at, joules)
-            for _ in range(_LOOKS):
-                if joules == begin_joules:
-                    self._time_source.wait(Event(), PERIOD_SECONDS)
-                    at, joules = self._read()
+            for _ in range(0 if marks else _LOOKS):
+                self._time_source.wait(Event(), PERIOD_SECONDS)
+                at, joules = self._read()
         if joules <= begin_joules:
             raise DriverFaultError(
                 f"the energy counter of {self.name} ({self.uuid}) has not moved for {at - begin:g} s"
