@@ -38,7 +38,8 @@ _LIMIT_FILES = {
 _CARD = re.compile(r"card\d{1,6}", re.ASCII)
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _UNIQUE_ID = re.compile(r"(0x)?[0-9a-f]{1,16}", re.ASCII | re.IGNORECASE)
-_UUID = re.compile(rf"GPU-([0-9a-f]{{16}}|{_PCI.pattern}|{_CARD.pattern})", re.ASCII)
+_PLACE = re.compile(rf"GPU-({_PCI.pattern}|{_CARD.pattern})", re.ASCII)
+_UUID = re.compile(rf"GPU-[0-9a-f]{{16}}|{_PLACE.pattern}", re.ASCII)
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
 
 
@@ -50,6 +51,11 @@ def sysfs_root(environment: Mapping[str, str] = os.environ) -> str:
 def is_card_uuid(uuid: str) -> bool:
     """Return whether a UUID has the form of a card's: its serial number, else its PCI address."""
     return _UUID.fullmatch(uuid) is not None
+
+
+def is_place(uuid: str) -> bool:
+    """Return whether a UUID is the place of a card in its machine, which a card of another machine may share."""
+    return _PLACE.fullmatch(uuid) is not None
 
 
 class Card:

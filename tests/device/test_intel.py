@@ -16,6 +16,7 @@ from zeus_core.device import discover_gpus
 from zeus_core.device.gpu import driver_of, read_temperature_celsius
 from zeus_core.device.sysfs.intel import IntelGpu
 from zeus_core.errors import DriverFaultError, NoDeviceError, NotSupportedError, PermissionDeniedError, UsageError
+from zeus_core.measurement import Measurement
 from zeus_core.ports.accelerator import synchronize_with
 from zeus_core.testing.contracts import GpuContract
 
@@ -113,6 +114,17 @@ def test_a_counter_that_stands_still_gives_no_power(tree, time_source):
     (gpu,) = open_gpus(tree, time_source)
     with pytest.raises(DriverFaultError, match=r"has not moved for 0\.3 s"):
         gpu.read_power_watts()
+
+
+def test_boards_at_one_place_of_two_nodes_are_two(advancing, time_source, monkeypatch):
+    advancing.add_intel(watts=100.0)
+    measured = []
+    for node in ("node-a", "node-b"):
+        monkeypatch.setattr("zeus_core.device.gpu.machine_name", lambda node=node: node)
+        measured.append(window_of(monitor_of(open_gpus(advancing, time_source), time_source), time_source, 5.0))
+    job = Measurement.from_ranks(measured)
+    assert len(job.gpu_energy) == 2
+    assert job.total_energy == pytest.approx(1000.0, abs=job.total_uncertainty_joules)
 
 
 # Limits.
