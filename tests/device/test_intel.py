@@ -56,6 +56,9 @@ def test_it_has_a_lasting_identity_a_name_and_sensors(tree, time_source, driver)
     assert gpu.limit_path == str((board.hwmon / "power1_max").resolve())
     assert (read_temperature_celsius(gpu), gpu.read_sm_clock_mhz()) == (61.0, 1980)
     assert gpu.read_power_limit_range_watts() == (150, 300)
+    board.set_file("hwmon/hwmon3/power1_max", "320000000\n")
+    assert gpu.read_power_limit_range_watts() == (150, 320)
+    assert gpu.read_default_power_limit_watts() == 300
 
 
 @pytest.mark.parametrize("watts", [35.0, 412.25])
@@ -257,7 +260,7 @@ def test_without_their_place_it_is_said_that_indices_are_those_of_pci(tree, monk
     assert "torch does not say which of 2 GPUs of Intel is which" in caplog.text
 
 
-@pytest.mark.parametrize(("mask", "places"), [("2,0", "53"), ("1.0,1.1", "4"), ("0.1", "3")])
+@pytest.mark.parametrize(("mask", "places"), [("2,0", "53"), ("1.0,1.1", "4"), ("0.1", "3"), ("", "345")])
 def test_the_affinity_mask_chooses_boards(tree, mask, places):
     for _ in range(3):
         tree.add_intel()

@@ -34,7 +34,7 @@ _KEEPER_SECONDS = 60.0
 # The power is a mean over so long, or twice as long; over more, it is not that of the moment, and is waited for.
 _MEAN_SECONDS = 0.5
 _STALE_SECONDS = 2.0
-_LOOKS = 3  # a period apart, of which one may show no move
+_LOOKS = 3  # at first, a period apart, of which one may show no move; later one, which holds up less
 
 
 class IntelGpu(SysfsGpu):
@@ -92,7 +92,8 @@ class IntelGpu(SysfsGpu):
             at, joules = self._read()
             marks = [mark for mark in self._marks if PERIOD_SECONDS <= at - mark[0] <= _STALE_SECONDS]
             begin, begin_joules = marks[0] if marks else (at, joules)
-            for _ in range(0 if marks else _LOOKS):
+            is_first = len(self._marks) == 1
+            for _ in range(0 if marks else _LOOKS if is_first else 1):
                 self._time_source.wait(Event(), PERIOD_SECONDS)
                 at, joules = self._read()
         if joules <= begin_joules:
@@ -115,6 +116,9 @@ class IntelGpu(SysfsGpu):
 
     def read_default_power_limit_watts(self) -> float:
         """Read the power that the board is rated for; the highest limit seen where the driver does not tell it."""
+        with suppress(NotSupportedError):
+            if rated_watts := self._card.read_default_power_limit_watts():
+                return rated_watts
         return self.read_power_limit_range_watts().highest_watts
 
     def read_power_limit_range_watts(self) -> PowerRange:
@@ -144,7 +148,7 @@ def find_intel_gpus(environment: Mapping[str, str], order: Sequence[FrameworkGpu
     The graphics of a processor have no sensors: they are measured as its part.
 
     Args:
-        environment: `ZE_AFFINITY_MASK` chooses by index; a tile stands for its board.
+        environment: `ZE_AFFINITY_MASK` chooses by index, if it is not empty; a tile stands for its board.
         order: torch's GPUs by its indices; None if they are not known.
 
     Raises:
@@ -161,5 +165,5 @@ def find_intel_gpus(environment: Mapping[str, str], order: Sequence[FrameworkGpu
     if order and len(gpus) > 1:
         _logger.warning("torch does not say which of %d GPUs of Intel is which: indices are in PCI order", len(gpus))
     mask = environment.get("ZE_AFFINITY_MASK")
-    boards = None if mask is None else ",".join(dict.fromkeys(tile.partition(".")[0] for tile in mask.split(",")))
+    boards = ",".join(dict.fromkeys(tile.partition(".")[0] for tile in mask.split(","))) if mask else None
     return [gpus[place] for place in visible_places([gpu.uuid for gpu in gpus], boards)]
