@@ -205,6 +205,7 @@ def test_a_board_that_takes_less_than_asked_is_searched_and_restored(tree, time_
     assert (phase, board.cap_watts) == (Phase.DONE, before.cap_watts)
 
 
+@pytest.mark.long
 def test_limits_clamped_in_silence_are_searched_and_restored(tree, time_source, tmp_path, caplog):
     board, before = add(tree, "Intel", clamp_watts=200)
     (card,) = find_cards(str(tree.root))
@@ -214,7 +215,7 @@ def test_limits_clamped_in_silence_are_searched_and_restored(tree, time_source, 
     assert "but 200 W is enforced" in caplog.text
 
 
-@pytest.mark.parametrize("trouble", ["unplugged", "asleep"])
+@pytest.mark.parametrize("trouble", long_but_first(["unplugged", "asleep"]))
 def test_a_board_that_fails_in_a_search_harms_no_other(tree, time_source, tmp_path, monkeypatch, trouble):
     (board, before), (other, _) = add(tree, "AMD"), add(tree, "Intel")
     read = os.read
