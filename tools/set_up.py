@@ -42,8 +42,10 @@ def lay_over(folder: Path, requirements: Path, *options: str) -> None:
     """
     python = make_environment(folder)
     below, above = (
-        subprocess.check_output([it, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True).strip()
-        for it in (sys.executable, python)
+        subprocess.check_output(
+            [each, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
+        ).strip()
+        for each in (sys.executable, python)
     )
     Path(above, "below.pth").write_text(f"import site; site.addsitedir({below!r})\n")
     constraint = folder / "torch.txt"

@@ -16,6 +16,7 @@ from zeus_core.monitor.counted_energy import TRANSIENTS, counted_energy
 from zeus_core.monitor.reading import GpuEdge
 from zeus_core.ports import TimeSource
 from zeus_core.process.lock import ProcessLock
+from zeus_core.units import number_text
 
 _logger = logging.getLogger(__name__)
 
@@ -208,17 +209,20 @@ class PossiblePower:
 
     def drop(self, power_watts: float) -> NoReturn:
         """Raise `ImpossiblePowerError` for a power that was read, and log the first."""
-        reason = f"the power sensor shows more than the {self.most_watts:.4g} W that the board can draw"
+        reason = f"the power sensor shows more than the {number_text(self.most_watts)} W that the board can draw"
         if not self._is_logged:
             self._is_logged = True
             gpu = f"{self._gpu.name} ({self._gpu.uuid})"
-            _logger.warning("%s: %s, %.4g W; such readings are dropped", gpu, reason, power_watts)
+            _logger.warning("%s: %s, %s W; such readings are dropped", gpu, reason, number_text(power_watts))
         raise ImpossiblePowerError(reason)
 
 
 def peak_watts(gpu: Gpu) -> float:
-    """Return the most a GPU can draw: its highest limit, and transients above it; what it says where it has none."""
+    """Return the most a GPU can draw: what it says, else its highest limit, and transients above it."""
+    own_watts = getattr(gpu, "peak_watts", None)
+    if own_watts is not None:
+        return float(own_watts)
     try:
         return TRANSIENTS * retried(gpu.read_power_limit_range_watts).highest_watts
     except DeviceError:
-        return float(getattr(gpu, "peak_watts", UNKNOWN_PEAK_WATTS))
+        return UNKNOWN_PEAK_WATTS

@@ -15,9 +15,11 @@ from torch.nn.modules.dropout import _DropoutNd
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.micro_batch.micro_batch_optimizer import refuse_micro_batch
 from zeus_core.optimizer.micro_batch.micro_batch_search import indivisible
+from zeus_core.ports.accelerator import gpu_modules
 from zeus_core.pytorch.kept_state import kept_state
 from zeus_core.pytorch.training_loop import TrainingLoop
 from zeus_core.pytorch.work_facts import facts_of_models
+from zeus_core.units import number_text
 
 _logger = logging.getLogger(__name__)
 
@@ -92,14 +94,15 @@ def _dependence(
     if abs(first - second) <= bound * max(abs(first), abs(second)):
         return None
     return (
-        f"the loss of a step depends on it: {first:.6g} with {sizes[0]}, and {second:.6g} with {sizes[1]} samples "
+        f"the loss of a step depends on it: {number_text(first, 6)} with {sizes[0]}, and {number_text(second, 6)} "
+        f"with {sizes[1]} samples "
         "(a mean of means, or a loss or layer that compares samples)"
     )
 
 
 def _ballast(optimizer: Any, device: torch.device) -> list[torch.Tensor]:
     """Allocate the memory that an optimizer will need from its first step on; nothing on a CPU, or after that step."""
-    if device.type != "cuda" or getattr(optimizer, "state", None):
+    if device.type == "cpu" or getattr(optimizer, "state", None):
         return []
     states = max((count for name, count in _STATES_PER_PARAMETER.items() if optimizer.defaults.get(name)), default=0)
     return [
@@ -216,5 +219,5 @@ def drop_gradients(models: Iterable[torch.nn.Module]) -> None:
         for parameter in model.parameters():
             parameter.grad = None
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    for module in (*gpu_modules().values(), *([torch.mps] if torch.backends.mps.is_available() else [])):
+        module.empty_cache()

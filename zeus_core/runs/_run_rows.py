@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from zeus_core._sysfs import is_place
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.run_identity import RunIdentity
 from zeus_core.training.record.run_records import DeviceRecord, PartRecord, RunRecord
 from zeus_core.training.record.window_run import FIXED
+from zeus_core.units import number_text
 
 TEXTS = ("run", "user", "job", "project", "cluster", "namespace", "tags", "gpu", "device", "state", "currency")
 """The columns that are text."""
@@ -101,8 +103,8 @@ def _devices(part: PartRecord) -> Iterator[tuple[str, DeviceRecord]]:
 
 def _device_row(run: RunRecord, part: PartRecord, host: str, device: DeviceRecord, number: int) -> dict[str, Any]:
     begin_ms, end_ms = _milliseconds(part.begun_at_seconds), _milliseconds(part.until_seconds)
-    # Two nodes may have one name; devices have not, but simulated ones are alike on all nodes, and several have none.
-    name = f"{host}/{device.uuid}" if device.is_simulated else device.uuid
+    # Two nodes may have one name; devices have not, but some are alike on all nodes, and several have none.
+    name = f"{host}/{device.uuid}" if device.is_simulated or is_place(device.uuid) else device.uuid
     energy = Tally() if device.energy is None else device.energy
     seen, low, low_joules = _at_low_power(part, device)
     return {
@@ -206,7 +208,7 @@ def _whole(amount: float) -> int:
         UsageError: No run has so much.
     """
     if not -_MOST < amount < _MOST:
-        raise UsageError(f"it has {amount:.3g} thousandths of a unit, which no run has")
+        raise UsageError(f"it has {number_text(amount)} thousandths of a unit, which no run has")
     return round(amount)
 
 

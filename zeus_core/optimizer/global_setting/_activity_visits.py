@@ -16,7 +16,7 @@ FOLLOWS = -1
 MOST_ACTIVITIES = 32
 """Activities with a setting of their own; those beyond have that of the steps."""
 
-_MAX_LATE_SHARE = 0.1  # of a visit at the setting before; one that was later tells little of its own
+_MAX_LATE_SHARE = 0.1  # of a visit at the setting before; one that was later says little of its own
 _MAX_DEPTH = 64  # of activities within activities
 _MAX_BLOCK_VISITS = 4096  # that are measured: the readings of more would fill the memory
 
@@ -52,7 +52,7 @@ class Visits:
         self._under_way: list[ActivityVisits | None] = []  # none for what has no setting of its own
         self._is_in_step = False
         self.activities: dict[str, ActivityVisits] = {}
-        """Those that were visited, by name, in this order."""
+        """The activities that were visited, by name, in this order."""
         self.late_seconds: float = 0.0
         """How much longer steps and visits took by the settings before, since `take_late_seconds`."""
         self.all_late_seconds: float = 0.0
@@ -160,7 +160,7 @@ class ActivityVisits:
         self.visits: int = 0
         """All visits of the run so far."""
         self.measured: int = 0
-        """Those of the block under way."""
+        """The visits of the block under way."""
         self._is_measured = False  # the visit under way
         self._setting = original
         self._begin_block()

@@ -44,7 +44,7 @@ _MIN_HORIZON = 200  # steps of a run of unknown length, as in `RunProgress`
 # The curves are as good as they may be where steps are quicker by so many standard deviations. Work that hardly depends
 # on the clock is only found by trials that most other work would not be worth.
 _HOPE = 1.0
-_MIN_STEP = 0.07  # of the clock or limit: closer to a setting that was tried, a trial tells little more
+_MIN_STEP = 0.07  # of the clock or limit: closer to a setting that was tried, a trial adds little
 _FARTHEST = 0.25  # of the lowest setting that was tried: beyond, little is known
 _MAX_TRIALS = 4
 _LATE = 0.4  # of the visits to come: with fewer, the share at the original setting is planned
