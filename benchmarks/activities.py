@@ -1,12 +1,13 @@
 """Runs of several activities in virtual time: one setting for all, or one for each, by known curves and by the search.
 
     python benchmarks/activities.py [--seeds 20] [--cycles 50 500 5000] [--spread 2 10 20] [--factor 1.01 1.02 1.05 1.1]
-                                    [--mix NAME ...] [--held-out] [--drift none longer shorter fewer more]
+                                    [--mix NAME ...] [--held-out] [--drift none longer shrinking shorter ...]
 
 A run is a number of cycles, each with visits of some activities, such as generation and a training step, on a simulated
 GPU whose model is left out of the prior. Settings are locked SM clocks. Visits scatter by --spread percent, each on its
-own; the first activity of a mix may get longer by half (longer), last 0.4 times as long from mid-run on (shorter), be
-visited in 2 of 5 cycles alone from then on (fewer), or twice in each (more). A change takes 10 ms, in which the setting
+own; the first activity of a mix may get longer by half (longer) or shorter by half (shrinking), last 0.4 times as long
+from mid-run on (shorter) while the last one lasts twice as long (swapped), be visited in 2 of 5 cycles alone from then
+on (fewer), twice in each (more), never again (gone), or never before (late). A change takes 10 ms, in which the setting
 before holds; an activity settles for 2 s at a new setting. With --pace fast, cycles are 20 times as short and settings
 may change at any time; with slow, 120 times an hour at most.
 
@@ -46,7 +47,13 @@ SWITCH_SECONDS, SETTLE_SECONDS, COUNTER_SECONDS, POWER_CV = 0.01, 2.0, 0.1, 0.01
 MIN_LATENCIES = 20
 FAST = 20.0  # cycles are so many times as short
 CHANGES = {"slow": 120.0, "fast": 1e9}  # an hour
-DRIFTS = ("none", "longer", "shorter", "fewer", "more")
+DRIFTS = ("none", "longer", "shrinking", "shorter", "swapped", "fewer", "more", "gone", "late")
+RATES = {
+    "fewer": (1.0, 0.4),
+    "more": (1.0, 2.0),
+    "gone": (1.0, 0.0),
+    "late": (0.0, 1.0),
+}  # visits before mid-run, after
 
 MAX_BEYOND, BROKEN_BY = 0.025, 0.01
 CYCLES, MAX_SPREAD = 500, 0.1  # of the next two
@@ -317,13 +324,17 @@ class Run:
         lengths = np.exp(case.spread * self.random.standard_normal((case.cycles, len(activities))) - case.spread**2 / 2)
         if case.drift == "longer":
             lengths[:, 0] *= 1 + 0.5 * np.arange(case.cycles) / case.cycles
-        elif case.drift == "shorter":
+        elif case.drift == "shrinking":
+            lengths[:, 0] *= 1 - 0.5 * np.arange(case.cycles) / case.cycles
+        elif case.drift in ("shorter", "swapped"):
             lengths[case.cycles // 2 :, 0] *= 0.4
+            if case.drift == "swapped":
+                lengths[case.cycles // 2 :, -1] *= 2.0
         for cycle in range(case.cycles):
             self.cycle = cycle
             for part, activity, length in zip(self.board.parts, activities, lengths[cycle], strict=True):
-                is_first = activity is activities[0] and cycle >= case.cycles / 2
-                rate = {"fewer": 0.4, "more": 2.0}.get(case.drift, 1.0) if is_first else 1.0
+                rates = RATES.get(case.drift, (1.0, 1.0)) if activity is activities[0] else (1.0, 1.0)
+                rate = rates[cycle >= case.cycles / 2]
                 if cycle % part.every == part.every - 1:
                     for _ in range(math.floor((cycle + 1) * rate) - math.floor(cycle * rate)):
                         activity.visit(float(length))

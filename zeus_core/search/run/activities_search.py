@@ -49,9 +49,8 @@ _FARTHEST = 0.25  # of the lowest setting that was tried: beyond, little is know
 _MAX_TRIALS = 4
 _LATE = 0.4  # of the visits to come: with fewer, the share at the original setting is planned
 _OVERDUE, _OVERDUE_STEPS = 1.5, 5  # of a block: visits in which the device settles are not measured
-_SHORTER = 0.8  # of the usual duration: no longer a scatter
 _LEAST_PART = 0.05  # of an activity that is to come
-_RECENT = 0.5  # of the steps so far: those that show how often an activity is visited now
+_RECENT = 0.5  # of the steps so far: those that show how often an activity is visited now, and how long
 
 
 @dataclass(frozen=True)
@@ -378,7 +377,20 @@ class _ActivitySearch(AdaptiveRunSearch):
     @property
     def _account(self) -> RunAccount:
         account = super()._account
-        return account if self.name == STEPS else replace(account, left_error=self._rates[1])
+        return account if self.name == STEPS else replace(account, left_error=self._left_error)
+
+    @property
+    def _seconds_to_come(self) -> float | None:
+        if self.name == STEPS or not self._blocks:
+            return super()._seconds_to_come
+        first, last = self._blocks[self._estimate.changed], self._blocks[-1]
+        return self._seconds_since((1 - _RECENT) * first.begin + _RECENT * (last.begin + last.trial.steps))
+
+    @property
+    def _left_error(self) -> float:
+        """How far the time of the visits to come can be off, relatively."""
+        recent = self._seconds_to_come
+        return math.hypot(self._rates[1], 0.0 if recent is None else 1 - self._seconds_since() / recent)
 
     def stake(self, bound: float | None) -> Stake | None:
         """Return what the rest of the run of this activity takes, once the block under way is over."""
@@ -392,21 +404,18 @@ class _ActivitySearch(AdaptiveRunSearch):
         place = self._settings.index(self.ask().setting)
         visits = min(block.steps, max(horizon - self._run_steps, 0)) if self._run_steps else block.steps
         slowdown = curves.mean(np.exp(curves.log_seconds))
+        now = 1.0 if self._seconds_to_come is None else self._seconds_to_come / float(slowdown[0])  # of that duration
         seconds = dict(self._seconds)
-        seconds[place] = seconds.get(place, 0.0) + visits * float(slowdown[place])
+        seconds[place] = seconds.get(place, 0.0) + visits * now * float(slowdown[place])
         steps = self._run_steps + visits
         planned = 0
         if self._planned_share is not None:
             planned = max(self._lengths.original_steps_left - (visits if place == 0 else 0), 0)
         left = max(horizon - steps, 0)
-        latest = self._blocks[-1].trial
-        shorter = latest.seconds_per_step / float(slowdown[self._settings.index(latest.setting)])
-        if self.name != STEPS and shorter < _SHORTER:  # visits are shorter than they were
-            left = math.floor(left * shorter)
-        account = RunAccount(steps, left, seconds, planned, self._account.left_error)
+        account = replace(self._account, steps=steps, steps_left=left, seconds=seconds, original_steps_left=planned)
         spares, variances = account.spare(curves, bound)
         spare = curves.mean(spares)
-        joules = account.steps_left * np.exp(curves.mean(curves.log_seconds + curves.log_watts))
+        joules = account.steps_left * now * np.exp(curves.mean(curves.log_seconds + curves.log_watts))
         joules[self._excluded :] = math.inf
         original = account.original_seconds(curves)
         return Stake(joules, spare, curves.mean(variances + (spares - spare) ** 2), original)
