@@ -224,15 +224,15 @@ class ActivitiesRunSearch:
             spare = sum(float(groups[name].spare[place]) for name, place in places.items() if name != mine)
             return places, price, given + spare
 
-        sure, _, spare = solved(groups, self._confidence)
+        sure, sure_price, spare = solved(groups, self._confidence)
         variance = sum(float(groups[name].variance[place]) for name, place in sure.items() if name != mine)
-        expected, _, _ = solved(groups, 0.5)
+        expected, expected_price, _ = solved(groups, 0.5)
         hoped_groups = {**groups, mine: groups[mine].hopeful(_HOPE, member.near_places)}
-        hoped, price, spare_then = solved(hoped_groups, 0.5)
+        hoped, _, spare_then = solved(hoped_groups, 0.5)
         gain = total(list(groups.values()), list(expected.values()), "joules")
         gain -= total(list(hoped_groups.values()), list(hoped.values()), "joules")
         best, place = hoped_groups[mine], hoped[mine]
-        part = max(member.left_share, _LEAST_PART)
+        part, price = max(member.left_share, _LEAST_PART), max(sure_price, expected_price)
         own_gain = best.joules[0] - best.joules[place] - price * (best.spare[0] - best.spare[place])
         second_watts = price * NormalDist().inv_cdf(self._confidence)
         original = sum(stake.original_seconds for stake in stakes.values()) + self._other_seconds
