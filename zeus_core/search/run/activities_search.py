@@ -28,7 +28,7 @@ from zeus_core.search.run.adaptive_run_search import (
     MIN_GAIN,
     AdaptiveRunSearch,
 )
-from zeus_core.search.run.run_plan import Prediction
+from zeus_core.search.run.run_plan import Prediction, RunProgress
 from zeus_core.search.run.run_search import Block, RunSearch
 from zeus_core.search.trial import Trial
 from zeus_core.validate import checked_number
@@ -40,7 +40,6 @@ MIN_VISIT_LATENCIES = 20
 """Latencies of a switch that a visit with a setting of its own lasts at least: its two switches take a tenth of it."""
 
 _LEAST_FACTOR = 1.0001  # of the steps of an activity: to what nothing is left of the bound
-_MIN_HORIZON = 200  # steps of a run of unknown length, as in `RunProgress`
 # The curves are as good as they may be where steps are quicker by so many standard deviations. Work that hardly depends
 # on the clock is only found by trials that most other work would not be worth.
 _HOPE = 1.0
@@ -192,9 +191,7 @@ class ActivitiesRunSearch:
     @property
     def horizon_steps(self) -> int:
         """The training steps of the whole run, or as many as it is taken to have."""
-        if self._max_steps is not None:
-            return max(self._max_steps, self._steps)
-        return self._steps + max(_MIN_HORIZON, self._steps)
+        return RunProgress(self._steps, 0.0, 1.0, self._max_steps).horizon_steps
 
     @property
     def steps(self) -> int:
