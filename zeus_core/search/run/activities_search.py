@@ -18,7 +18,7 @@ from zeus_core.search._curves import Array
 from zeus_core.search._search import checked_settings
 from zeus_core.search.belief import Curves
 from zeus_core.search.objectives import EnergyWithin, OptimumSelector, longest_factor
-from zeus_core.search.run._price import Demand, Stake, cheapest, original_share, total
+from zeus_core.search.run._price import Demand, Stake, cheapest, common_place, original_share, total
 from zeus_core.search.run._run_account import RunAccount
 from zeus_core.search.run._run_estimate import pooled_cv
 from zeus_core.search.run.adaptive_run_search import (
@@ -174,8 +174,8 @@ class ActivitiesRunSearch:
         original = total(stakes, [0] * len(stakes), "joules")
         if not original:
             return None
-        demand, together = self._demand(stakes, 0.5), sum(stakes[1:], start=stakes[0])
-        common = [cheapest([together], demand)[0][0]] * len(stakes)
+        demand = self._demand(stakes, 0.5)
+        common = [common_place(stakes, demand)] * len(stakes)
         own, _ = cheapest(stakes, demand)
         return 1 - total(stakes, common, "joules") / original, 1 - total(stakes, own, "joules") / original
 
