@@ -28,9 +28,9 @@ from zeus_core.search._curves import Array
 
 _LOWEST, _HIGHEST = math.log(1e-4), math.log(1e4)  # of the price, over the mean power of the work
 _BISECTIONS = 30  # to a relative 2e-8
-_ROUNDS = 3  # of rho
-_SWEEPS = 2  # over all activities
-_MAX_SHARE = 50  # percent of the visits of an activity, at the original setting
+_ROUNDS = 3  # of rho, and
+_SWEEPS = 2  # over all activities: more change nothing in most cases; chosen without runs
+_MAX_SHARE = 50  # percent of the visits of an activity, at the original setting: as for one activity (_block_lengths)
 
 
 @dataclass(frozen=True)
