@@ -1,4 +1,4 @@
-"""Whose processes are on a GPU, and the energy of each job: totals that never fall, in bounded number."""
+"""The jobs whose processes are on a GPU, and the energy of each: totals that never fall, in bounded number."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def label_values(identity: RunIdentity, labels: Iterable[str]) -> tuple[str, ...
 
 
 class GpuReading(NamedTuple):
-    """What a GPU did since the latest reading.
+    """The use of a GPU since the latest reading.
 
     Attributes:
         processes: Those on it, by `identities_on`.
@@ -139,9 +139,9 @@ class JobTotals:
     whose driver does not say whose processes are on it, as a simulated one, counts as that of this process.
 
     Args:
-        labels: What distinguishes jobs: fields of `RunIdentity`, "job_id", "tag:NAME".
+        labels: The marks that distinguish jobs: fields of `RunIdentity`, "job_id", "tag:NAME".
         time_source: That of the monitor.
-        electricity: What their energy is charged at.
+        electricity: The prices or emissions that their energy is charged at.
     """
 
     def __init__(

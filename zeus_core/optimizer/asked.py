@@ -1,11 +1,12 @@
-"""The search that a person asks for without code: by an option of `zeus-core run`, or by environment variables."""
+"""The search that a person asks for by a word: an option of `zeus-core run`, a variable, or `optimizer="auto"`."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from zeus_core._launch import OBSERVE, SAVE, VARIABLE
 from zeus_core.errors import UsageError
@@ -45,6 +46,16 @@ def asked_slowdown(environment: Mapping[str, str]) -> float | None:
     """
     text = environment.get(SAVE) or (_USUAL if environment.get(OBSERVE) == "1" else "")
     return None if not text or environment.get(VARIABLE) == "off" else checked_slowdown(SAVE, text)
+
+
+def automatic_optimizer(text: str) -> Callable[[ZeusMonitor], GlobalPowerLimitOptimizer]:
+    """Return what makes the search that an adapter's `optimizer="auto"` asks for, or `optimizer="5%"` for a slowdown.
+
+    Raises:
+        UsageError: It is neither "auto" nor a percentage.
+    """
+    slowdown = checked_slowdown("optimizer", _USUAL if text == "auto" else text)
+    return partial(GlobalPowerLimitOptimizer, optimum_selector=EnergyWithin(slowdown), quiet=True)
 
 
 def asked_optimizer(

@@ -44,7 +44,7 @@ class RunRecord:
         notes: Things that were not measured, and why.
         charges: Emissions and cost of the energy; None where the electricity was not stated, or nothing measured.
         steps: Points of the run, by its steps; None where they are not counted.
-        settings: What was set for the whole run, such as "300 W", by "power limit" or "SM clock".
+        settings: The settings held for the whole run, such as "300 W", by "power limit" or "SM clock".
     """
 
     command: Sequence[str]
