@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
-from zeus_core.adapters.result import number_text
 from zeus_core.cli.arguments import number
 from zeus_core.cli.text import readable, table, write
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.search.run.prediction import WORKS, Predicted, predict_saving
+from zeus_core.units import number_text
 from zeus_core.validate import shown
 
 SUMMARY = "Predict what a power limit saves on a GPU, before any training"
