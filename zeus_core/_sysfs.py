@@ -1,8 +1,9 @@
 """GPUs that their kernel driver shows as files of sysfs: where they are, and the few files that restoring needs.
 
 A card is a folder `class/drm/cardN/device`. The power limit and the power are in the folder `hwmon/hwmonN` in it, in
-microwatts (Documentation/gpu/amdgpu/thermal.rst). This module loads fast and small, as the guardian of each training
-process may need it. `ZEUS_SYSFS` puts a folder in the place of /sys, to try things without the hardware.
+microwatts (Documentation/gpu/amdgpu/thermal.rst; ABI/testing/sysfs-driver-intel-i915-hwmon and -xe-hwmon). This module
+loads fast and small, as the guardian of each training process may need it. `ZEUS_SYSFS` puts a folder in the place of
+/sys, to try things without the hardware.
 """
 
 from __future__ import annotations
@@ -26,13 +27,19 @@ from zeus_core.units import microwatts_from_watts, watts_from_microwatts
 SYSFS_VARIABLE = "ZEUS_SYSFS"
 
 _MAX_BYTES = 8192  # an attribute of sysfs has a page at most
-_DRIVERS = {"0x1002": "amdgpu"}  # by PCI vendor
-# The files of a limit by driver: the one that is set, the default, the lowest and the highest.
-_LIMIT_FILES = {"amdgpu": ("power1_cap", "power1_cap_default", "power1_cap_min", "power1_cap_max")}
+_VENDORS = {"0x1002": "amdgpu", "0x8086": "xe"}  # the driver by PCI vendor, where it does not name itself
+# The files of a limit by driver: the one that is set, the default, the lowest (none of Intel's) and the highest.
+_INTEL_FILES = ("power1_max", "power1_rated_max", "", "power1_rated_max")
+_LIMIT_FILES = {
+    "amdgpu": ("power1_cap", "power1_cap_default", "power1_cap_min", "power1_cap_max"),
+    "i915": _INTEL_FILES,
+    "xe": _INTEL_FILES,
+}
 _CARD = re.compile(r"card\d{1,6}", re.ASCII)
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _UNIQUE_ID = re.compile(r"(0x)?[0-9a-f]{1,16}", re.ASCII | re.IGNORECASE)
-_UUID = re.compile(rf"GPU-([0-9a-f]{{16}}|{_PCI.pattern}|{_CARD.pattern})", re.ASCII)
+_PLACE = re.compile(rf"GPU-({_PCI.pattern}|{_CARD.pattern})", re.ASCII)
+_UUID = re.compile(rf"GPU-[0-9a-f]{{16}}|{_PLACE.pattern}", re.ASCII)
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
 
 
@@ -46,12 +53,17 @@ def is_card_uuid(uuid: str) -> bool:
     return _UUID.fullmatch(uuid) is not None
 
 
+def is_place(uuid: str) -> bool:
+    """Return whether a UUID is the place of a card in its machine, which a card of another machine may share."""
+    return _PLACE.fullmatch(uuid) is not None
+
+
 class Card:
     """A GPU of sysfs. Nothing is read before a method is called.
 
     Args:
         folder: Its folder `device`.
-        driver: The kernel driver: "amdgpu".
+        driver: The kernel driver: "amdgpu", "i915" or "xe".
         pci_address: Domain, bus, device and function, "0000:c1:00.0"; None if it is not known.
         name: The name of the card, "card0".
     """
@@ -60,6 +72,7 @@ class Card:
         self.folder = folder
         self.driver = driver
         self.pci_address = pci_address
+        self.name = name
         self.unique_id: str | None = None
         """The serial number in 16 hexadecimal digits; None where the board does not report it."""
         self.uuid: str = f"GPU-{pci_address or name}"
@@ -102,14 +115,24 @@ class Card:
             raise DriverFaultError(f"{os.path.join(self.folder, name)} holds {text[:40]!r}, which is no number")
         return int(text)
 
+    @property
+    def sensors(self) -> list[str]:
+        """The folders of the sensors of the whole card, of which some drivers have more for parts of it."""
+        names = {folder: self.text(f"hwmon/{folder}/name") for folder in sorted(_entries(f"{self.folder}/hwmon"))}
+        others = [folder for folder, name in names.items() if not name.startswith(f"{self.driver}_")]
+        return [folder for folder, name in names.items() if name == self.driver] or others[:1]
+
     def hwmon(self, name: str) -> str:
-        """Return the path of a file of the sensors, within the folder of the card; that of a missing one, too."""
-        folders = sorted(_entries(os.path.join(self.folder, "hwmon")))
-        owned = [folder for folder in folders if self.text(f"hwmon/{folder}/name") == self.driver] or folders[:1]
-        for folder in owned:
-            if os.path.exists(os.path.join(self.folder, "hwmon", folder, name)):
-                return f"hwmon/{folder}/{name}"
-        return f"hwmon/{owned[0] if owned else 'hwmon'}/{name}"
+        """Return the path of a file of the sensors, within the folder of the card; that of a missing one, too.
+
+        Where a card has no sensor of its own, that of its package stands for it, the second channel (xe_hwmon.c).
+        """
+        folders = self.sensors
+        for file in (name, name.replace("1_", "2_", 1)):
+            for folder in folders:
+                if os.path.exists(os.path.join(self.folder, "hwmon", folder, file)):
+                    return f"hwmon/{folder}/{file}"
+        return f"hwmon/{folders[0] if folders else 'hwmon'}/{name}"
 
     @property
     def limit_path(self) -> str:
@@ -134,12 +157,12 @@ class Card:
     def read_power_limit_range_watts(self) -> tuple[float, float]:
         """Read the lowest and the highest limit that the driver accepts, which may change at any time."""
         _, _, lowest, highest = _LIMIT_FILES[self.driver]
-        lowest_watts, highest_watts = self.read_watts(lowest), self.read_watts(highest)
+        lowest_watts, highest_watts = self.read_watts(lowest) if lowest else 0.0, self.read_watts(highest)
         if not 0 < highest_watts < 1e5 or lowest_watts > highest_watts:
             raise NotSupportedError(
                 f"{self.uuid} accepts no power limit: its range is {lowest_watts:g} to {highest_watts:g} W"
             )
-        if lowest_watts == 0:  # as older kernels say, whose firmware accepts less than any board works well at
+        if lowest_watts == 0:  # not known, or as older kernels say, whose firmware accepts less than any board works at
             lowest_watts = min(self.read_default_power_limit_watts() / 2, highest_watts)  # judgement, 2026-11-26
         return lowest_watts, highest_watts
 
@@ -150,11 +173,13 @@ class Card:
             UsageError: The driver refuses this value.
             DeviceError: See `read`.
         """
-        path = self.limit_path
+        path, microwatts = self.limit_path, microwatts_from_watts(limit_watts)
+        if microwatts <= 0:  # which switches the limit of Intel's cards off
+            raise UsageError(f"limit_watts is {limit_watts:g}; a power limit is more than 0 W")
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)  # as a shell opens it
             try:
-                os.write(descriptor, b"%d\n" % microwatts_from_watts(limit_watts))
+                os.write(descriptor, b"%d\n" % microwatts)
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -195,9 +220,11 @@ def find_cards(root: str) -> list[Card]:
         folder = os.path.realpath(os.path.join(root, "class/drm", name, "device"))
         card = Card(folder, "", None, name)
         facts = dict(line.partition("=")[::2] for line in card.text("uevent").splitlines())
-        driver = facts.get("DRIVER")
-        if driver not in _LIMIT_FILES:
-            driver = _DRIVERS.get(card.text("vendor"))
+        bound = os.path.basename(os.path.realpath(os.path.join(folder, "driver")))
+        sensors = [card.text(f"hwmon/{entry}/name") for entry in _entries(f"{folder}/hwmon")]
+        vendor = _VENDORS.get(card.text("vendor")) if sensors else None  # else no driver has it
+        named = (facts.get("DRIVER"), bound, *sensors, vendor)
+        driver = next((driver for driver in named if driver in _LIMIT_FILES), None)
         if driver is not None:
             address = facts.get("PCI_SLOT_NAME", os.path.basename(folder)).lower()
             cards.append(Card(folder, driver, address if _PCI.fullmatch(address) else None, name))

@@ -26,12 +26,14 @@ from zeus_core.cli.doctor import (
     packages,
 )
 from zeus_core.cli.doctor.limits import check_limits
-from zeus_core.cli.doctor.rights import Rights, rights_of
+from zeus_core.cli.doctor.rights import Rights, read_rights, rights_of
+from zeus_core.device import discover_gpus
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.device.rapl import rapl_discovery
 from zeus_core.device.rapl.powercap import why_no_zones
 from zeus_core.device.sysfs.amd import AmdGpu
+from zeus_core.device.sysfs.intel import IntelGpu
 from zeus_core.testing import FakeRapl
 
 PYTHON = shlex.quote(sys.executable)
@@ -479,6 +481,31 @@ def test_torch_is_built_for_the_boards_that_are_there(
     check = check_torch(driver, [AmdGpu(card) for card in find_cards(str(on_amd[1].root))] if has_amd else [])
     assert check.state == state
     assert words in check.sentence
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "words"),
+    [("xpu: Optional[str] = '20250302'", "ok", "built for XPU 20250302"), ("", "limited", "built without XPU")],
+)
+def test_torch_is_built_for_the_boards_of_intel(tmp_path, install_torch, version, state, words):
+    install_torch("2.9.0", None)
+    (tmp_path / "torch" / "version.py").write_text(f"{version}\n")
+    tree = FakeSysfs(tmp_path)
+    tree.add_intel()
+    check = check_torch(Driver(fault="none"), [IntelGpu(card) for card in find_cards(str(tree.root))])
+    assert check.state == state
+    assert words in check.sentence
+
+
+def test_under_wsl2_the_doctor_says_who_sets_limits(tmp_path, make_driver, monkeypatch):
+    make_driver(DeviceSpec())
+    monkeypatch.setenv("ZEUS_DAEMON_SOCKET", "/nowhere")
+    (tmp_path / "version").write_text("Linux version 5.15.153.1-microsoft-standard-WSL2 (root@1) (gcc 11.2.0)\n")
+    rights = read_rights({}, str(tmp_path))
+    check = check_limit_rights(rights, discover_gpus({}))
+    assert not rights.may_control
+    assert (check.state, check.fix) == ("missing", "nvidia-smi.exe -i 0 -pl WATTS  # as an administrator of Windows")
+    assert "under WSL2 the driver of Windows sets limits and clocks" in check.sentence
 
 
 def test_rights_are_those_to_write_the_files_of_limits(on_amd, monkeypatch):

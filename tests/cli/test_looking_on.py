@@ -179,10 +179,10 @@ def test_devices_lists_what_each_gpu_is_and_may_be_set_to(on_driver):
     ended = program("devices")
     assert ended.returncode == 0
     header, first, second = ended.stdout.splitlines()[:3]
-    assert " ".join(header.split()) == "GPU name UUID power limit default range enforced energy counter SM clocks"
-    words = "0 NVIDIA H200 {} 75 W 450 W 650 W 200 to 700 W 400 W yes 345 to 1980 MHz"
+    assert " ".join(header.split()) == "GPU name UUID power chip limit default range enforced energy counter SM clocks"
+    words = "0 NVIDIA H200 {} 75 W 45 °C 450 W 650 W 200 to 700 W 400 W yes 345 to 1980 MHz"
     assert first.split() == words.format(driver[0].uuid).split()
-    assert second.split() == f"1 Tesla P100 {driver[1].uuid} 75 W - - - - no -".split()
+    assert second.split() == f"1 Tesla P100 {driver[1].uuid} 75 W 45 °C - - - - no -".split()
 
 
 def test_devices_as_json(on_driver):

@@ -186,22 +186,26 @@ def test_what_is_measured_is_what_the_gpus_drew(on_driver, tmp_path):
     assert "on average" in ended.stderr
 
 
-@pytest.mark.parametrize("count", [4, 8])
-def test_boards_of_amd_are_measured_each_once(count, tmp_path):
+@pytest.mark.parametrize(("vendor", "count"), long_but_first([("AMD", 8), ("Intel", 4), ("AMD", 4), ("Intel", 8)], 2))
+def test_boards_of_sysfs_are_measured_each_once(vendor, count, tmp_path):
     tree = FakeSysfs(tmp_path)
-    for _ in range(count // 2):
-        tree.add("1.3", model="0x740c", name="AMD Instinct MI250X")
-        tree.add_second_die()
+    boards = count // 2 if vendor == "AMD" else count  # of two dies
+    for _ in range(boards):
+        if vendor == "AMD":
+            tree.add("1.3", model="0x740c", name="AMD Instinct MI250X")
+            tree.add_second_die()
+        else:
+            tree.add_intel()
     program = Program({"ZEUS_SYSFS": str(tree.root)})
-    with tree.run(300.0):
+    with tree.run(270.0):
         ended = program("run", "--output", tmp_path / "run.json", "--", "sleep", "1")
     assert ended.returncode == 0
     record = read_json(tmp_path / "run.json")
     assert record["is_simulated"] is True
     assert f"ZEUS_SYSFS={tree.root}: these GPUs are simulated" in ended.stderr
-    assert [device["method"] for device in record["devices"]] == ["counted"] * (count // 2)
+    assert [device["method"] for device in record["devices"]] == ["counted"] * boards
     for device in record["devices"]:
-        assert device["energy_joules"] == pytest.approx(300.0 * record["seconds"], abs=device["uncertainty_joules"] + 9)
+        assert device["energy_joules"] == pytest.approx(270.0 * record["seconds"], abs=device["uncertainty_joules"] + 9)
 
 
 def test_simulated_gpus_are_reported_once_for_a_command_and_its_programs(on_simulated):

@@ -10,6 +10,8 @@ import pytest
 
 from tests.daemon.conftest import MEMBER, needs_root, until
 from tests.support.fake_sysfs import LOWEST_WATTS, ORIGINAL_WATTS, FakeSysfs
+from tests.support.sysfs_training import add
+from tests.support.variants import long_but_first
 
 pytestmark = needs_root
 
@@ -21,6 +23,23 @@ TRAINING = """
     knob.apply(knob.settings[-1])
     print("ready", flush=True)
     sys.stdin.readline()
+"""
+
+SEARCH = """
+    from pathlib import Path
+    from tests.support.fake_sysfs import Board, FakeSysfs, IntelBoard
+    from tests.support.sysfs_training import train
+    from zeus_core.testing import VirtualTime
+
+    made = {{"AMD": lambda it: Board(it, "1.8"), "Intel": lambda it: IntelBoard(it, "none", joules=1.0)}}
+    tree = FakeSysfs.of(made[{vendor!r}](Path({folder!r})))
+
+    def during(step):
+        if step == {moves_at}:
+            tree.set_range(tree.boards[0], 550, 750)
+
+    _, slowdown, phase = train(tree, VirtualTime(), None, steps={steps}, during=during)
+    print(phase.value, slowdown <= 1.2)
 """
 
 
@@ -88,6 +107,29 @@ def test_it_writes_limits_where_all_else_is_read_only(amd_world, monkeypatch):
     assert set_["uid"] == MEMBER
     client.send_signal(signal.SIGKILL)
     until(lambda: caps_of(amd_world) == [ORIGINAL_WATTS] * 2 and not amd_world.entries())
+
+
+@pytest.mark.parametrize(
+    ("vendor", "moves_at", "ends"), long_but_first([("AMD", 0, "done"), ("Intel", 0, "done"), ("AMD", 40, "off")])
+)
+@pytest.mark.skipif(not can_mount(), reason="this machine allows no private mounts")
+def test_a_whole_search_by_the_daemon_keeps_the_bound_and_restores(make_world, monkeypatch, vendor, moves_at, ends):
+    world = make_world()
+    world.tree = FakeSysfs(world.folder)
+    board, before = add(world.tree, vendor)
+    for folder in board.folder.rglob("*"):  # sensors are written by the training; the limit is a file of root
+        if folder.is_dir():
+            os.chown(folder, MEMBER, MEMBER)
+    os.chown(board.folder, MEMBER, MEMBER)
+    world.environment["ZEUS_SYSFS"] = str(world.tree.root)
+    start_in_mounts(world, monkeypatch)
+    program = SEARCH.format(vendor=vendor, folder=str(board.folder), moves_at=moves_at or -1, steps=300)
+    output, errors = world.run(program)
+    assert output == f"{ends} True", errors
+    set_ = world.audited("set")
+    assert {line["uid"] for line in set_} == {MEMBER}
+    assert len(set_) > (1 if moves_at else 5)
+    until(lambda: board.cap_watts == before.cap_watts and not world.entries())
 
 
 @pytest.mark.skipif(not can_mount(), reason="this machine allows no private mounts")

@@ -308,6 +308,25 @@ def test_nodes_of_partitions_without_vendor_are_passed_over(tree):
     assert len(discover_gpus({})) == 1
 
 
+def test_a_tree_of_another_shape_is_read_as_well(tree):
+    """Other numbers, an absolute link, sensors of the moment, connectors, and a device that no driver has."""
+    board = tree.add()
+    (board.folder / "gpu_metrics").unlink()
+    (board.hwmon / "power1_average").rename(board.hwmon / "power1_input")
+    board.hwmon.rename(board.hwmon.with_name("hwmon17"))
+    drm = tree.root / "class" / "drm"
+    (drm / "card0").rename(drm / "card1")
+    (drm / "card1" / "device").unlink()
+    (drm / "card1" / "device").symlink_to(board.folder.resolve())
+    for name in ("card1-DP-1", "renderD128", "card0/device"):
+        (drm / name).mkdir(parents=True)
+    for name, text in {"vendor": "0x1002\n", "uevent": "PCI_CLASS=30000\nPCI_SLOT_NAME=0000:07:00.0\n"}.items():
+        (drm / "card0" / "device" / name).write_text(text)
+    (gpu,) = discover_gpus({})
+    assert (gpu.uuid, gpu.read_power_watts()) == ("GPU-51de0000abcd0000", IDLE_WATTS)
+    assert (gpu.power_average_seconds, gpu.read_power_limit_watts()) == (0.0, ORIGINAL_WATTS)
+
+
 @pytest.mark.parametrize(
     ("variables", "places"),
     [

@@ -14,6 +14,12 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.testing import VirtualTime
 
+# What the fixtures replace, for parts that wait by it or import what depends on it.
+OF_THIS_MACHINE = [
+    (module, name, getattr(module, name))
+    for module, name in ((sys, "platform"), (platform, "system"), (platform, "machine"), (time, "monotonic"))
+]
+
 
 class Chip(ModuleType):
     """As the package: integers in mJ since the monitor was made, published about every 1.05 s, give or take half."""
@@ -142,3 +148,29 @@ def test_a_training_is_measured_and_not_searched(chip, time_source, caplog):
         optimizer.on_step_end()
     optimizer.on_train_end()
     assert "Apple silicon GPU has no power limit" in caplog.text
+
+
+def test_a_trainer_logs_joules_and_joules_per_token(chip, time_source, tmp_path, monkeypatch):
+    monitor = ZeusMonitor(gpus=discover_gpus({}), time_source=time_source)
+    monkeypatch.setattr("zeus_core.device.apple.time", SimpleNamespace(monotonic=time_source.now))
+    for module, name, value in OF_THIS_MACHINE:
+        monkeypatch.setattr(module, name, value)
+    transformers = pytest.importorskip("transformers")
+    from tests.huggingface.trainers import make_trainer
+    from zeus_huggingface import ZeusTrainerCallback
+
+    class Step(transformers.TrainerCallback):
+        def on_step_begin(self, *arguments, **named):
+            time_source.advance(3.0)
+
+    callback = ZeusTrainerCallback(monitor)
+    trainer = make_trainer(
+        tmp_path, [callback, Step()], max_steps=60, logging_steps=20, include_num_input_tokens_seen=True
+    )
+    trainer.train()
+    measured = callback.summary.account.total.measured
+    logged = [entry for entry in trainer.state.log_history if "energy_per_token_j" in entry]
+    assert len(logged) == 3
+    for entry in logged:
+        assert entry["energy_per_token_j"] == pytest.approx(entry["energy_j"] / (20 * 2 * 8))
+    assert measured.energy_joules == pytest.approx(30.0 * 1.1 * 180.0, abs=measured.uncertainty_joules)

@@ -3,29 +3,29 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.process.test_guardian import ENDS
-from tests.support.fake_sysfs import BUSY_WATTS, HIGHEST_WATTS, LOWEST_WATTS, ORIGINAL_WATTS, STATIC_WATTS, FakeSysfs
+from tests.support.fake_sysfs import HIGHEST_WATTS, LOWEST_WATTS, ORIGINAL_WATTS, FakeSysfs
+from tests.support.sysfs_training import VENDORS, add, train
 from tests.support.variants import long_but_first
 from zeus_core._sysfs import find_cards
 from zeus_core.cli.program import main
-from zeus_core.device import CpuDiscovery, discover_gpus
-from zeus_core.device.sysfs.amd import AmdGpu
+from zeus_core.device import discover_gpus
 from zeus_core.errors import DeviceHeldError
-from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.power_limit import EnergyWithin, GlobalPowerLimitOptimizer, Phase
+from zeus_core.optimizer.power_limit import Phase
 from zeus_core.settings import PowerLimitKnob
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.kinds import POWER_LIMIT
 from zeus_core.settings.restoring import BareGpus, restore_device
-from zeus_core.training import TrainingEnergy
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="files of root are written")
 
@@ -84,12 +84,13 @@ def wait_until(condition):
 
 @pytest.mark.parametrize("end", long_but_first(FEW_ENDS + MORE_ENDS, len(FEW_ENDS)))
 def test_the_original_is_restored_at_each_end(tree, start, tmp_path, end):
-    boards = [tree.add(), tree.add(serial=False)]
+    boards = [tree.add(), tree.add(serial=False), tree.add_intel()]
+    originals = [board.cap_watts for board in boards]
     process = start(ENDS[end])
-    assert [board.cap_watts for board in boards] == [LOWEST_WATTS, LOWEST_WATTS]
+    assert [board.cap_watts for board in boards] == [LOWEST_WATTS, LOWEST_WATTS, 150]
     process.stdin.write("\n")
     process.stdin.flush()
-    wait_until(lambda: [board.cap_watts for board in boards] == [ORIGINAL_WATTS, ORIGINAL_WATTS])
+    wait_until(lambda: [board.cap_watts for board in boards] == originals)
     wait_until(lambda: not list((tmp_path / "ledger").glob("*.json")))
 
 
@@ -158,66 +159,84 @@ def test_an_original_out_of_the_range_gives_way_to_the_default(tree):
 # In training.
 
 
-def train(tree, cards, time_source, tmp_path, steps=300, during=lambda step: None, bound=1.2, ends_well=True):
-    gpus = [AmdGpu(card, time_source=time_source) for card in cards]
-    time_source.repeatedly(lambda: [board.advance(0.1) for board in tree.boards], 0.1)
-    monitor = ZeusMonitor(
-        gpus=gpus, cpus=CpuDiscovery((), "none"), time_source=time_source, synchronize=lambda indices: None
-    )
-    optimizer = GlobalPowerLimitOptimizer(monitor, EnergyWithin(slowdown=bound), quiet=True)
-    begin = time_source.now()
-    with TrainingEnergy(monitor, optimizer, folder=tmp_path, quiet=True) as energy:
-        for step in range(steps):
-            during(step)
-            with energy.step(samples=8):
-                speeds, watts = zip(*(board.speed_and_watts() for board in tree.boards), strict=True)
-                for board, speed, power in zip(tree.boards, speeds, watts, strict=True):
-                    board.watts, board.clock_mhz = power, 1980 * speed
-                time_source.advance(0.5 / min(speeds))
-        assert optimizer.phase is (Phase.DONE if ends_well else Phase.OFF)
-    slowdown = (time_source.now() - begin) / (0.5 * steps)
-    return energy.summary, slowdown
-
-
-def test_a_search_keeps_the_bound_and_restores(tree, time_source, tmp_path):
-    board = tree.add()
-    before = board.joules
-    summary, slowdown = train(tree, find_cards(str(tree.root)), time_source, tmp_path)
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_search_keeps_the_bound_and_restores(tree, time_source, tmp_path, vendor):
+    board, before = add(tree, vendor)
+    summary, slowdown, phase = train(tree, time_source, tmp_path)
+    assert (phase, board.cap_watts) == (Phase.DONE, before.cap_watts)
     assert slowdown <= 1.2
-    assert board.cap_watts == ORIGINAL_WATTS
-
     assert summary.saving_fraction > 0.1
     total = summary.account.total
-    assert total.energy_joules == pytest.approx(board.joules - before, rel=0.01)
+    assert total.energy_joules == pytest.approx(board.joules - before.joules, rel=0.01)
     assert not list((tmp_path / "ledger").glob("*.json"))
-    assert STATIC_WATTS < BUSY_WATTS <= HIGHEST_WATTS
 
 
-def test_a_range_that_moves_in_a_search_ends_it_with_the_original(tree, time_source, tmp_path, caplog):
-    board = tree.add()
+@pytest.mark.parametrize("vendor", long_but_first(VENDORS))
+def test_a_range_that_moves_in_a_search_ends_it_with_the_original(tree, time_source, tmp_path, caplog, vendor):
+    board, before = add(tree, vendor)
 
     def narrow(step):
-        if step == 40:
+        if step == 40 and vendor == "AMD":
             tree.set_range(board, 550, HIGHEST_WATTS)
+        elif step == 40:  # a rated power that rises, of which half is the lowest
+            board.set_file("hwmon/hwmon3/power1_rated_max", "420000000\n")
 
-    _, slowdown = train(tree, find_cards(str(tree.root)), time_source, tmp_path, during=narrow, ends_well=False)
-    assert "accepts 550 to 750 W" in caplog.text
+    _, slowdown, phase = train(tree, time_source, tmp_path, during=narrow)
+    assert ("accepts 550 to 750 W" if vendor == "AMD" else "accepts 210 to 420 W") in caplog.text
     assert slowdown <= 1.2
-    assert board.cap_watts == ORIGINAL_WATTS
+    assert (phase, board.cap_watts) == (Phase.OFF, before.cap_watts)
 
 
-def test_a_board_that_takes_less_than_asked_is_searched_and_restored(tree, time_source, tmp_path):
-    board = tree.add()
+@pytest.mark.parametrize("vendor", long_but_first(VENDORS))
+def test_a_board_that_takes_less_than_asked_is_searched_and_restored(tree, time_source, tmp_path, vendor):
+    board, before = add(tree, vendor)
     (card,) = find_cards(str(tree.root))
     write, taken = card.set_power_limit, []
 
     def take_less(limit_watts):
-        taken.append(limit_watts - (3 if limit_watts < ORIGINAL_WATTS else 0))
+        taken.append(limit_watts - (3 if limit_watts < before.cap_watts else 0))
         write(taken[-1])
 
     card.set_power_limit = take_less
-    summary, slowdown = train(tree, [card], time_source, tmp_path)
+    summary, slowdown, phase = train(tree, time_source, tmp_path, cards=[card])
     assert len(set(taken)) > 3
     assert slowdown <= 1.2
     assert summary.saving_fraction > 0.1
-    assert board.cap_watts == ORIGINAL_WATTS
+    assert (phase, board.cap_watts) == (Phase.DONE, before.cap_watts)
+
+
+@pytest.mark.long
+def test_limits_clamped_in_silence_are_searched_and_restored(tree, time_source, tmp_path, caplog):
+    board, before = add(tree, "Intel", clamp_watts=200)
+    (card,) = find_cards(str(tree.root))
+    _, slowdown, phase = train(tree, time_source, tmp_path, cards=[board.read_through(card)])
+    assert slowdown <= 1.2
+    assert (phase, board.cap_watts) == (Phase.DONE, before.cap_watts)
+    assert "but 200 W is enforced" in caplog.text
+
+
+@pytest.mark.parametrize("trouble", long_but_first(["unplugged", "asleep"]))
+def test_a_board_that_fails_in_a_search_harms_no_other(tree, time_source, tmp_path, monkeypatch, trouble):
+    (board, before), (other, _) = add(tree, "AMD"), add(tree, "Intel")
+    read = os.read
+
+    def fail(step):
+        if step == 60 and trouble == "unplugged":
+            tree.boards.remove(other)
+            shutil.rmtree(other.folder)
+        elif step == 60:
+            monkeypatch.setattr(os, "read", refuse)
+        elif step == 70:
+            monkeypatch.setattr(os, "read", read)
+
+    def refuse(descriptor, size):
+        if str(other.folder) in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            raise PermissionError(1, "Operation not permitted")
+        return read(descriptor, size)
+
+    summary, slowdown, _ = train(tree, time_source, tmp_path, during=fail)
+    assert summary.account.total.measured.energy_joules > 0
+    assert slowdown <= 1.2
+    assert board.cap_watts == before.cap_watts
+    if trouble == "asleep":
+        assert other.cap_watts == 280

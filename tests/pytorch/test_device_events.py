@@ -31,7 +31,7 @@ class FakeCuda:
         return FakeEvent(self)
 
     def current_stream(self, device):
-        assert device == torch.device("cuda:0")
+        assert device in (torch.device("cuda:0"), torch.device("xpu:0"))
         return self.stream
 
     def set_device(self, device):
@@ -83,6 +83,22 @@ def cuda(time_source):
 @pytest.fixture
 def device_events(cuda, time_source):
     return CudaEvents("cuda:0", time_source, cuda)
+
+
+class FakeXpu(FakeCuda):
+    """As `torch.xpu`, whose events take one argument."""
+
+    def Event(self, enable_timing):  # noqa: N802
+        return super().Event(enable_timing, blocking=False)
+
+
+def test_a_device_of_xpu_has_events_too(time_source, monkeypatch):
+    xpu = FakeXpu(time_source)
+    monkeypatch.setattr(torch, "xpu", xpu)
+    event, end = device_events_for("xpu:0", time_source), xpu.submit(0.5)
+    mark = event()
+    mark.wait()
+    assert mark.seconds() == pytest.approx(end, abs=ERROR_OF_AN_EVENT)
 
 
 def test_another_waiting_thread_uses_the_same_device_without_disturbing_the_training_thread(cuda, device_events):

@@ -1,4 +1,4 @@
-"""A folder in the place of /sys with boards of AMD, laid out as the kernel documents it, whose energy a test advances.
+"""A folder in the place of /sys with boards of AMD and Intel, as the kernel documents them; a test advances energies.
 
 The tables of `gpu_metrics` are written out here, byte by byte, from the structs in the kernel's kgd_pp_interface.h.
 """
@@ -40,6 +40,8 @@ class Board:
     energy: str = "counts"  # or "zero", "frozen", "all-ones", "double"
     shows_power: bool = True
     clock_mhz: float = 1980.0
+    busy_watts: float = BUSY_WATTS
+    static_watts: float = STATIC_WATTS
 
     @property
     def hwmon(self) -> Path:
@@ -80,8 +82,52 @@ class Board:
 
     def speed_and_watts(self) -> tuple[float, float]:
         """The speed of work at the limit, as a fraction of the highest, and its power."""
-        watts = min(self.cap_watts, BUSY_WATTS)
-        return ((watts - STATIC_WATTS) / (BUSY_WATTS - STATIC_WATTS)) ** (1 / 3), watts
+        watts = min(self.cap_watts, self.busy_watts)
+        return ((watts - self.static_watts) / (self.busy_watts - self.static_watts)) ** (1 / 3), watts
+
+
+@dataclass
+class IntelBoard(Board):
+    """A board of Intel: a register of 32 bits in 2^-14 J, which the driver adds up when `energy1_input` is read.
+
+    `read_through` has a card of the product read it so; without it, the file is as fresh as the latest `advance`.
+    """
+
+    busy_watts: float = 270.0
+    static_watts: float = 40.0
+    driver: str = "xe"
+    clamp_watts: int = 0
+    channel: int = 1
+    clock_file: str = "tile0/gt0/freq0/act_freq"
+    _register: int = 0
+    _sum: int = 0
+
+    def write(self) -> None:
+        register = int(self.joules * 2**14) % 2**32
+        # As i915_hwmon.c has it: a unit less each time that it wraps around.
+        self._sum += register - self._register if register >= self._register else 2**32 - 1 - self._register + register
+        self._register = register
+        self.set_file(f"hwmon/hwmon3/energy{self.channel}_input", f"{self._sum * 10**6 >> 14}\n")
+        self.set_file(self.clock_file, f"{round(self.clock_mhz)}\n")
+        limit = self.hwmon / f"power{self.channel}_max"
+        if limit.exists() and 0 < int(limit.read_text()) < self.clamp_watts * 10**6:
+            self.set_file(f"hwmon/hwmon3/power{self.channel}_max", f"{self.clamp_watts}000000\n")
+
+    @property
+    def cap_watts(self) -> float:
+        return int((self.hwmon / f"power{self.channel}_max").read_text().strip() or "0") / 1e6
+
+    def read_through(self, card):
+        """Have a card ask the driver each time that it reads, and the board draw its power meanwhile unseen."""
+        read = card.read
+
+        def ask(name):
+            if "energy" in name or "_max" in name:
+                self.write()
+            return read(name)
+
+        card.read = ask
+        return card
 
 
 class FakeSysfs:
@@ -111,11 +157,38 @@ class FakeSysfs:
         board.set_file("hwmon/hwmon3/power1_cap_default", f"{DEFAULT_WATTS}000000\n")
         board.set_file("hwmon/hwmon3/power1_cap", f"{ORIGINAL_WATTS}000000\n")
         board.write()
-        card = self.root / "class" / "drm" / f"card{number}"
+        self._link(board)
+        return board
+
+    def add_intel(self, driver="xe", *, rated_watts=300, limit_watts=280, **sensors) -> IntelBoard:
+        """Add a board of Intel, the next on the bus, with the sensors of a part of it beside its own."""
+        number = len(self.boards)
+        address = f"0000:{0x03 + number:02x}:00.0"
+        board = IntelBoard(self.root / "devices" / "pci0000:00" / address, "none", driver=driver, **sensors)
+        if driver == "i915":
+            board.clock_file = f"drm/card{number}/gt_act_freq_mhz"
+        files = {
+            "vendor": "0x8086\n",
+            "device": "0x56a0\n",
+            "uevent": f"DRIVER={driver}\nPCI_CLASS=30000\nPCI_SLOT_NAME={address}\n",
+            "hwmon/hwmon2/name": f"{driver}_gt0\n",
+            "hwmon/hwmon2/energy1_input": "1\n",
+            "hwmon/hwmon3/name": f"{driver}\n",
+            f"hwmon/hwmon3/power{board.channel}_rated_max": f"{rated_watts}000000\n",
+            f"hwmon/hwmon3/power{board.channel}_max": f"{limit_watts}000000\n",
+            "hwmon/hwmon3/temp2_input": "61000\n",
+        }
+        for file, text in files.items():
+            board.set_file(file, text)
+        board.write()
+        self._link(board)
+        return board
+
+    def _link(self, board) -> None:
+        card = self.root / "class" / "drm" / f"card{len(self.boards)}"
         card.mkdir()
         (card / "device").symlink_to(os.path.relpath(board.folder, card))
         self.boards.append(board)
-        return board
 
     def add_second_die(self) -> Board:
         """Add a die that shows neither energy nor power, and accepts no limit."""
@@ -142,6 +215,13 @@ class FakeSysfs:
                 f"cpu_cores_count 0\nsimd_count 1216\nlocation_id {bus << 8 | partition << 28}\ndomain 0\n"
                 f"unique_id {serial + partition}\n"
             )
+
+    @classmethod
+    def of(cls, *boards: Board) -> "FakeSysfs":
+        """The tree of some boards that are there, in another process."""
+        tree = cls.__new__(cls)
+        tree.root, tree.boards = boards[0].folder.parents[2], list(boards)
+        return tree
 
     def run(self, watts: float) -> "Running":
         """Let real time pass in a thread, at a power, until the block ends."""
@@ -175,7 +255,5 @@ class Running:
 
 
 if __name__ == "__main__":  # a process that lets real time pass on a tree, until its input ends
-    tree = FakeSysfs.__new__(FakeSysfs)
-    tree.boards = [Board(Path(folder).resolve(), "1.8") for folder in sys.argv[2:]]
-    with tree.run(float(sys.argv[1])):
+    with FakeSysfs.of(*(Board(Path(folder).resolve(), "1.8") for folder in sys.argv[2:])).run(float(sys.argv[1])):
         sys.stdin.read()

@@ -27,6 +27,7 @@ class GpuRow:
     uuid: str
     is_simulated: bool
     power_watts: float | None
+    temperature_celsius: float | None
     power_limit_watts: float | None
     default_power_limit_watts: float | None
     lowest_power_limit_watts: float | None
@@ -104,6 +105,8 @@ def _remarks(index: int, still: list[str]) -> list[str]:
 
 
 def _row(index: int, gpu: Gpu, remarks: list[str]) -> GpuRow:
+    from zeus_core.device.gpu import read_temperature_celsius
+
     limits = readable(gpu.read_power_limit_range_watts)
     clocks = readable(gpu.read_supported_sm_clocks_mhz)
     return GpuRow(
@@ -112,6 +115,7 @@ def _row(index: int, gpu: Gpu, remarks: list[str]) -> GpuRow:
         uuid=gpu.uuid,
         is_simulated=gpu.is_simulated,
         power_watts=readable(gpu.read_power_watts),
+        temperature_celsius=read_temperature_celsius(gpu),
         power_limit_watts=readable(gpu.read_power_limit_watts),
         default_power_limit_watts=readable(gpu.read_default_power_limit_watts),
         lowest_power_limit_watts=limits.lowest_watts if limits else None,
@@ -125,13 +129,15 @@ def _row(index: int, gpu: Gpu, remarks: list[str]) -> GpuRow:
 
 
 def _gpu_table(rows: list[GpuRow]) -> str:
-    header = ("GPU", "name", "UUID", "power", "limit", "default", "range", "enforced", "energy counter", "SM clocks")
+    limits = ("limit", "default", "range", "enforced")
+    header = ("GPU", "name", "UUID", "power", "chip", *limits, "energy counter", "SM clocks")
     cells = [
         (
             str(row.index),
             row.name,
             row.uuid,
             _number(row.power_watts, " W"),
+            _number(row.temperature_celsius, " °C"),
             _number(row.power_limit_watts, " W"),
             _number(row.default_power_limit_watts, " W"),
             _span(row.lowest_power_limit_watts, row.highest_power_limit_watts, " W"),
@@ -141,7 +147,7 @@ def _gpu_table(rows: list[GpuRow]) -> str:
         )
         for row in rows
     ]
-    return table([header, *cells], ">" + "<<" + ">" * 5 + "<>")
+    return table([header, *cells], ">" + "<<" + ">" * 6 + "<>")
 
 
 def _cpu_lines(rows: list[CpuRow]) -> list[str]:

@@ -33,9 +33,9 @@ def discover_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
 
     Args:
         environment: `ZEUS_SIMULATED_GPUS`, such as "A100-SXM4-80GB:4" or "A40:1,V100:1", asks for simulated GPUs, and
-            "daemon" for those of `zeus-core daemon --simulate`.
-            Otherwise the GPUs of the machine are used, as far as `CUDA_VISIBLE_DEVICES` shows them, or for AMD's
-            `ROCR_VISIBLE_DEVICES` and `HIP_VISIBLE_DEVICES`. `ZEUS_SYSFS` names a folder in the place of /sys.
+            "daemon" for those of `zeus-core daemon --simulate`. Otherwise the GPUs of the machine are used, as far as
+            `CUDA_VISIBLE_DEVICES` shows them, for AMD's `ROCR_VISIBLE_DEVICES` and `HIP_VISIBLE_DEVICES`, and for
+            Intel's `ZE_AFFINITY_MASK`. `ZEUS_SYSFS` names a folder in the place of /sys.
 
     Raises:
         NoDeviceError: There is no GPU and no simulation was asked for.
@@ -65,24 +65,25 @@ def _find(environment: Mapping[str, str]) -> list[Gpu]:
     Where torch computes by ROCm, NVML is not opened: in one process with ROCm it has hidden its GPUs (pytorch#175077).
     """
     platform, order = torch_platform(), torch_gpus()
-    finders: list[Callable[[], list[Gpu]]] = []
+    finders: dict[str, Callable[[], list[Gpu]]] = {}
     if platform != "hip":
         from zeus_core.device._nvidia_gpus import find_nvidia_gpus
 
-        finders.append(partial(find_nvidia_gpus, environment, order))
-    finders.append(partial(_find_amd, environment, order if platform == "hip" else None, platform == "hip"))
+        finders["cuda"] = partial(find_nvidia_gpus, environment, None if platform == "xpu" else order)
+    finders["hip"] = partial(_find_amd, environment, order if platform == "hip" else None, platform == "hip")
+    finders["xpu"] = partial(_find_intel, environment, order if platform == "xpu" else None)
     if sys.platform == "darwin":
         from zeus_core.device.apple import find_apple_gpus
 
-        finders.append(find_apple_gpus)
+        finders["mps"] = find_apple_gpus
     gpus: list[Gpu] = []
     faults: list[DeviceError] = []
-    for find in finders:
+    for find in sorted(finders, key=lambda name: name != platform):
         try:
-            gpus += find()
+            gpus += finders[find]()
         except DeviceError as error:
             faults.append(error)
-        if gpus and platform == "cuda":  # the indices are CUDA's
+        if gpus and platform is not None:  # the indices are torch's
             break
     if len(faults) == len(finders):  # one that does not work says more than one that is not there
         fault = next((fault for fault in faults if not isinstance(fault, NoDeviceError)), faults[0])
@@ -96,12 +97,22 @@ def _find(environment: Mapping[str, str]) -> list[Gpu]:
 
 
 def _find_amd(environment: Mapping[str, str], order: Sequence[FrameworkGpu] | None, is_for_rocm: bool) -> list[Gpu]:
-    root = sysfs_root()
-    if not Path(root, "class/drm").is_dir():
-        raise NoDeviceError(f"there is no folder {root}/class/drm")
+    _check_sysfs()
     from zeus_core.device.sysfs.amd import find_amd_gpus
 
     return find_amd_gpus(environment, order, is_for_rocm)
+
+
+def _find_intel(environment: Mapping[str, str], order: Sequence[FrameworkGpu] | None) -> list[Gpu]:
+    _check_sysfs()
+    from zeus_core.device.sysfs.intel import find_intel_gpus
+
+    return find_intel_gpus(environment, order)
+
+
+def _check_sysfs() -> None:
+    if not Path(sysfs_root(), "class/drm").is_dir():
+        raise NoDeviceError(f"there is no folder {sysfs_root()}/class/drm")
 
 
 @cache

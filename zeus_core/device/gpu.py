@@ -1,8 +1,11 @@
 """The interface of all GPUs."""
 
 from collections.abc import Collection, Iterable
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
+from zeus_core._identity import THIS_MACHINE
+from zeus_core._sysfs import is_place
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.validate import checked_list, checked_object, shown
 
@@ -117,6 +120,22 @@ def driver_of(gpu: Gpu) -> str | None:
     None if they cannot: its settings end with this process, such as those of a simulated GPU.
     """
     return getattr(gpu, "driver", None)
+
+
+@cache
+def machine_name() -> str:
+    """Name this machine by its latest boot: the ranks of a job may run in containers, which choose their host names."""
+    try:
+        return f"node-{THIS_MACHINE.boot_id()[:8]}"
+    except OSError:
+        import platform
+
+        return platform.node()
+
+
+def uuid_in_job(gpu: Gpu) -> str:
+    """Return a UUID that no GPU of another node has: with the machine, for a board that is known by its place in it."""
+    return f"{machine_name()}/{gpu.uuid}" if is_place(gpu.uuid) else gpu.uuid
 
 
 def pci_addresses_of(gpu: Gpu) -> Collection[str]:

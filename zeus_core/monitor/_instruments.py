@@ -8,10 +8,10 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, partial
-from pathlib import Path
 from typing import TypeVar
 
 from zeus_core.device import Cpu, Gpu
+from zeus_core.device.gpu import machine_name, uuid_in_job
 from zeus_core.errors import DriverFaultError
 from zeus_core.measurement import Device, Measurement
 from zeus_core.monitor.counted_energy import rapl_energy
@@ -59,9 +59,9 @@ class Instruments:
             self._begin_reading(SET_UP_SECONDS)()  # shows whether calls are slow, before it matters
         self.peak_watts = tuple(meter.peak_watts for meter in self._meters)
         """The most that each GPU can draw."""
-        packages = [Device("cpu", index, f"{_machine()}/{index}") for index in cpus]
+        packages = [Device("cpu", index, f"{machine_name()}/{index}") for index in cpus]
         self.devices = (
-            *(Device("gpu", index, gpu.uuid) for index, gpu in gpus.items()),
+            *(Device("gpu", index, uuid_in_job(gpu)) for index, gpu in gpus.items()),
             *packages,
             *(package._replace(kind="dram") for package in packages if cpus[package.index].has_dram),
         )
@@ -220,14 +220,3 @@ def _uneven_wait() -> Callable[[threading.Event, float], object]:
 
     chance = random.Random()
     return lambda event, seconds: event.wait(seconds * chance.uniform(0.5, 1.5))
-
-
-@cache
-def _machine() -> str:
-    """Name this machine by its latest boot: the ranks of a job may run in containers, which choose their host names."""
-    try:
-        return "node-" + Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
-    except OSError:
-        import platform
-
-        return platform.node()

@@ -218,8 +218,11 @@ class PossiblePower:
 
 
 def peak_watts(gpu: Gpu) -> float:
-    """Return the most a GPU can draw: its highest limit, and transients above it; what it says where it has none."""
+    """Return the most a GPU can draw: what it says, else its highest limit, and transients above it."""
+    own_watts = getattr(gpu, "peak_watts", None)
+    if own_watts is not None:
+        return float(own_watts)
     try:
         return TRANSIENTS * retried(gpu.read_power_limit_range_watts).highest_watts
     except DeviceError:
-        return float(getattr(gpu, "peak_watts", UNKNOWN_PEAK_WATTS))
+        return UNKNOWN_PEAK_WATTS

@@ -11,7 +11,7 @@ from zeus_core.device import Cpu, CpuDiscovery, Gpu
 from zeus_core.device.gpu import pci_addresses_of
 from zeus_core.device.silent import SilentGpu
 from zeus_core.errors import NoDeviceError, UsageError
-from zeus_core.ports.accelerator import torch_gpus
+from zeus_core.ports.accelerator import INDEXED_TYPES, torch_gpus
 from zeus_core.validate import checked_list, shown
 
 # Set by torchrun and accelerate; by deepspeed; by all. The last counts the ranks of all nodes: better than nothing.
@@ -100,7 +100,7 @@ def warn_unless_measured(gpus: Mapping[int, Gpu], device: Any) -> None:
         device: The `torch.device` of the training.
     """
     index = getattr(device, "index", None)
-    if not gpus or getattr(device, "type", None) != "cuda" or index is None:
+    if not gpus or getattr(device, "type", None) not in INDEXED_TYPES or index is None:
         return
     order = torch_gpus() or []
     place = order[index] if index < len(order) else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeus_core.device import Gpu
+from zeus_core.device.gpu import uuid_in_job
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.optimizer.gpu_facts import GpuFacts, facts_of_gpu
 from zeus_core.settings.holders import KnobUser
@@ -67,9 +68,9 @@ class Limiter:
         self._wanted = self.settings[0]
         self._setting: int | None = self.settings[0]
         self.gpus: dict[str, GpuFacts] = {
-            gpu.uuid: facts for gpu, facts in zip(gpus, knob.ask(facts_of_gpu), strict=True)
+            uuid_in_job(gpu): facts for gpu, facts in zip(gpus, knob.ask(facts_of_gpu), strict=True)
         }
-        """The facts of the GPUs, by UUID."""
+        """The facts of the GPUs, by their UUIDs in the job."""
 
     @property
     def setting(self) -> int | None:
@@ -83,7 +84,7 @@ class Limiter:
         Raises:
             DeviceError: An original setting cannot be read.
         """
-        own = [gpu for gpu in self._gpus if gpu.uuid not in uuids]
+        own = [gpu for gpu in self._gpus if uuid_in_job(gpu) not in uuids]
         if len(own) < len(self._gpus):
             self._knob = knob_of(self.kind, own, self._user) if own else None
 

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from zeus_core.validate import checked_one_of
 
+INDEXED_TYPES = frozenset({"cuda", "xpu"})
+"""The types of a `torch.device` whose index is that of a GPU; ROCm's is "cuda"."""
+
 Synchronize = Callable[[Sequence[int]], None]
 """Waits until the GPUs with the given framework indices have finished what was submitted to them."""
 
@@ -42,20 +45,31 @@ class FrameworkGpu(NamedTuple):
 
 
 def torch_platform() -> str | None:
-    """Return what torch computes by: "hip" (ROCm) or "cuda"; None if it is not imported, or computes by neither."""
+    """Return what torch computes by: "hip" (ROCm), "cuda" or "xpu"; None if it is not imported, or by none."""
     version: Any = getattr(sys.modules.get("torch"), "version", None)
-    return next((name for name in ("hip", "cuda") if getattr(version, name, None)), None)
+    return next((name for name in ("hip", "cuda", "xpu") if getattr(version, name, None)), None)
+
+
+def gpu_modules() -> dict[str, Any]:
+    """Return `torch.cuda`, also for ROCm, and `torch.xpu`, by the type of the device: those that have GPUs."""
+    found: dict[str, Any] = {kind: getattr(sys.modules.get("torch"), kind, None) for kind in sorted(INDEXED_TYPES)}
+    return {kind: module for kind, module in found.items() if module is not None and module.is_available()}
+
+
+def _used_module() -> Any:
+    """Return the module of the GPUs that this process computes by; None before that.
+
+    Asking for more would make torch take hold of the GPUs, which must not happen before a fork.
+    """
+    return next((module for module in gpu_modules().values() if module.is_initialized()), None)
 
 
 def torch_gpus() -> list[FrameworkGpu] | None:
-    """Return the GPUs by torch's indices; None if torch does not use GPUs in this process yet.
-
-    Asking earlier would make torch take hold of the GPUs, which must not happen before a fork.
-    """
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    """Return the GPUs by torch's indices; None if torch does not use GPUs in this process yet."""
+    module = _used_module()
+    if module is None:
         return None
-    properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    properties = [module.get_device_properties(index) for index in range(module.device_count())]
     return [FrameworkGpu(_uuid(getattr(found, "uuid", "")), _pci_address(found)) for found in properties]
 
 
@@ -64,17 +78,25 @@ def _uuid(uuid: object) -> str:
 
 
 def _pci_address(properties: Any) -> str | None:
+    """Return the PCI address, which the UUID of a GPU of Intel contains: `DeviceUUID` in its compute-runtime.
+
+    That is the vendor, device, revision and domain in two bytes each, the lower first, then bus, device and function.
+    """
     parts = [getattr(properties, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
     numbers = [part for part in parts if type(part) is int]
+    uuid = str(getattr(properties, "uuid", "")).replace("-", "").lower()
+    if not numbers and uuid.startswith("8680") and len(uuid) == 32:
+        code = bytes.fromhex(uuid)
+        numbers = [int.from_bytes(code[6:8], "little"), code[8], code[9]]
     return "{:04x}:{:02x}:{:02x}".format(*numbers) if len(numbers) == len(parts) else None
 
 
 def torch_event() -> Any:
     """Return a point in the work of torch's current GPU, at the end of its queue; None if torch uses no GPU."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    module = _used_module()
+    if module is None:
         return None
-    event = torch.cuda.Event(enable_timing=True)
+    event = module.Event(enable_timing=True)
     event.record()
     return event
 
@@ -98,12 +120,13 @@ def _synchronize_torch(gpu_indices: Sequence[int]) -> None:
     # A GPU the process has not touched has nothing to wait for, and waiting would create a context on it.
     if torch is not None and torch.backends.mps.is_available():
         torch.mps.synchronize()
-    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    module = _used_module()
+    if module is None:
         return
-    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None) if module is getattr(torch, "cuda", None) else None
     for index in gpu_indices:
         if has_context is None or has_context(index):
-            torch.cuda.synchronize(index)
+            module.synchronize(index)
 
 
 def _synchronize_jax(gpu_indices: Sequence[int]) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from zeus_core.ports.accelerator import gpu_modules
+
 _PLAIN = (bool, int, float, str, type(None))
 _CONTAINERS = (dict, list, set, deque)
 # Longer ones are data, and deeper ones belong to something else: the counts and the metrics of trainers are short.
@@ -21,17 +23,19 @@ _MAX_DEPTH = 3
 
 def random_state() -> Callable[[], None]:
     """Return a function that restores the state of every source of random numbers."""
-    has_cuda = torch.cuda.is_available()
     torch_state, python_state = torch.get_rng_state(), random.getstate()
-    cuda_states = torch.cuda.get_rng_state_all() if has_cuda else []
+    gpu_states = [(module, module.get_rng_state_all()) for module in gpu_modules().values()]
+    mps_state = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
     numpy: Any = sys.modules.get("numpy")
     numpy_state = None if numpy is None else numpy.random.get_state()
 
     def restore() -> None:
         torch.set_rng_state(torch_state)
         random.setstate(python_state)
-        if cuda_states:
-            torch.cuda.set_rng_state_all(cuda_states)
+        for module, states in gpu_states:
+            module.set_rng_state_all(states)
+        if mps_state is not None:
+            torch.mps.set_rng_state(mps_state)
         if numpy_state is not None:
             numpy.random.set_state(numpy_state)
 

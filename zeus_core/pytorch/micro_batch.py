@@ -15,6 +15,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.micro_batch.micro_batch_optimizer import refuse_micro_batch
 from zeus_core.optimizer.micro_batch.micro_batch_search import indivisible
+from zeus_core.ports.accelerator import gpu_modules
 from zeus_core.pytorch.kept_state import kept_state
 from zeus_core.pytorch.training_loop import TrainingLoop
 from zeus_core.pytorch.work_facts import facts_of_models
@@ -101,7 +102,7 @@ def _dependence(
 
 def _ballast(optimizer: Any, device: torch.device) -> list[torch.Tensor]:
     """Allocate the memory that an optimizer will need from its first step on; nothing on a CPU, or after that step."""
-    if device.type != "cuda" or getattr(optimizer, "state", None):
+    if device.type == "cpu" or getattr(optimizer, "state", None):
         return []
     states = max((count for name, count in _STATES_PER_PARAMETER.items() if optimizer.defaults.get(name)), default=0)
     return [
@@ -218,5 +219,5 @@ def drop_gradients(models: Iterable[torch.nn.Module]) -> None:
         for parameter in model.parameters():
             parameter.grad = None
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    for module in (*gpu_modules().values(), *([torch.mps] if torch.backends.mps.is_available() else [])):
+        module.empty_cache()

@@ -9,6 +9,7 @@ import torch
 
 from zeus_core.errors import UsageError
 from zeus_core.ports import DeviceEvent, DeviceEvents, TimeSource
+from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.ports.device_events import HostEvents
 from zeus_core.ports.time_source import checked_time_source
 from zeus_core.validate import shown
@@ -37,13 +38,14 @@ class CudaEvents:
     Args:
         device: The device on which the work runs. Synchronized once, here.
         time_source: The monitor's time source.
-        cuda: Provides `Event`, `current_stream`, `set_device` and `synchronize` like `torch.cuda`.
+        cuda: Provides `Event`, `current_stream`, `set_device` and `synchronize` like `torch.cuda` and `torch.xpu`.
     """
 
     def __init__(self, device: torch.device | str, time_source: TimeSource, cuda: Any = torch.cuda) -> None:
         self._device = torch.device(device)
         self._time_source = time_source
         self._cuda = cuda
+        self._options = {"enable_timing": True} | ({} if self._device.type == "xpu" else {"blocking": True})
         self._threads = threading.local()
         self._threads.is_on_device = True  # this one, in which training chooses the device
         self._anchor = self._first_anchor()
@@ -64,7 +66,7 @@ class CudaEvents:
             self._threads.is_on_device = True
 
     def _record(self) -> Any:
-        event = self._cuda.Event(enable_timing=True, blocking=True)
+        event = self._cuda.Event(**self._options)
         event.record(self._cuda.current_stream(self._device))
         return event
 
@@ -137,7 +139,7 @@ class _CudaEvent:
 
 
 def device_events_for(device: torch.device | str, time_source: TimeSource) -> DeviceEvents:
-    """Return the device events of a device: `CudaEvents` for a CUDA device, `HostEvents` for any other.
+    """Return the device events of a device: `CudaEvents` for one of CUDA or XPU, `HostEvents` for any other.
 
     Args:
         device: The device.
@@ -152,6 +154,6 @@ def device_events_for(device: torch.device | str, time_source: TimeSource) -> De
     except Exception as error:  # torch knows no such device, or refuses the type of the argument
         wanted = 'a torch.device or its name, such as "cuda:0"'
         raise UsageError(f"device is {shown(device)}; it must be {wanted}: {error}") from error
-    if kind == "cuda":
-        return CudaEvents(device, time_source)
+    if kind in INDEXED_TYPES:
+        return CudaEvents(device, time_source, getattr(torch, kind))
     return HostEvents(time_source)

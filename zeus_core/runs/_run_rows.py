@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from zeus_core._sysfs import is_place
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.training.activities.tally import Tally
@@ -102,8 +103,8 @@ def _devices(part: PartRecord) -> Iterator[tuple[str, DeviceRecord]]:
 
 def _device_row(run: RunRecord, part: PartRecord, host: str, device: DeviceRecord, number: int) -> dict[str, Any]:
     begin_ms, end_ms = _milliseconds(part.begun_at_seconds), _milliseconds(part.until_seconds)
-    # Two nodes may have one name; devices have not, but simulated ones are alike on all nodes, and several have none.
-    name = f"{host}/{device.uuid}" if device.is_simulated else device.uuid
+    # Two nodes may have one name; devices have not, but some are alike on all nodes, and several have none.
+    name = f"{host}/{device.uuid}" if device.is_simulated or is_place(device.uuid) else device.uuid
     energy = Tally() if device.energy is None else device.energy
     seen, low, low_joules = _at_low_power(part, device)
     return {

@@ -62,7 +62,7 @@ class PowerLimitKnob(CommonKnob):
                 "for its original limit of %g W %s takes %g W: that is what the original stands for from now on",
                 *(value, gpu.name, cast(float, shown_watts)),
             )
-        if enforced_watts < value - 1 and not self._has_warned:
+        if abs(enforced_watts - value) > 1 and not self._has_warned:
             self._has_warned = True
             _logger.warning(
                 "%s was set to a power limit of %g W, but %g W is enforced", gpu.name, value, enforced_watts

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from zeus_core.device.gpu import uuid_in_job
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports.exchange import Exchange
@@ -41,7 +42,7 @@ class Ranks(Exchange):
         own: list[list[str]] = []
 
         def devices() -> list[Any]:
-            own[:] = [gpu.uuid for gpu in monitor.gpus.values()], _cpu_uuids(monitor)
+            own[:] = [uuid_in_job(gpu) for gpu in monitor.gpus.values()], _cpu_uuids(monitor)
             return [*own, list(units), is_traced]
 
         of_ranks = self.gather_first(devices)

@@ -19,6 +19,7 @@ from zeus_core.events import PipelineObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.selection import warn_unless_measured
 from zeus_core.ports import DeviceEvents, World
+from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.ports.exchange import Exchange
 from zeus_core.pytorch import device_events_for, torch_world
 from zeus_core.validate import shown
@@ -298,7 +299,7 @@ def _monitor_of(engine: Any, config: PerseusConfig) -> ZeusMonitor:
     device = engine.device
     if config.gpu_index is not None:
         index = config.gpu_index
-    elif device.type == "cuda" and device.index is not None:
+    elif device.type in INDEXED_TYPES and device.index is not None:
         index = device.index
     else:
         index = max(engine.local_rank, 0) % len(discover_gpus())

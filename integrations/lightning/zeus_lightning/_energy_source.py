@@ -14,6 +14,7 @@ from zeus_core.monitor.selection import warn_unless_measured
 from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer.asked import automatic_optimizer
 from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
+from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
 from zeus_core.training.charges.charged_electricity import checked_electricity
@@ -88,7 +89,7 @@ class EnergySource:
             DeviceError: No GPU can be measured, and `strict` is true.
         """
         device = trainer.strategy.root_device
-        indices = [device.index] if device.type == "cuda" else None
+        indices = [device.index] if device.type in INDEXED_TYPES else None
         self._monitor = training_monitor(self._monitor, self.strict, lambda: ZeusMonitor(gpu_indices=indices))
         return self._monitor
 

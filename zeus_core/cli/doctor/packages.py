@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 _BINDING = "nvidia-ml-py"
 _FOR_DEVELOPERS = frozenset({"dev", "docs", "all"})
-_ROCM_INDEX = "https://download.pytorch.org/whl/rocm6.4"
+# By the kernel's driver: what torch has to be built for, by its name in `torch.version`, and where such builds are.
+_ROCM = ("hip", "ROCm", "AMD", "https://download.pytorch.org/whl/rocm6.4")
+_XPU = ("xpu", "XPU", "Intel", "https://download.pytorch.org/whl/xpu")
+_BUILDS = {"amdgpu": _ROCM, "i915": _XPU, "xe": _XPU}
 _CUDA_INDEX = "https://download.pytorch.org/whl/cu"
 
 
@@ -48,16 +51,20 @@ def check_torch(driver: Driver, gpus: Sequence[Gpu] = ()) -> Check:
     version = _version_of("torch")
     if version is None:
         return Check("torch", "missing", "torch is not installed; it is needed for training only", "pip install torch")
-    cuda, rocm = _version_in_torch("cuda"), _version_in_torch("hip")
-    has_amd = any(driver_of(gpu) == "amdgpu" for gpu in gpus)
-    if rocm is not None and has_amd:
-        return Check("torch", "ok", f"torch {version}, built for ROCm {rocm}")
-    if rocm is not None:
-        sentence = f"torch {version} is built for ROCm {rocm}, and there is no AMD GPU"
-        return Check("torch", "limited" if driver.has_gpu else "ok", sentence)
-    if has_amd and not driver.has_gpu:
-        fix = f"pip install --force-reinstall torch --index-url {_ROCM_INDEX}"
-        return Check("torch", "limited", f"torch {version} is built without ROCm, and cannot use the GPUs", fix)
+    cuda, drivers = _version_in_torch("cuda"), {driver_of(gpu) or "" for gpu in gpus}
+    wanted = [build for name, build in _BUILDS.items() if name in drivers]
+    for build in (_ROCM, _XPU):
+        kind, words, vendor, _ = build
+        number = _version_in_torch(kind)
+        if number is not None and build in wanted:
+            return Check("torch", "ok", f"torch {version}, built for {words} {number}")
+        if number is not None:
+            sentence = f"torch {version} is built for {words} {number}, and there is no {vendor} GPU"
+            return Check("torch", "limited" if driver.has_gpu else "ok", sentence)
+    if wanted and not driver.has_gpu:
+        _, words, _, index = wanted[0]
+        fix = f"pip install --force-reinstall torch --index-url {index}"
+        return Check("torch", "limited", f"torch {version} is built without {words}, and cannot use the GPUs", fix)
     if cuda is None and driver.has_gpu:
         fix = "pip install --force-reinstall torch"
         return Check("torch", "limited", f"torch {version} is built without CUDA, and cannot use the GPUs", fix)
@@ -125,7 +132,7 @@ def _names_in(requirements: list[str], extra: str) -> list[str]:
 
 
 def _version_in_torch(platform: str) -> str | None:
-    """Read the version of "cuda" or "hip" from the file torch writes when it is built."""
+    """Read the version of "cuda", "hip" or "xpu" from the file torch writes when it is built."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None

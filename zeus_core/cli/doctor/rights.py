@@ -46,10 +46,10 @@ class Rights:
     fix: str | None = None
 
 
-def read_rights(environment: Mapping[str, str]) -> Rights:
-    """Read the rights of this process, which has this environment."""
-    status, uid_map = _text("/proc/self/status"), _text("/proc/self/uid_map")
-    if "microsoft" in _text("/proc/version").lower():  # WSL2
+def read_rights(environment: Mapping[str, str], proc: str = "/proc") -> Rights:
+    """Read the rights of this process, which has this environment, from a folder as /proc is."""
+    status, uid_map = _text(f"{proc}/self/status"), _text(f"{proc}/self/uid_map")
+    if "microsoft" in _text(f"{proc}/version").lower():  # WSL2
         because = "under WSL2 the driver of Windows sets limits and clocks, and is not known to take them from here"
         return Rights(False, because, "nvidia-smi.exe -i 0 -pl WATTS  # as an administrator of Windows")
     return rights_of(os.geteuid(), status, uid_map, is_in_container(), environment)

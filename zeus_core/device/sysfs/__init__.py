@@ -1,1 +1,1 @@
-"""GPUs through the files of their kernel drivers in sysfs: AMD (amdgpu). No library, no lock, safe in forks."""
+"""GPUs through the files of their drivers in sysfs: AMD (amdgpu), Intel (i915, xe). No library, no lock, fork-safe."""

@@ -16,10 +16,10 @@ from pathlib import Path
 from threading import Event
 
 from zeus_core._sysfs import Card, find_cards, sysfs_root
-from zeus_core.device.gpu import Gpu
+from zeus_core.device.gpu import Gpu, pci_addresses_of
 from zeus_core.device.nvml.visible import visible_places
 from zeus_core.device.retry import retried
-from zeus_core.device.sysfs.sysfs_gpu import SysfsGpu
+from zeus_core.device.sysfs.sysfs_gpu import SysfsGpu, in_order
 from zeus_core.errors import DeviceError, DriverFaultError, NoDeviceError, NotSupportedError
 from zeus_core.ports.accelerator import FrameworkGpu
 from zeus_core.ports.time_source import MonotonicTime, TimeSource
@@ -188,14 +188,13 @@ def find_amd_gpus(environment: Mapping[str, str], order: Sequence[FrameworkGpu] 
     boards = _boards([card for card in find_cards(root) if card.driver == "amdgpu"])
     is_left_out = [not is_for_rocm and _is_integrated(card) for card, _ in boards]
     gpus = [AmdGpu(*board) for board, left_out in zip(boards, is_left_out, strict=True) if not left_out]
-    by_address = {address: gpu for gpu in gpus for address in gpu.pci_addresses}
-    if order:
-        found = [by_address.get(gpu.pci_address or "") for gpu in order]
-        if None not in found:
-            return _warned([gpu for gpu in found if gpu is not None])
+    found = in_order(gpus, order)
+    if found is not None:
+        return _warned(found)
     if not gpus:
         hint = "; the graphics of a processor are measured as its part" if any(is_left_out) else ""
         raise NoDeviceError(f"there is no AMD GPU in {root}/class/drm{hint}")
+    by_address = {address: gpu for gpu in gpus for address in gpu.pci_addresses}
     nodes = [(by_address[address], uuid) for address, uuid in _rocm_nodes(root) if address in by_address]
     nodes = nodes or [(gpu, gpu.uuid) for gpu in gpus for _ in gpu.pci_addresses or [gpu.uuid]]
     hip = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
@@ -272,9 +271,9 @@ def _rocm_nodes(root: str) -> list[tuple[str, str]]:
     return found
 
 
-def _warned(gpus: list[AmdGpu]) -> list[Gpu]:
+def _warned(gpus: list[Gpu]) -> list[Gpu]:
     """Say so where only one die of a board is used: its energy is that of the board."""
     for gpu in dict.fromkeys(gpus):
-        if gpus.count(gpu) < len(gpu.pci_addresses):
+        if gpus.count(gpu) < len(pci_addresses_of(gpu)):
             _logger.warning("%s (%s): one die is used, and energies are those of the whole board", gpu.name, gpu.uuid)
-    return list(gpus)
+    return gpus

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from zeus_core._sysfs import Card, sysfs_root
-from zeus_core.device.gpu import PowerRange
+from zeus_core.device.gpu import Gpu, PowerRange
 from zeus_core.errors import DriverFaultError, NotSupportedError
+from zeus_core.ports.accelerator import FrameworkGpu
 from zeus_core.settings.kinds import POWER_LIMIT
 
 _AVERAGE_SECONDS = 1.0  # firmware periods are unpublished: no less than the average of any known sensor (judgement)
-_PERIOD_SECONDS = 0.1  # the same for counters, which the driver refreshes each millisecond at most (judgement)
+PERIOD_SECONDS = 0.1
+"""The same for counters, which drivers refresh each millisecond at most (judgement)."""
 
 
 class SysfsGpu:
@@ -27,7 +29,7 @@ class SysfsGpu:
         others: The PCI addresses of its other dies.
     """
 
-    energy_counter_period_seconds: float = _PERIOD_SECONDS
+    energy_counter_period_seconds: float = PERIOD_SECONDS
 
     def __init__(self, card: Card, name: str, others: Sequence[str] = ()) -> None:
         self._card = card
@@ -41,9 +43,9 @@ class SysfsGpu:
         addresses = filter(None, (card.pci_address, *others))
         self.pci_addresses: frozenset[str] = frozenset(address.partition(".")[0] for address in addresses)
         """The PCI addresses of all its dies, without the function: "0000:c1:00"."""
-        has_power_now = Path(card.folder, card.hwmon("power1_input")).exists()
-        self._power_file = "power1_input" if has_power_now else "power1_average"
-        self.power_average_seconds: float = 0.0 if has_power_now else _AVERAGE_SECONDS
+        self._has_power_file = Path(card.folder, card.hwmon("power1_input")).exists()
+        self._power_file = "power1_input" if self._has_power_file else "power1_average"
+        self.power_average_seconds: float = 0.0 if self._has_power_file else _AVERAGE_SECONDS
 
     def read_driver_version(self) -> str:
         """Return the driver, which is a part of the kernel, and the kernel's version."""
@@ -86,11 +88,18 @@ class SysfsGpu:
         before_watts = self.read_power_limit_watts()
         self._card.set_power_limit(limit_watts)
         taken_watts = self.read_power_limit_watts()
-        if taken_watts == before_watts and abs(taken_watts - limit_watts) > POWER_LIMIT.max_rounding:
+        if self._is_ignored(limit_watts, before_watts, taken_watts):
             raise DriverFaultError(
                 f"{self.limit_path} took a power limit of {limit_watts:g} W without an error, and still holds "
                 f"{taken_watts:g} W"
             )
+
+    def _is_ignored(self, limit_watts: float, before_watts: float, taken_watts: float) -> bool:
+        return taken_watts == before_watts and abs(taken_watts - limit_watts) > POWER_LIMIT.max_rounding
+
+    def read_temperature_celsius(self) -> float:
+        """Read `temp1_input`, the edge of the chip; that of its hottest place or package where there is none."""
+        return self._card.read_number(self._card.hwmon("temp1_input")) / 1000
 
     def read_sm_clock_mhz(self) -> int:
         """Read `freq1_input`, the clock of the shaders."""
@@ -112,3 +121,10 @@ class SysfsGpu:
         raise NotSupportedError(
             f"setting the SM clock of {self.name} is not supported yet: its driver is {self.driver}"
         )
+
+
+def in_order(gpus: Sequence[SysfsGpu], order: Sequence[FrameworkGpu] | None) -> list[Gpu] | None:
+    """Return the GPUs in torch's order, by their PCI addresses; None if they are not known, or not all are found."""
+    by_address = {address: gpu for gpu in gpus for address in gpu.pci_addresses}
+    found: list[Gpu] = [by_address[gpu.pci_address] for gpu in order or () if gpu.pci_address in by_address]
+    return found if found and len(found) == len(order or ()) else None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from zeus_core.device.gpu import uuid_in_job
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.mixed.levelling._hold import CommonLevel, Hold
 from zeus_core.mixed.levelling._rank_times import OwnWork
@@ -62,7 +63,7 @@ class LevelledTraining:
         self._hold = exchange.make(lambda: Hold(gpus, kind, level, user))
         self._sampler = ClockSampler(gpus, monitor.time_source) if kind == SM_CLOCK else None
         about = {**kind.arguments, "budget_watts": budget_watts, "observes": observes}
-        ranks = exchange.gather(lambda: [self._hold.settings, gpus[0].uuid, about])
+        ranks = exchange.gather(lambda: [self._hold.settings, uuid_in_job(gpus[0]), about])
         settings, uuids, abouts = zip(*ranks, strict=True)
         _check_ranks(uuids, abouts)
         _check_budget(settings, budget_watts)

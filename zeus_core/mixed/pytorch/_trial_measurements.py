@@ -17,6 +17,7 @@ from zeus_core.mixed.allocation.trial_windows import MeasuredWindow
 from zeus_core.mixed.pytorch._trial_limits import Trial, TrialSchedule, TriedLimits
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import DeviceEvent, DeviceEvents
+from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.ports.device_events import HostEvents
 from zeus_core.pytorch.torch_events import device_events_for
 
@@ -160,13 +161,14 @@ def _memory_of(model: torch.nn.Module, monitor: ZeusMonitor) -> _BatchMemory:
         simulated = gpu
         return _BatchMemory(lambda: _MemoryReading(*simulated._held_gib, simulated.preset.memory_gib))
     device = next(model.parameters()).device
-    if device.type != "cuda":
+    if device.type not in INDEXED_TYPES:
         return _BatchMemory(None)
+    module = getattr(torch, device.type)
 
     def read() -> _MemoryReading:
-        free, _ = torch.cuda.mem_get_info(device)
-        available = free + torch.cuda.memory_reserved(device)
-        return _MemoryReading(torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device), available)
+        free, _ = module.mem_get_info(device)
+        available = free + module.memory_reserved(device)
+        return _MemoryReading(module.memory_allocated(device), module.max_memory_allocated(device), available)
 
     return _BatchMemory(read)
 

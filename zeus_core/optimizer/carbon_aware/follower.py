@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from zeus_core.device import Gpu
+from zeus_core.device.gpu import uuid_in_job
 from zeus_core.errors import DeviceError
 from zeus_core.files import write_atomically
 from zeus_core.measurement import DeviceEnergy
@@ -97,7 +98,7 @@ class Follower:
         with self._monitor.window(_WINDOW) as window:
             self._wait(pause.seconds)
         own = {
-            self._monitor.gpus[index].uuid: [joules, window.measurement.gpu_uncertainty_joules[index]]
+            uuid_in_job(self._monitor.gpus[index]): [joules, window.measurement.gpu_uncertainty_joules[index]]
             for index, joules in window.measurement.gpu_energy.items()
         }
         sent = self._exchange.gather_first(lambda: own) or []
@@ -130,7 +131,7 @@ class Follower:
         """Follow the signal after another search: that of a new training, or one that begins anew within one."""
         if not self._is_in_training:  # the GPUs of the job do not train yet
             gpus = self._monitor.gpus.values()
-            sent = self._exchange.gather_first(lambda: {gpu.uuid: _power_watts(gpu) for gpu in gpus}) or []
+            sent = self._exchange.gather_first(lambda: {uuid_in_job(gpu): _power_watts(gpu) for gpu in gpus}) or []
             watts = {uuid: power for of_rank in sent for uuid, power in of_rank.items()}
             self._idle_watts = (
                 None if None in watts.values() else sum(power for power in watts.values() if power is not None)

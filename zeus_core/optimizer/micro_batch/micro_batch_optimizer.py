@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 from zeus_core.adapters import contained
 from zeus_core.adapters.contained import log_fault
 from zeus_core.codec import decode, encode
+from zeus_core.device.gpu import uuid_in_job
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
@@ -255,7 +256,7 @@ class MicroBatchOptimizer:
     def _gpus_of_all(self, exchange: Exchange) -> list[GpuFacts]:
         """Return the facts of the GPUs of all ranks; none if one of them measures no GPU."""
         monitor = self.monitor = training_monitor(self.monitor)
-        told = exchange.gather(lambda: {gpu.uuid: encode(facts_of_gpu(gpu)) for gpu in monitor.gpus.values()})
+        told = exchange.gather(lambda: {uuid_in_job(gpu): encode(facts_of_gpu(gpu)) for gpu in monitor.gpus.values()})
         by_uuid = {uuid: decode(GpuFacts, facts) for of_rank in told for uuid, facts in of_rank.items()}
         return list(by_uuid.values()) if all(told) else []
 

@@ -18,6 +18,7 @@ from zeus_core.optimizer import PipelineFrequencySettings
 from zeus_core.pipeline.taps._rank_monitor import rank_monitor, training_device
 from zeus_core.pipeline.taps.pipelining import AttachedOptimizer, attach
 from zeus_core.ports import World
+from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import checked_world
 from zeus_core.pytorch.torch_world import torch_world
@@ -96,7 +97,7 @@ def _arguments(
 ) -> dict[str, Any]:
     """Return the arguments of `attach` for the pipeline that torchtitan has made from its own arguments."""
     device, dims = arguments.get("device", training_device()), arguments.get("parallel_dims")
-    if getattr(device, "type", None) == "cuda" and device.index is None:
+    if getattr(device, "type", None) in INDEXED_TYPES and device.index is None:
         device = training_device()
     facts = {
         **facts_of_models(made[1]),

@@ -24,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from zeus_core.adapters import Patches, contained
 from zeus_core.adapters.contained import log_fault
 from zeus_core.errors import NotSupportedError
+from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.validate import checked_function
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def _gpus_of(optimizer: Any) -> list[int]:
     """Return the GPUs on which the parameters of an optimizer are."""
     groups = getattr(optimizer, "param_groups", ())
     devices = {parameter.device for group in groups for parameter in group["params"]}
-    return sorted({device.index or 0 for device in devices if device.type == "cuda"})
+    return sorted({device.index or 0 for device in devices if device.type in INDEXED_TYPES})
 
 
 def _before(optimizer: Any, *_: Any) -> None:

@@ -10,6 +10,7 @@ from accelerate import Accelerator
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import monitor_of_gpus, training_monitor
+from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.validate import checked_flag, checked_instance
 
 
@@ -71,7 +72,7 @@ def trained_models(accelerator: Accelerator) -> list[torch.nn.Module]:
 
 
 def monitor_for(accelerator: Accelerator, monitor: ZeusMonitor | None, strict: bool) -> ZeusMonitor:
-    """Return the monitor, or make one of the GPU this process trains on; if no CUDA device, as `ZeusMonitor` chooses.
+    """Return the monitor, or make one of the GPU this process trains on; without an index, as `ZeusMonitor` chooses.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -80,8 +81,9 @@ def monitor_for(accelerator: Accelerator, monitor: ZeusMonitor | None, strict: b
     device = checked_accelerator(accelerator).device
 
     def make() -> ZeusMonitor:
-        if device.type != "cuda":
+        if device.type not in INDEXED_TYPES:
             return monitor_of_gpus()
-        return ZeusMonitor(gpu_indices=[torch.cuda.current_device() if device.index is None else device.index])
+        present = getattr(torch, device.type).current_device
+        return ZeusMonitor(gpu_indices=[present() if device.index is None else device.index])
 
     return training_monitor(monitor, checked_flag("strict", strict), make)

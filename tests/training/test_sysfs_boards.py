@@ -1,4 +1,4 @@
-"""Trainings on trees of AMD boards, in virtual time: their energies hold the truth, each board once over all ranks."""
+"""Trainings on trees of AMD and Intel, in virtual time: energies hold the truth, each board once over all ranks."""
 
 import threading
 from functools import partial
@@ -6,14 +6,14 @@ from functools import partial
 import pytest
 
 from tests.support.fake_sysfs import FakeSysfs
+from tests.support.sysfs_training import NO_CPUS, add, opened
 from tests.support.variants import long_but_first
-from zeus_core.device import CpuDiscovery, discover_gpus
-from zeus_core.device.sysfs.amd import AmdGpu
+from zeus_core.device import discover_gpus
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import ThreadWorld
 from zeus_core.training import TrainingEnergy
 
-NO_CPUS = CpuDiscovery((), "not part of this test")
+BOARDS = [("Intel", 4), ("AMD", 8), ("AMD", 4), ("Intel", 8)]
 WATTS = 412.5
 STEP_SECONDS = 0.5
 
@@ -29,12 +29,14 @@ def tree(tmp_path, monkeypatch, time_source):
     return tree
 
 
-def opened(time_source):
+def found(time_source):
     """The GPUs of this machine, in virtual time, those of one board as one object."""
-    boards = {gpu.uuid: AmdGpu(gpu._card, time_source=time_source) for gpu in discover_gpus({})}
+    gpus = discover_gpus({})
+    boards = {gpu.uuid: opened([gpu._card], time_source)[0] for gpu in gpus}
     for board in boards.values():  # the first look at a counter takes time, which threads cannot take at once
         board.read_energy_counter_joules()
-    return [boards[gpu.uuid] for gpu in discover_gpus({})]
+        board.read_power_watts()
+    return [boards[gpu.uuid] for gpu in gpus]
 
 
 def monitor_of(gpus, time_source, indices=None):
@@ -47,8 +49,8 @@ def assert_holds(energy, truth):
     assert energy.uncertainty_joules < 0.02 * truth
 
 
-@pytest.mark.parametrize("count", long_but_first([8, 4]))
-def test_the_trainer(tree, time_source, tmp_path, count):
+@pytest.mark.parametrize(("vendor", "count"), long_but_first(BOARDS))
+def test_the_trainer(tree, time_source, tmp_path, vendor, count):
     transformers = pytest.importorskip("transformers")
     from tests.huggingface.trainers import make_trainer
     from zeus_huggingface import ZeusTrainerCallback
@@ -58,8 +60,8 @@ def test_the_trainer(tree, time_source, tmp_path, count):
             time_source.advance(STEP_SECONDS)
 
     for _ in range(count):
-        tree.add()
-    callback = ZeusTrainerCallback(monitor_of(opened(time_source), time_source))
+        add(tree, vendor)
+    callback = ZeusTrainerCallback(monitor_of(found(time_source), time_source))
     trainer = make_trainer(tmp_path, [callback, Step()], max_steps=40)
     before = tree.joules()
     trainer.train()
@@ -67,8 +69,8 @@ def test_the_trainer(tree, time_source, tmp_path, count):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("count", long_but_first([8, 4]))
-def test_lightning(tree, time_source, tmp_path, count):
+@pytest.mark.parametrize(("vendor", "count"), long_but_first(BOARDS))
+def test_lightning(tree, time_source, tmp_path, vendor, count):
     pytest.importorskip("lightning")
     import lightning.pytorch
 
@@ -80,8 +82,8 @@ def test_lightning(tree, time_source, tmp_path, count):
             time_source.advance(STEP_SECONDS)
 
     for _ in range(count):
-        tree.add()
-    callback = ZeusCallback(monitor_of(opened(time_source), time_source))
+        add(tree, vendor)
+    callback = ZeusCallback(monitor_of(found(time_source), time_source))
     trainer = make_trainer(tmp_path, [callback, Step()], max_steps=40)
     before = tree.joules()
     trainer.fit(module_class(lightning.pytorch)(), loader(40), loader(1))
@@ -99,10 +101,10 @@ def add_mi300x(tree):
     tree.add_topology(*(board for board in boards for _ in range(4)))
 
 
-@pytest.mark.parametrize(("add", "boards"), [(add_mi250, 4), (add_mi300x, 2)])
-def test_eight_ranks_count_each_board_once(tree, time_source, tmp_path, add, boards):
-    add(tree)
-    gpus = opened(time_source)
+@pytest.mark.parametrize(("add_all", "boards"), [(add_mi250, 4), (add_mi300x, 2)])
+def test_eight_ranks_count_each_board_once(tree, time_source, tmp_path, add_all, boards):
+    add_all(tree)
+    gpus = found(time_source)
     assert len(gpus) == 8
     barrier = threading.Barrier(8, action=partial(time_source.advance, STEP_SECONDS))
 
