@@ -4,9 +4,12 @@ import gc
 import json
 import os
 import threading
+from contextlib import nullcontext
 
 import pytest
+import torch
 
+from tests.optimizer.test_ranks import run_ranks
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.electricity import ConstantSignal
 from zeus_core.errors import PermissionDeniedError, UsageError
@@ -15,8 +18,10 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer, LevellingOptimizer
 from zeus_core.optimizer.carbon_aware import CarbonAware
 from zeus_core.optimizer.power_limit import EnergyWithin, Phase
+from zeus_core.pytorch import torch_world
 from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
+from zeus_core.training import TrainingEnergy
 
 STEP, GENERATION = Work(2.0, 620.0, 1.0, 0.85), Work(3.0, 300.0, 1.0, 0.05)  # 60 % of the time at 300 of 700 W
 OFTEN = 10**6  # changes in an hour
@@ -223,13 +228,12 @@ def test_dropping_the_optimizer_in_an_activity_restores_the_original():
     assert training.clock_mhz == training.gpu.preset.highest_clock_mhz
 
 
-@pytest.mark.parametrize("has_it", [{0, 1}, {0}, {1}])
-def test_ranks_agree_also_if_one_of_them_generates(has_it):
+def test_ranks_agree_also_if_the_first_alone_generates():
     def rank_main(world):
         training = Training(world=world, index=world.rank, activities="each", changes_per_hour=OFTEN)
 
         def before(step):
-            if world.rank in has_it:
+            if world.rank == 0:
                 training.visit(Activity.GENERATION, GENERATION)
 
         training.train(150, before)
@@ -242,6 +246,56 @@ def test_ranks_agree_also_if_one_of_them_generates(has_it):
     orders = ThreadWorld.run(2, rank_main, 30.0)
     assert orders[0] == orders[1]
     assert set(orders[0].settings) == {"generation"}
+
+
+def train_over_gloo(rank, is_ours):
+    """A plain loop with names of its own: both ranks roll out, the second one judges as well."""
+    training, world = Training(index=rank, activities="each", changes_per_hour=OFTEN, bound=1.05), torch_world()
+    energy = TrainingEnergy(optimizer=training.optimizer, world=world, quiet=True) if is_ours else None
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    losses, clocks = [], {"rollout": [], "judge": []}
+
+    def visit(name, work):
+        with energy.during(name) if is_ours else nullcontext():
+            training.gpu.execute(work)
+            clocks[name].append(training.clock_mhz)
+
+    def step():
+        training.gpu.execute(STEP)
+        loss = model(torch.randn(2, 4) + rank).square().mean()
+        loss.backward()
+        for weight in model.parameters():
+            torch.distributed.all_reduce(weight.grad)
+            weight.data -= 0.01 * weight.grad  # without torch.optim, which each rank would import
+            weight.grad = None
+        losses.append(loss.item())
+        training.time_source.advance(max(world.gather(training.time_source.now())) - training.time_source.now())
+
+    with energy if is_ours else nullcontext():
+        for number in range(80):
+            visit("rollout", GENERATION)
+            if rank == 1 and number % 2:
+                visit("judge", Work(1.0, 400.0, 1.0, 0.3))
+            with energy.step() if is_ours else nullcontext():
+                step()
+        order = training.optimizer._search.order if is_ours else None
+    assert training.clock_mhz == training.gpu.preset.highest_clock_mhz
+    return losses, [weight.tolist() for weight in model.parameters()], order, clocks
+
+
+def test_ranks_of_gloo_agree_on_settings_and_learn_the_same(tmp_path):
+    folders = [tmp_path / "with", tmp_path / "without"]
+    for folder in folders:
+        folder.mkdir()
+    ours, plain = (
+        [found for found, _ in run_ranks(2, folder, train_over_gloo, folder == folders[0])] for folder in folders
+    )
+    assert [rank[:2] for rank in ours] == [rank[:2] for rank in plain]
+    assert ours[0][2] == ours[1][2]
+    assert set(ours[0][2].settings) == {"rollout", "judge"}
+    for _, _, _, clocks in ours:
+        assert clocks["rollout"][-1] < 0.8 * clocks["rollout"][0]
 
 
 def test_observing_predicts_each_activity_and_changes_nothing():
