@@ -108,6 +108,15 @@ def test_passes_within_steps_are_visits_and_no_part_of_steps():
     training.optimizer.on_train_end()
 
 
+def test_an_activity_goes_on_after_those_within_it():
+    training = Training(activities="each", changes_per_hour=OFTEN)
+    training.train(20, lambda step: nested(training, step))
+    for name, seconds in (("evaluation", 2.0), ("rollout", 3.0)):
+        trial = training.optimizer._search.trials_of(name)[0]
+        assert trial.seconds_per_step == pytest.approx(seconds, rel=0.03)
+    training.optimizer.on_train_end()
+
+
 @pytest.mark.parametrize("kind", [GlobalClockOptimizer, GlobalPowerLimitOptimizer])
 def test_steps_alone_are_searched_as_ever(kind):
     each, common = Training(kind, activities="each").train(120), Training(kind).train(120)
@@ -146,6 +155,7 @@ def nested(training, step):
     training.optimizer.on_pause(Activity.EVALUATION)
     training.gpu.execute(Work(1.0, 400.0))
     training.visit(Activity("rollout"), GENERATION)
+    training.visit(Activity.EVALUATION, Work(1.0, 400.0))
     training.optimizer.on_resume()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zeus_core.events import Activity, Event, PassBegin, PassEnd, Pause, Resume, StepBegin, StepEnd
+from zeus_core.events import Activity, Event, Interference, PassBegin, PassEnd, Pause, Resume, StepBegin, StepEnd
 from zeus_core.optimizer.activity_limiter import ActivityLimiter
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._trials import TrialPart
@@ -81,6 +81,8 @@ class Visits:
             case Resume() | PassEnd():
                 if self._under_way:
                     self._leave(limiter)
+            case Interference():  # what happens within a visit belongs to it
+                pass
             case _:
                 while self._under_way:
                     self._leave(limiter)
@@ -97,6 +99,8 @@ class Visits:
         name = str(getattr(activity, "value", activity))
         is_part = name in _OTHERS or (is_pass and (self._under_way or not self._is_in_step))
         visits = None if is_part or len(self._under_way) >= _MAX_DEPTH else self._visits_of(name, limiter)
+        if visits in self._under_way:  # within itself
+            visits = None
         self._under_way.append(visits)
         if visits is None:
             return
