@@ -115,6 +115,7 @@ def test_an_activity_goes_on_after_those_within_it():
         trial = training.optimizer._search.trials_of(name)[0]
         assert trial.seconds_per_step == pytest.approx(seconds, rel=0.03)
     training.optimizer.on_train_end()
+    assert not training.time_source._repeated, "no clock is sampled any more"
 
 
 @pytest.mark.parametrize("kind", [GlobalClockOptimizer, GlobalPowerLimitOptimizer])

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zeus_core.events import Activity, Event, Interference, PassBegin, PassEnd, Pause, Resume, StepBegin, StepEnd
+from zeus_core.events import (
+    Activity,
+    Event,
+    Interference,
+    PassBegin,
+    PassEnd,
+    Pause,
+    Resume,
+    StepBegin,
+    StepEnd,
+    TrainEnd,
+)
 from zeus_core.optimizer.activity_limiter import ActivityLimiter
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._trials import TrialPart
@@ -73,8 +84,13 @@ class Visits:
     def receive(self, event: Event) -> None:
         """Follow an event: activities begin and end."""
         limiter = self._limiter
-        if limiter is None or limiter.is_over:
-            return
+        if limiter is not None and not limiter.is_over:
+            self._follow(limiter, event)
+        if type(event) is TrainEnd:
+            for visits in self.activities.values():
+                visits.recorder.drop_trial()  # it samples clocks in between
+
+    def _follow(self, limiter: ActivityLimiter, event: Event) -> None:
         match event:
             case Pause() | PassBegin():
                 self._enter(limiter, event.activity, isinstance(event, PassBegin))
