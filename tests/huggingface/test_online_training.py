@@ -1,5 +1,7 @@
 """What trainers that generate text do beside training, each with an account of its own. vLLM is a stand-in here."""
 
+import os
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -9,6 +11,7 @@ from transformers import GPT2Config, GPT2ForSequenceClassification, T5Config, T5
 
 from tests.huggingface.test_trl import model, settings, tiny_tokenizer, transformers_is_older_than
 from tests.huggingface.trainers import make_trainer
+from tests.support.ranks import run_ranks
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
@@ -126,12 +129,12 @@ def test_online_training_has_same_losses_and_rewards_without_us(tmp_path, monito
     assert sum(each.measured_joules for each in account.activities.values()) == account.total.measured_joules
 
 
-def each_its_own(bound=1.05):
+def each_its_own(index=0):
     """A GPU of this test, and an optimizer with a clock for each activity."""
-    gpu = SimulatedGpu(find_preset("H100"), time_source=(time_source := VirtualTime()))
+    gpu = SimulatedGpu(find_preset("H100"), index, time_source=(time_source := VirtualTime()))
     monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=time_source)
     own = {"activities": "each", "changes_per_hour": 10**6}
-    return gpu, ZeusTrainerCallback(optimizer=GlobalClockOptimizer(monitor, EnergyWithin(bound), **own), quiet=True)
+    return gpu, ZeusTrainerCallback(optimizer=GlobalClockOptimizer(monitor, EnergyWithin(1.05), **own), quiet=True)
 
 
 @pytest.mark.parametrize(("mode", "activity"), [("colocate", Activity.GENERATION), ("server", Activity.WAITING)])
@@ -163,6 +166,32 @@ def test_a_vllm_of_trl_generates_at_its_own_clock_or_is_waiting(tmp_path, mode, 
         assert "saves" in rows["during generation"]
     else:
         assert clocks_mhz[-1] == steps_mhz
+
+
+def train_over_gloo(folder, is_ours):
+    rank = int(os.environ["RANK"])
+    gpu, callback = each_its_own(rank)
+
+    def judge(completions, **_):
+        with callback.energy.during("judge") if is_ours and rank == 1 else nullcontext():
+            gpu.execute(replace(FORWARD, seconds=0.5))
+        return lengths(completions)
+
+    trainer = online_trainer(folder, [callback] if is_ours else [], "GRPO", [judge], max_steps=40, ddp_backend="gloo")
+    SimulatedCompute(trainer.model, gpu, FORWARD, decoding=replace(DECODING, seconds=1.0, active_power_watts=300.0))
+    found = outcomes(trainer)
+    assert gpu._locked_clock_mhz == gpu.preset.highest_clock_mhz
+    return found, callback.optimizer._search.order if is_ours else None
+
+
+@pytest.mark.long
+def test_ranks_of_gloo_agree_on_settings_and_learn_the_same(tmp_path):
+    ours = run_ranks(2, train_over_gloo, tmp_path / "with", True)
+    assert [rank[0] for rank in ours] == [
+        rank[0] for rank in run_ranks(2, train_over_gloo, tmp_path / "without", False)
+    ]
+    assert ours[0][1] == ours[1][1]
+    assert set(ours[0][1].settings) == {"generation", "reward", "judge"}
 
 
 def test_the_vllm_of_older_trainers_is_seen_too(tmp_path, monitor, gpu):

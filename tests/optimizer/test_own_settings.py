@@ -259,6 +259,23 @@ def test_ranks_agree_also_if_the_first_alone_generates():
     assert set(orders[0].settings) == {"generation"}
 
 
+@pytest.mark.parametrize("activities", ["each", "common"])
+def test_an_activity_within_steps_of_one_rank_ends_them_nowhere_else(activities):
+    """The loop has a collective call of its own in each step, which no rank reaches while it waits for another one."""
+
+    def rank_main(world):
+        training = Training(world=world, index=world.rank, activities=activities)
+        judge = lambda: training.visit(Activity("judge"), Work(1.0, 400.0, 1.0, 0.3))  # noqa: E731
+        training.train(30, within=judge if world.rank == 1 else lambda: None)
+        assert training.optimizer.phase is not Phase.OFF
+        training.optimizer.on_train_end()
+        return training.optimizer.trials
+
+    first, second = ThreadWorld.run(2, rank_main, 5.0)
+    assert first == second
+    assert len(first) > 1
+
+
 def train_over_gloo(rank, is_ours):
     """A plain loop with names of its own: both ranks roll out, the second one judges as well."""
     training, world = Training(index=rank, activities="each", changes_per_hour=OFTEN, bound=1.05), torch_world()
