@@ -19,9 +19,11 @@ from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer,
 from zeus_core.optimizer.carbon_aware import CarbonAware
 from zeus_core.optimizer.power_limit import EnergyWithin, Phase
 from zeus_core.pytorch import torch_world
+from zeus_core.report.run_sections import sections_of
 from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy
+from zeus_core.training.record.run_file import read_run
 
 STEP, GENERATION = Work(2.0, 620.0, 1.0, 0.85), Work(3.0, 300.0, 1.0, 0.05)  # 60 % of the time at 300 of 700 W
 OFTEN = 10**6  # changes in an hour
@@ -126,14 +128,30 @@ def test_steps_alone_are_searched_as_ever(kind):
     assert each.optimizer.result() == common.optimizer.result()
 
 
-def test_the_result_names_settings_shares_and_savings_of_activities():
-    optimizer = Training(activities="each", changes_per_hour=OFTEN).generating(200).optimizer
-    optimizer.on_train_end()
+def test_result_run_file_and_report_show_each_activity(tmp_path):
+    training = Training(activities="each", changes_per_hour=OFTEN)
+    optimizer = training.optimizer
+    training.optimizer = TrainingEnergy(optimizer=optimizer, folder=tmp_path, quiet=True)
+    training.generating(200).optimizer.on_train_end()
     rows = optimizer.result()
     assert "60% of the time" in rows["during generation"] or "59% of the time" in rows["during generation"]
     assert "of the energy" in rows["during steps"]
     assert "of the setting" in rows["changes"]
     assert optimizer.saving_fraction is None or optimizer.saving_fraction > optimizer.saving_uncertainty
+    run = read_run(tmp_path)
+    activities = run.latest.search_record().result.activities
+    assert activities == optimizer._search.activity_results()
+    generation, steps = activities["generation"], activities["steps"]
+    assert generation.seconds / (generation.seconds + steps.seconds) == pytest.approx(0.6, abs=0.02)
+    assert generation.setting < 1500 < steps.setting
+    saved, off = generation.saving
+    assert 0 < off < saved
+    assert saved == pytest.approx(0.3, abs=0.15)
+    (section,) = (each for each in sections_of(run) if each.name == "activity-settings")
+    assert [row[0] for row in section.rows] == ["steps", "generation"]
+    assert f"{generation.setting} MHz" in section.rows[1]
+    (others,) = (each for each in sections_of(run) if each.name == "results")
+    assert not [row for row in others.rows if row[0].startswith("during")]
 
 
 def test_an_activity_that_draws_far_less_has_no_limit_of_its_own():

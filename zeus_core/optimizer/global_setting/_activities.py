@@ -31,6 +31,7 @@ from zeus_core.settings.kinds import POWER_LIMIT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zeus_core.optimizer.global_setting.search_result import ActivityResult
     from zeus_core.search.run.activities_search import ActivitiesRunSearch
 
 _FIRST_VISITS = 5  # in the first block of an activity, which rank 0 has not ordered
@@ -78,9 +79,20 @@ class ActivityPart(NamedTuple):
 
     @property
     def saving(self) -> tuple[float, float] | None:
-        """The energy that the choice saves, as a fraction, and how far it can be off; None without a choice."""
+        """The energy that the choices save, as a fraction, and how far it can be off; None without a choice."""
         comparison = self.comparison
         return None if comparison is None else (comparison.saving_fraction, comparison.saving_uncertainty)
+
+    @property
+    def slowdown(self) -> tuple[float, float] | None:
+        """The time of a visit at the choices over that at the original setting, and how far it can be off."""
+        comparison = self.comparison
+        return None if comparison is None else (comparison.slowdown_factor, comparison.slowdown_uncertainty)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """The settings that were chosen, and measured there, the highest first."""
+        return tuple(sorted(self.measured.at_choices, reverse=True))
 
     @property
     def original_joules(self) -> float:
@@ -98,7 +110,8 @@ class ActivityPart(NamedTuple):
             return f"; saving {comparison.saving_text}"
         saving = percentage(comparison.saving_fraction, comparison.saving_uncertainty)
         slowdown = percentage(comparison.slowdown_factor - 1, comparison.slowdown_uncertainty, sign="+")
-        return f"; saves {saving} of it, for {slowdown} time"
+        at = f" at {self.choices[-1]} to {self.choices[0]}" if len(self.choices) > 1 else ""
+        return f"; saves {saving} of it, for {slowdown} time{at}"
 
 
 class ActivityOrders(Orders):
@@ -356,6 +369,26 @@ class ActivitySearch(SettingSearch):
             return self.original
         return self.choice if setting == FOLLOWS else setting
 
+    def activity_results(self) -> dict[str, ActivityResult]:
+        """See `SettingSearch`; empty where there are steps alone."""
+        from zeus_core.optimizer.global_setting.search_result import ActivityResult  # at the end of training alone
+
+        parts, observes = self.parts(), self.limiter.observes
+        return {
+            name: ActivityResult(
+                part.visits,
+                part.seconds,
+                part.joules,
+                part.setting,
+                part.choices,
+                _known(part.saving),
+                _known(part.slowdown),
+                None if observes else self.order.following.get(name),
+                self._orders.expected.get(name) if observes else None,
+            )
+            for name, part in (parts.items() if len(parts) > 1 else ())
+        }
+
     def rows(self) -> dict[str, str]:
         """Return what is known of steps and activities as labelled lines; empty where there are steps alone."""
         parts = self.parts()
@@ -430,6 +463,10 @@ class ActivitySearch(SettingSearch):
             if name in self.visits.activities:
                 self.visits.activities[name].take_order(self.original if self.limiter.observes else setting)
         return outcome
+
+
+def _known(value: tuple[float, float] | None) -> tuple[float, float] | None:
+    return None if value is None or math.isinf(value[1]) else value
 
 
 def _due(ranks: Sequence[Mapping[str, int]], orders: Mapping[str, int], with_choices: bool) -> list[str]:
