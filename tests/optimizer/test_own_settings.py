@@ -441,10 +441,12 @@ class HangingGpu(SimulatedGpu):
     def __init__(self):
         super().__init__(find_preset("H100"))
         self.gate, self.arrived, self.locked = threading.Event(), threading.Event(), []
+        self.threads = []
         self.gate.set()
 
     def lock_sm_clock(self, clock_mhz):
         self.locked.append(clock_mhz)
+        self.threads.append(threading.current_thread())
         self.arrived.set()
         self.gate.wait(60)
         super().lock_sm_clock(clock_mhz)
@@ -472,6 +474,7 @@ def test_no_hook_waits_for_the_driver_and_the_newest_request_wins():
         optimizer._search.visits.activities[activity].take_order(clock_mhz)
     gpu.gate.clear()
     gpu.arrived.clear()
+    gpu.threads.clear()
     optimizer.on_pause(Activity.GENERATION)
     assert gpu.arrived.wait(60), "it was requested"
     optimizer.on_resume()
@@ -482,6 +485,7 @@ def test_no_hook_waits_for_the_driver_and_the_newest_request_wins():
     gpu.gate.set()
     assert gpu.arrived.wait(60)
     assert gpu.locked[-1] == 1200, "900 and then the original were overtaken"
+    assert threading.current_thread() not in gpu.threads
     optimizer.on_resume()
     optimizer.on_train_end()
     assert gpu._locked_clock_mhz == gpu.preset.highest_clock_mhz
