@@ -4,11 +4,6 @@ With `--simulate` the model trains on the CPU while a simulated GPU sets the pac
 its generation, as on real GPUs. The model is made from a configuration: nothing is downloaded.
 
     python examples/huggingface/train_grpo.py --simulate H100
-
-With `--slowdown 1.05`, generation, rewards and steps get clocks of their own, such that the whole run takes no more than
-1.05 times as long. The search pays in runs of some hundred steps:
-
-    python examples/huggingface/train_grpo.py --simulate H100 --steps 300 --slowdown 1.05
 """
 
 from __future__ import annotations
@@ -27,7 +22,6 @@ from trl import GRPOConfig, GRPOTrainer
 
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import EnergyWithin, GlobalClockOptimizer
 from zeus_core.pytorch import SimulatedCompute
 from zeus_huggingface import ZeusTrainerCallback
 
@@ -48,7 +42,6 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--simulate", metavar="MODEL", help="GPU model to simulate, such as H100")
     parser.add_argument("--output", type=Path, default=Path("zeus-grpo"), help="folder for all files (%(default)s)")
     parser.add_argument("--steps", type=int, default=30, help="steps of the training (%(default)s)")
-    parser.add_argument("--slowdown", type=float, help="give each activity a clock of its own, within this bound")
     return parser.parse_args()
 
 
@@ -95,11 +88,8 @@ def main() -> int:
         print("torch sees no GPU here; simulate one: --simulate H100", file=sys.stderr)
         return 1
     set_seed(0)
-    monitor, optimizer = ZeusMonitor(), None
-    if arguments.slowdown is not None:  # cycles of seconds change clocks more often than the usual 120 times an hour
-        bound = EnergyWithin(arguments.slowdown)
-        optimizer = GlobalClockOptimizer(monitor, bound, activities="each", changes_per_hour=100_000)
-    callback = ZeusTrainerCallback(monitor, optimizer)
+    monitor = ZeusMonitor()
+    callback = ZeusTrainerCallback(monitor)
     trainer = make_trainer(arguments.output, arguments.steps, bool(arguments.simulate), callback)
     if arguments.simulate:
         SimulatedCompute(trainer.model, monitor.gpus[0], forward=FORWARD_WORK, decoding=DECODING_WORK)
