@@ -56,9 +56,8 @@ def test_a_handwritten_pipeline_gets_a_plan_that_keeps_its_promise(monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", PIPELINES)
-def test_it_ends_with_a_measured_plan(name):
-    printed = run_script(EXAMPLES / name, *SIMULATED, ranks=2)
+def test_it_ends_with_a_measured_plan():
+    printed = run_script(EXAMPLES / PIPELINES[1], *SIMULATED, ranks=2)  # the other one's plan is checked above
     (line,) = re.findall(r"^replaying; .*$", printed, re.MULTILINE)
     clocks_mhz = [int(number) for number in re.findall(r"\d+", line)]
     assert min(clocks_mhz) < 1410
