@@ -120,6 +120,13 @@ def test_an_activity_goes_on_after_those_within_it():
     assert not training.time_source._repeated, "no clock is sampled any more"
 
 
+def test_a_checkpoint_within_steps_is_no_part_of_them():
+    training = Training(activities="each")
+    training.train(10, within=lambda: training.visit(Activity.CHECKPOINT, Work(1.0, 100.0)))
+    assert training.optimizer.trials[0].seconds_per_step == pytest.approx(2.0, rel=0.03)
+    training.optimizer.on_train_end()
+
+
 @pytest.mark.parametrize("kind", [GlobalClockOptimizer, GlobalPowerLimitOptimizer])
 def test_steps_alone_are_searched_as_ever(kind):
     each, common = Training(kind, activities="each").train(120), Training(kind).train(120)
@@ -143,7 +150,7 @@ def test_result_run_file_and_report_show_each_activity(tmp_path):
     assert activities == optimizer._search.activity_results()
     generation, steps = activities["generation"], activities["steps"]
     assert generation.seconds / (generation.seconds + steps.seconds) == pytest.approx(0.6, abs=0.02)
-    assert generation.setting < 1500 < steps.setting
+    assert generation.setting < 0.9 * steps.setting
     saved, off = generation.saving
     assert 0 < off < saved
     assert saved == pytest.approx(0.3, abs=0.15)

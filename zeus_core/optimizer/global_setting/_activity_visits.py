@@ -117,8 +117,12 @@ class Visits:
         visits = None if is_part or len(self._under_way) >= _MAX_DEPTH else self._visits_of(name, limiter)
         if visits in self._under_way:  # within itself
             visits = None
+        is_in_steps = not any(self._under_way)
         self._under_way.append(visits)
         if visits is None:
+            if is_in_steps and not is_pass:
+                self._steps.synchronize()
+                self._steps.interrupt()
             return
         self._steps.synchronize()
         outer = self._innermost(len(self._under_way) - 1)
@@ -131,6 +135,8 @@ class Visits:
     def _leave(self, limiter: ActivityLimiter) -> None:
         visits = self._under_way.pop()
         if visits is None:
+            if not any(self._under_way):
+                self._steps.resume()
             return
         self._steps.synchronize()
         late_seconds = self._leave_out(limiter, visits.recorder, is_last=True)
