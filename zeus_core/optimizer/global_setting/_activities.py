@@ -10,18 +10,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from zeus_core.measurement import DeviceEnergy, Measurement
 from zeus_core.optimizer.activity_limiter import ActivityLimiter
-from zeus_core.optimizer.global_setting._activity_visits import FOLLOWS, Visits, VisitsPart
+from zeus_core.optimizer.global_setting._activity_visits import FOLLOWS, Visits, VisitsPart, due_of, merged
 from zeus_core.optimizer.global_setting._orders import Order, Orders
 from zeus_core.optimizer.global_setting._setting_search import CHECKED_STEPS, SettingSearch
-from zeus_core.optimizer.global_setting._trials import MeasuredBlocks, TrialPart, trial_from_parts
+from zeus_core.optimizer.global_setting._trials import ActivityPart, MeasuredBlocks
 from zeus_core.optimizer.global_setting.phases import Outcome, Phase
 from zeus_core.optimizer.trial_store import MeasuredBlock, SearchState
 from zeus_core.search import Trial
-from zeus_core.search.comparison import Comparison, percentage
+from zeus_core.search.comparison import percentage
 from zeus_core.search.run.activities_search import STEPS
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.run.run_search import RunSearch
@@ -31,11 +30,10 @@ from zeus_core.settings.kinds import POWER_LIMIT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zeus_core.optimizer.global_setting.search_options import SearchArguments
     from zeus_core.optimizer.global_setting.search_result import ActivityResult
     from zeus_core.search.run.activities_search import ActivitiesRunSearch
 
-_FIRST_VISITS = 5  # in the first block of an activity, which rank 0 has not ordered
-_COMMON_ERROR = 0.25  # of the uncertainty of a visit: 0.16 with 620 W before 300 W, and an update each 0.1 s
 _PREDICTED_SHARE = 0.25  # of a run: later, more than its bound may be used up by the rest of it
 _FAR_BELOW = 0.8  # of a limit: work whose mean power is below binds it at no moment, as power scatters by some percent
 _UNTOUCHED = "it draws far less"
@@ -43,79 +41,16 @@ _LEAST_ADVANTAGE = 0.003  # of the energy: with less, one setting for all is as 
 _MIN_STEPS = 4  # of a block that ends as that of an activity is over
 
 
-class ActivityPart(NamedTuple):
-    """The facts of the visits of an activity, or of the steps.
-
-    Attributes:
-        measured: All that was measured.
-        original: The original setting.
-        setting: The one of the visits to come.
-        visits: How many there were.
-        seconds: Their time.
-    """
-
-    measured: MeasuredBlocks
-    original: int
-    setting: int
-    visits: int
-    seconds: float
-
-    @property
-    def joules(self) -> float:
-        """Their energy, by the power of those that were measured."""
-        trials = [block.trial.measurement for block in self.measured.blocks]
-        seconds = math.fsum(one.time for one in trials)
-        return math.fsum(one.total_energy or 0.0 for one in trials) / seconds * self.seconds
-
-    @property
-    def comparison(self) -> Comparison | None:
-        """Visits at the original setting, and at the choices; None if they are one, or one was not measured."""
-        return self.measured.comparison(self.setting)
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether some of them were at another setting than the original one."""
-        return any(block.trial.setting != self.original for block in self.measured.blocks)
-
-    @property
-    def saving(self) -> tuple[float, float] | None:
-        """The energy that the choices save, as a fraction, and how far it can be off; None without a choice."""
-        comparison = self.comparison
-        return None if comparison is None else (comparison.saving_fraction, comparison.saving_uncertainty)
-
-    @property
-    def slowdown(self) -> tuple[float, float] | None:
-        """The time of a visit at the choices over that at the original setting, and how far it can be off."""
-        comparison = self.comparison
-        return None if comparison is None else (comparison.slowdown_factor, comparison.slowdown_uncertainty)
-
-    @property
-    def choices(self) -> tuple[int, ...]:
-        """The settings that were chosen, and measured there, the highest first."""
-        return tuple(sorted(self.measured.at_choices, reverse=True))
-
-    @property
-    def original_joules(self) -> float:
-        """The energy of as many visits at the original setting."""
-        comparison = self.comparison
-        return self.joules if comparison is None else comparison.before.joules_per_step * self.visits
-
-    @property
-    def text(self) -> str:
-        """The saving and the slowdown for people, to continue a sentence."""
-        comparison = self.comparison
-        if comparison is None:
-            return ""
-        if not comparison.is_certain:
-            return f"; saving {comparison.saving_text}"
-        saving = percentage(comparison.saving_fraction, comparison.saving_uncertainty)
-        slowdown = percentage(comparison.slowdown_factor - 1, comparison.slowdown_uncertainty, sign="+")
-        at = f" at {self.choices[-1]} to {self.choices[0]}" if len(self.choices) > 1 else ""
-        return f"; saves {saving} of it, for {slowdown} time{at}"
-
-
 class ActivityOrders(Orders):
-    """`Orders` that hold the settings of all activities."""
+    """`Orders` that hold the settings of all activities; see `Orders`."""
+
+    def __init__(self, arguments: SearchArguments, settings: tuple[int, ...]) -> None:
+        super().__init__(arguments, settings)
+        self.activities: list[str] = []
+        """The activities that were reported."""
+        self.expected: dict[str, Prediction] = {}
+        """The expected effect of the best settings, by activity, where nothing is changed."""
+        self._watts: dict[str, float] = {}  # in the latest block of each activity, of the GPU that drew most
 
     @cached_property
     def group(self) -> ActivitiesRunSearch:
@@ -126,17 +61,7 @@ class ActivityOrders(Orders):
     def _search(self) -> RunSearch:
         steps = self.group.of(STEPS)
         bound = self._arguments.safe_bound
-        return steps if bound is None else _SafeWhileAlone(self, steps, self._settings, *bound)
-
-    @cached_property
-    def _watts(self) -> dict[str, float]:
-        """The power of each activity in its latest block, of the GPU that drew most."""
-        return {}
-
-    @cached_property
-    def activities(self) -> list[str]:
-        """The activities that were reported."""
-        return []
+        return steps if bound is None else SafeClock(steps, self._settings, *bound)
 
     def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
         """See `Orders.tell`. Where nothing is changed, the searches of all activities predict."""
@@ -144,17 +69,14 @@ class ActivityOrders(Orders):
         if self._predictor is not None and trial.setting == self._settings[0]:
             self.group.of(STEPS).tell(trial, run_steps, run_seconds)
 
-    @cached_property
-    def expected(self) -> dict[str, Prediction]:
-        """The expected effect of the best settings, by activity, where nothing is changed."""
-        return {}
-
     def tell_visits(self, name: str, block: MeasuredBlock) -> None:
         """Report a block of visits of an activity."""
         trial = block.trial
         self.group.of(name).tell(trial, block.run_steps, block.run_seconds)
         watts = [energy.average_power_watts(trial.measurement.time) for energy in trial.measurement.devices.values()]
         self._watts[name] = max(one or 0.0 for one in watts)
+        if not self.activities and not self.is_directed and self._predictor is None:
+            self._search = self.group.of(STEPS)  # a safe clock may use the whole bound, of which each has a part now
         if name not in self.activities:
             self.activities.append(name)
 
@@ -185,22 +107,6 @@ class ActivityOrders(Orders):
     def _is_common_as_good(self) -> bool:
         savings = self.group.common_saving()
         return savings is not None and savings[1] - savings[0] < _LEAST_ADVANTAGE
-
-
-class _SafeWhileAlone(SafeClock):
-    """A `SafeClock` as long as steps are the only activity: of several, none may use the whole bound."""
-
-    def __init__(self, orders: ActivityOrders, search: RunSearch, settings: Sequence[int], *bound: float) -> None:
-        super().__init__(search, settings, *bound)
-        self._orders = orders
-
-    @property
-    def safe_mhz(self) -> int | None:
-        return None if self._orders.activities else super().safe_mhz
-
-    @property
-    def level_mhz(self) -> int | None:
-        return None if self._orders.activities else super().level_mhz
 
 
 class ActivitySearch(SettingSearch):
@@ -250,16 +156,16 @@ class ActivitySearch(SettingSearch):
         measured = order.steps - steps_left
         if self.block.steps not in CHECKED_STEPS or measured < (least_steps if order.is_choice else order.steps / 2):
             return False
-        is_over = partial(_due, orders=order.visits, with_choices=False)
+        is_over = partial(due_of, orders=order.visits, with_choices=False)
         return self._exchange.longest(lambda: float(bool(is_over([self._measured()]))), phase) > 0
 
     def conclude(self) -> Outcome | None:
         """See `SettingSearch`. The blocks of activities that are over end before."""
         phase, exchange, orders = Phase.CONCLUDE, self._exchange, self.order.visits
-        conclude = partial(_due, orders=orders, with_choices=True)
+        conclude = partial(due_of, orders=orders, with_choices=True)
         due = exchange.conclude_of(dict[str, int], self._measured, list[str], conclude, phase)
         ended = exchange.conclude_of(
-            dict[str, VisitsPart], lambda: self._parts(due), dict[str, MeasuredBlock], _blocks, phase
+            dict[str, VisitsPart], lambda: self._parts(due), dict[str, MeasuredBlock], merged, phase
         )
         late_seconds, latency = self.visits.take_late_seconds(), self.limiter.latency_seconds
         self._late = (exchange.longest(lambda: late_seconds, phase), exchange.longest(lambda: latency, phase))
@@ -467,58 +373,3 @@ class ActivitySearch(SettingSearch):
 
 def _known(value: tuple[float, float] | None) -> tuple[float, float] | None:
     return None if value is None or math.isinf(value[1]) else value
-
-
-def _due(ranks: Sequence[Mapping[str, int]], orders: Mapping[str, int], with_choices: bool) -> list[str]:
-    """Return the activities whose block is over on a rank, by the visits that were measured on each.
-
-    Args:
-        ranks: The measured visits of each rank, by activity.
-        orders: See `Order.visits`.
-        with_choices: Whether a block at a choice is over after any visit: it ends with that of the steps.
-    """
-    due = []
-    for name in dict.fromkeys(name for measured in ranks for name in measured):
-        ordered = orders.get(name, _FIRST_VISITS)
-        enough = 1 if with_choices and ordered < 0 else abs(ordered)
-        if max(measured.get(name, 0) for measured in ranks) >= enough:
-            due.append(name)
-    return due
-
-
-def _blocks(ranks: Sequence[Mapping[str, VisitsPart]]) -> dict[str, MeasuredBlock]:
-    """Return the blocks of activities from the parts of the ranks that have visited them.
-
-    A visit lasts as long as on the slowest of them, and takes the energy of all of them.
-    """
-    blocks = {}
-    for name in dict.fromkeys(name for parts in ranks for name in parts):
-        parts = [one[name] for one in ranks if name in one]
-        steps = max(one.part.steps for one in parts)
-        trial = trial_from_parts(parts[0].setting, [_for_visits(one.part, steps) for one in parts])
-        if trial is not None:
-            seconds = max(one.part.run_seconds for one in parts)
-            blocks[name] = MeasuredBlock(trial, max(one.visits for one in parts), seconds)
-    return blocks
-
-
-def _for_visits(part: TrialPart, steps: int) -> TrialPart:
-    """Return a part as if it were of so many visits.
-
-    The energy of each is uncertain by where its ends lie between two updates of a counter. So these errors are
-    independent of each other, but for the power before a visit, of which half an update is charged to it on average.
-    """
-    measurement, times = part.measurement, steps / max(part.steps, 1)
-    if measurement is None:
-        return part
-    devices = {
-        device: DeviceEnergy.lost(energy.lost_because or "")
-        if energy.energy_joules is None or energy.uncertainty_joules is None
-        else DeviceEnergy(
-            times * energy.energy_joules,
-            times * energy.uncertainty_joules * max(1 / math.sqrt(part.steps), _COMMON_ERROR),
-            energy.method,
-        )
-        for device, energy in measurement.devices.items()
-    }
-    return replace(part, steps=steps, measurement=Measurement(times * measurement.time, devices))

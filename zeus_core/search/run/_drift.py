@@ -8,10 +8,14 @@ disk. So two blocks differ by more than the scatter of their steps. The logarith
 with a Gaussian drift: one of some standard deviation and correlation length, or a steady trend. Nobody knows which.
 Each is weighted by its marginal likelihood: how well it explains the blocks. Without a drift in the model, 17 to 37 %
 of simulated runs broke their bound when the work drifted by 2 %.
+
+Where the work changes at once, so that neither a setting nor a drift explains it, another level begins, about which
+nothing is known: blocks before and after it are not compared with each other.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +31,17 @@ _LENGTHS = (30.0, 300.0, 3000.0)
 _SLOPES = (0.01, 0.04)
 _NO_DRIFT = 0.2
 
+# Large trends, such as answers that get longer or shorter as a model learns: so rare that they count only where nothing
+# else explains the blocks. Without, runs of which a part got shorter by half were beyond their bound by up to 3.3 %
+# (benchmarks/activities.py, 20 runs, 2026-11-27).
+_RARE_SLOPES, _RARE = (0.16, 0.6), 0.01
+
 _UNKNOWN = 10.0  # how long a step takes
+_LEVEL = 1.0  # standard deviation of the logarithm of a change at once
+
+# Standard deviations, of the scatter and of the largest drift, beyond what a setting can change: then the work has.
+_SURE = 4.0
+_COMPARED = 3  # blocks before each: changes at once, not trends, are looked for
 
 
 @dataclass(frozen=True)
@@ -50,7 +64,7 @@ class BlockTime:
 
 
 def combined(
-    blocks: Sequence[BlockTime], settings: list[int], slowdown: Array, covariance: Array
+    blocks: Sequence[BlockTime], settings: list[int], slowdown: Array, covariance: Array, changed: Sequence[int] = ()
 ) -> tuple[Array, Array]:
     """Combine the blocks at each setting.
 
@@ -59,6 +73,7 @@ def combined(
         settings: Their settings.
         slowdown: The logarithm of the slowdown that is expected at each setting without these times.
         covariance: Its covariance.
+        changed: See `changes`.
 
     Returns:
         The logarithm of the mean duration of a step at each setting, and its covariance.
@@ -66,8 +81,10 @@ def combined(
     places = np.array([[float(block.setting == setting) for setting in settings] for block in blocks])
     log_seconds = np.array([block.log_seconds for block in blocks])
     covariances = np.diag([block.variance for block in blocks]) + _drifts(blocks)
-    drifting = (1 - _NO_DRIFT) / (len(covariances) - 1)
-    log_prior = np.log([_NO_DRIFT] + [drifting] * (len(covariances) - 1))
+    covariances += _levels(len(blocks), changed)
+    rare = len(_RARE_SLOPES)
+    drifting = (1 - _NO_DRIFT) / (len(covariances) - 1 - rare)
+    log_prior = np.log([_NO_DRIFT] + [drifting] * (len(covariances) - 1 - rare) + [_RARE / rare] * rare)
     surprise = log_seconds - log_seconds[0] - places @ slowdown
     expected = np.linalg.inv(covariances + places @ (covariance + _UNKNOWN**2) @ places.T)
     misfit = np.einsum("i,hij,j->h", surprise, expected, surprise)
@@ -82,12 +99,52 @@ def combined(
     return mean, np.einsum("h,hij->ij", weights, errors + apart[:, :, None] * apart[:, None])
 
 
+def changes(blocks: Sequence[BlockTime], steepest: float) -> list[int]:
+    """Return the numbers of the blocks at which the work has changed at once.
+
+    Work never gets quicker at a lower setting, nor slower at a higher one. Each block is compared with the ones before.
+    If work got slower, and then is as before again, lower settings are slower than they were, rather than the work.
+
+    Args:
+        blocks: The blocks.
+        steepest: The power of the ratio of two settings by which work is slower at the lower one, at most.
+    """
+    found: list[int] = []
+    is_slower = False  # since the latest of them
+    for number, block in enumerate(blocks):
+        earlier, since = [0, 0, *found][-2:]
+        beyond = _beyond(blocks[since:number], block, steepest)
+        if beyond > 0 or (beyond < 0 and not (is_slower and not _beyond(blocks[earlier:since], block, steepest))):
+            found.append(number)
+            is_slower = beyond > 0
+        elif beyond < 0:
+            found.pop()
+            is_slower = False
+    return found
+
+
+def _beyond(before: Sequence[BlockTime], block: BlockTime, steepest: float) -> float:
+    """Return by how much a block is surely slower than some before it, or quicker (< 0), other than by its setting."""
+    for one in before[-_COMPARED:]:
+        change, most = block.log_seconds - one.log_seconds, steepest * math.log(one.setting / block.setting)
+        beyond = max(change - max(most, 0.0), 0.0) + min(change - min(most, 0.0), 0.0)
+        if abs(beyond) > _SURE * math.sqrt(one.variance + block.variance + 2 * _DEVIATIONS[-1] ** 2):
+            return beyond
+    return 0.0
+
+
+def _levels(count: int, changed: Sequence[int]) -> Array:
+    """Return the covariance of the levels of all pairs of blocks, less that of the first one."""
+    after = (np.arange(count)[:, None] >= np.array(changed, dtype=int)).astype(float)
+    return np.asarray(_LEVEL**2 * after @ after.T)
+
+
 def _drifts(blocks: Sequence[BlockTime]) -> Array:
     """Return the covariance of the mean drift of all pairs of blocks: without any, and for each kind of drift."""
     middles = np.array([block.begin + block.steps / 2 for block in blocks]) / (blocks[-1].begin + blocks[-1].steps)
     trend, correlations = np.outer(middles, middles)[None], _correlations(blocks)
     varying = [deviation**2 * correlations for deviation in _DEVIATIONS]
-    return np.concatenate([0 * trend, *varying, *(slope**2 * trend for slope in _SLOPES)])
+    return np.concatenate([0 * trend, *varying, *(slope**2 * trend for slope in (*_SLOPES, *_RARE_SLOPES))])
 
 
 def _correlations(blocks: Sequence[BlockTime]) -> Array:

@@ -29,6 +29,7 @@ class RunAccount:
         steps: The steps so far.
         steps_left: The steps to come.
         seconds: The time they took, by the place of their setting among all; the original one is 0.
+        seconds_to_come: The expected duration of a step to come at the original setting; None for that of those so far.
         original_steps_left: Those to come that are planned at the original setting, whichever is chosen.
         left_error: Relative standard error of the time to come, where it is not known how much of this work is left.
     """
@@ -36,6 +37,7 @@ class RunAccount:
     steps: int
     steps_left: int
     seconds: Mapping[int, float]
+    seconds_to_come: float | None = None
     original_steps_left: int = 0
     left_error: float = 0.0
 
@@ -44,11 +46,17 @@ class RunAccount:
         """The time that the steps so far took."""
         return sum(self.seconds.values())
 
+    def left_seconds(self, original_seconds: float) -> float:
+        """Return the time of the steps to come at the original setting, by that of the steps so far."""
+        seconds = original_seconds / self.steps if self.seconds_to_come is None else self.seconds_to_come
+        return seconds * self.steps_left
+
     def original_seconds(self, curves: Curves) -> float:
         """Return the expected time of the whole run at the original setting."""
         slowdown = np.exp(curves.log_seconds - curves.log_seconds[:, :1])
         original = np.sum([seconds / slowdown[:, place] for place, seconds in self.seconds.items()], axis=0)
-        return float(curves.weights @ original) * (1 + self.steps_left / self.steps)
+        so_far = float(curves.weights @ original)
+        return so_far + self.left_seconds(so_far)
 
     def surely_keeps(self, slowdowns: Array, factor: float) -> NDArray[np.bool_]:
         """Return, by setting, whether the run keeps a bound if all steps to come are there, as slow as can be.
@@ -58,7 +66,7 @@ class RunAccount:
             factor: The bound.
         """
         original = sum(seconds / float(slowdowns[place]) for place, seconds in self.seconds.items())
-        left = original * self.steps_left / self.steps
+        left = self.left_seconds(original)
         return np.asarray(factor * (original + left) >= self.total_seconds + left * slowdowns)
 
     def keeps(self, curves: Curves, factor: float, others: Spare = (0.0, 0.0)) -> Array:
@@ -83,7 +91,7 @@ class RunAccount:
         """
         slowdown = np.exp(curves.log_seconds - curves.log_seconds[:, :1])
         original = np.sum([seconds / slowdown[:, place] for place, seconds in self.seconds.items()], axis=0)
-        left = float(curves.weights @ original) * self.steps_left / self.steps  # seconds at the original setting
+        left = self.left_seconds(float(curves.weights @ original))
         at_original = left * min(self.original_steps_left / max(self.steps_left, 1), 1.0)
         toward = (at_original - left) * slowdown
         spare = factor * (original + left)[:, None] - self.total_seconds - at_original + toward

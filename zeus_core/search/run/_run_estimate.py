@@ -12,9 +12,9 @@ from zeus_core.search._curves import Array
 from zeus_core.search._observation import MIN_STDERR, Observation
 from zeus_core.search._prior import CurvePrior
 from zeus_core.search.belief import ASSUMED_MISFIT, Belief, Curves
-from zeus_core.search.run._drift import BlockTime, combined
+from zeus_core.search.run._drift import BlockTime, changes, combined
 from zeus_core.search.trial import Trial
-from zeus_core.settings.kinds import Kind
+from zeus_core.settings.kinds import SM_CLOCK, Kind
 
 # Curves drawn from the prior. The heaviest ones instead of a sample leave out the unusual kinds of work: bounds broken
 # by more than 1 % went up from 0.5 to 2.3 % on measured sweeps (60 and 200 steps, benchmarks/search_run.py). 400 curves
@@ -23,6 +23,13 @@ _CURVES = 100
 
 # The scatter of a step until many are measured: as if so many had scattered by so much.
 _USUAL_CV, _USUAL_CV_STEPS = 0.03, 4
+
+# A block whose steps scatter more than usual by so many standard errors saw the work change. The part of their variance
+# beyond the usual one does not average out.
+_UNEVEN = 5.0
+
+# By which power of a lower limit work gets slower, at most: near the static power, by more than the ratio.
+_STEEPEST = 2.0
 
 _UNKNOWN_VARIANCE = 1e4  # of a time that is not measured yet
 
@@ -42,11 +49,18 @@ class MeasuredBlock:
 
 def pooled_cv(blocks: Sequence[MeasuredBlock]) -> float:
     """Return the standard deviation of the duration of one step over its mean, of all blocks together."""
-    total, degrees = _USUAL_CV_STEPS * _USUAL_CV**2, _USUAL_CV_STEPS
-    for trial in (block.trial for block in blocks):
-        total += (trial.steps - 1) * (trial.step_seconds_deviation / trial.seconds_per_step) ** 2
-        degrees += trial.steps - 1
-    return math.sqrt(total / degrees)
+    return math.sqrt(_step_variances(blocks)[0])
+
+
+def _step_variances(blocks: Sequence[MeasuredBlock]) -> tuple[float, Array]:
+    """Return the relative variance of a step, and how much more that of a block is if the work changed within it."""
+    freedoms = np.array([block.trial.steps - 1 for block in blocks], dtype=float)
+    variances = [(block.trial.step_seconds_deviation / block.trial.seconds_per_step) ** 2 for block in blocks]
+    usual, most = float(np.median(variances or [0.0])), 1 + _UNEVEN * np.sqrt(2 / np.maximum(freedoms, 1))
+    is_uneven = np.array(variances) > np.maximum(usual, _USUAL_CV**2) * most
+    excess = np.where(is_uneven, np.array(variances) - usual, 0.0)
+    total = _USUAL_CV_STEPS * _USUAL_CV**2 + float(freedoms @ (variances - excess))
+    return total / (_USUAL_CV_STEPS + float(freedoms.sum())), excess
 
 
 class RunEstimate:
@@ -59,27 +73,31 @@ class RunEstimate:
     """
 
     def __init__(self, settings: tuple[int, ...], prior: CurvePrior, kind: Kind) -> None:
-        self._settings = settings
+        self._settings, self._kind = settings, kind
         self._belief = Belief(settings, prior, kind, ASSUMED_MISFIT, sampled=_CURVES)
         self._untimed: tuple[Observation, Curves] | None = None
+        self.changed: int = 0
+        """The number of the block at which the work has changed at once last; 0 if it has not."""
 
     def after(self, blocks: Sequence[MeasuredBlock]) -> Curves:
         """Return the curves after some blocks at any of the settings, at least one of them at the original."""
-        variance = pooled_cv(blocks) ** 2
+        variance, excess = _step_variances(blocks)
         times = [
             BlockTime(
                 block.trial.setting,
                 block.begin,
                 block.trial.steps,
                 math.log(block.trial.seconds_per_step),
-                variance / block.trial.steps,
+                variance / block.trial.steps + more,
             )
-            for block in blocks
+            for block, more in zip(blocks, excess, strict=True)
         ]
+        changed = changes(times, 1.0 if self._kind == SM_CLOCK else _STEEPEST)
+        self.changed = max(changed, default=0)
         settings = sorted({block.setting for block in times}, reverse=True)
         draws = [_draw([block.trial for block in blocks if block.trial.setting == setting]) for setting in settings]
         slowdown, covariance = self._expected(draws[0], [self._settings.index(setting) for setting in settings])
-        log_seconds, errors = combined(times, settings, slowdown, covariance)
+        log_seconds, errors = combined(times, settings, slowdown, covariance, changed)
         observations = [replace(draw, log_seconds=float(value)) for draw, value in zip(draws, log_seconds, strict=True)]
         return self._belief.after(observations, errors)
 

@@ -28,7 +28,7 @@ from zeus_core.search.run.adaptive_run_search import (
     MIN_GAIN,
     AdaptiveRunSearch,
 )
-from zeus_core.search.run.run_plan import Prediction
+from zeus_core.search.run.run_plan import Prediction, RunProgress
 from zeus_core.search.run.run_search import Block, RunSearch
 from zeus_core.search.trial import Trial
 from zeus_core.validate import checked_number
@@ -40,7 +40,6 @@ MIN_VISIT_LATENCIES = 20
 """Latencies of a switch that a visit with a setting of its own lasts at least: its two switches take a tenth of it."""
 
 _LEAST_FACTOR = 1.0001  # of the steps of an activity: to what nothing is left of the bound
-_MIN_HORIZON = 200  # steps of a run of unknown length, as in `RunProgress`
 # The curves are as good as they may be where steps are quicker by so many standard deviations. Work that hardly depends
 # on the clock is only found by trials that most other work would not be worth.
 _HOPE = 1.0
@@ -49,9 +48,8 @@ _FARTHEST = 0.25  # of the lowest setting that was tried: beyond, little is know
 _MAX_TRIALS = 4
 _LATE = 0.4  # of the visits to come: with fewer, the share at the original setting is planned
 _OVERDUE, _OVERDUE_STEPS = 1.5, 5  # of a block: visits in which the device settles are not measured
-_SHORTER = 0.8  # of the usual duration: no longer a scatter
 _LEAST_PART = 0.05  # of an activity that is to come
-_RECENT = 0.5  # of the steps so far: those that show how often an activity is visited now
+_RECENT = 0.5  # of the steps so far: those that show how often an activity is visited now, and how long
 
 
 @dataclass(frozen=True)
@@ -193,9 +191,7 @@ class ActivitiesRunSearch:
     @property
     def horizon_steps(self) -> int:
         """The training steps of the whole run, or as many as it is taken to have."""
-        if self._max_steps is not None:
-            return max(self._max_steps, self._steps)
-        return self._steps + max(_MIN_HORIZON, self._steps)
+        return RunProgress(self._steps, 0.0, 1.0, self._max_steps).horizon_steps
 
     @property
     def steps(self) -> int:
@@ -225,15 +221,15 @@ class ActivitiesRunSearch:
             spare = sum(float(groups[name].spare[place]) for name, place in places.items() if name != mine)
             return places, price, given + spare
 
-        sure, _, spare = solved(groups, self._confidence)
+        sure, sure_price, spare = solved(groups, self._confidence)
         variance = sum(float(groups[name].variance[place]) for name, place in sure.items() if name != mine)
-        expected, _, _ = solved(groups, 0.5)
+        expected, expected_price, _ = solved(groups, 0.5)
         hoped_groups = {**groups, mine: groups[mine].hopeful(_HOPE, member.near_places)}
-        hoped, price, spare_then = solved(hoped_groups, 0.5)
+        hoped, _, spare_then = solved(hoped_groups, 0.5)
         gain = total(list(groups.values()), list(expected.values()), "joules")
         gain -= total(list(hoped_groups.values()), list(hoped.values()), "joules")
         best, place = hoped_groups[mine], hoped[mine]
-        part = max(member.left_share, _LEAST_PART)
+        part, price = max(member.left_share, _LEAST_PART), max(sure_price, expected_price)
         own_gain = best.joules[0] - best.joules[place] - price * (best.spare[0] - best.spare[place])
         second_watts = price * NormalDist().inv_cdf(self._confidence)
         original = sum(stake.original_seconds for stake in stakes.values()) + self._other_seconds
@@ -378,7 +374,20 @@ class _ActivitySearch(AdaptiveRunSearch):
     @property
     def _account(self) -> RunAccount:
         account = super()._account
-        return account if self.name == STEPS else replace(account, left_error=self._rates[1])
+        return account if self.name == STEPS else replace(account, left_error=self._left_error)
+
+    @property
+    def _seconds_to_come(self) -> float | None:
+        if self.name == STEPS or not self._blocks:
+            return super()._seconds_to_come
+        first, last = self._blocks[self._estimate.changed], self._blocks[-1]
+        return self._seconds_since((1 - _RECENT) * first.begin + _RECENT * (last.begin + last.trial.steps))
+
+    @property
+    def _left_error(self) -> float:
+        """How far the time of the visits to come can be off, relatively."""
+        recent = self._seconds_to_come
+        return math.hypot(self._rates[1], 0.0 if recent is None else 1 - self._seconds_since() / recent)
 
     def stake(self, bound: float | None) -> Stake | None:
         """Return what the rest of the run of this activity takes, once the block under way is over."""
@@ -392,21 +401,18 @@ class _ActivitySearch(AdaptiveRunSearch):
         place = self._settings.index(self.ask().setting)
         visits = min(block.steps, max(horizon - self._run_steps, 0)) if self._run_steps else block.steps
         slowdown = curves.mean(np.exp(curves.log_seconds))
+        now = 1.0 if self._seconds_to_come is None else self._seconds_to_come / float(slowdown[0])  # of that duration
         seconds = dict(self._seconds)
-        seconds[place] = seconds.get(place, 0.0) + visits * float(slowdown[place])
+        seconds[place] = seconds.get(place, 0.0) + visits * now * float(slowdown[place])
         steps = self._run_steps + visits
         planned = 0
         if self._planned_share is not None:
             planned = max(self._lengths.original_steps_left - (visits if place == 0 else 0), 0)
         left = max(horizon - steps, 0)
-        latest = self._blocks[-1].trial
-        shorter = latest.seconds_per_step / float(slowdown[self._settings.index(latest.setting)])
-        if self.name != STEPS and shorter < _SHORTER:  # visits are shorter than they were
-            left = math.floor(left * shorter)
-        account = RunAccount(steps, left, seconds, planned, self._account.left_error)
+        account = replace(self._account, steps=steps, steps_left=left, seconds=seconds, original_steps_left=planned)
         spares, variances = account.spare(curves, bound)
         spare = curves.mean(spares)
-        joules = account.steps_left * np.exp(curves.mean(curves.log_seconds + curves.log_watts))
+        joules = account.steps_left * now * np.exp(curves.mean(curves.log_seconds + curves.log_watts))
         joules[self._excluded :] = math.inf
         original = account.original_seconds(curves)
         return Stake(joules, spare, curves.mean(variances + (spares - spare) ** 2), original)

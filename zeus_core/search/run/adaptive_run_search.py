@@ -214,6 +214,11 @@ class AdaptiveRunSearch:
 
     @property
     def _progress(self) -> RunProgress:
+        if self._estimate.changed:  # as if the steps so far had done the work of now
+            seconds, slowdowns = self._seconds_since(), self._slowdowns
+            original = math.fsum(seconds / slowdowns[place] for place, seconds in self._seconds.items())
+            so_far = self._run_seconds / original * self._run_steps * seconds
+            return RunProgress(self._run_steps, so_far, seconds, self._max_steps)
         at_original = [block.trial for block in self._blocks if block.trial.setting == self._settings[0]]
         steps = sum(trial.steps for trial in at_original)
         seconds = math.fsum(trial.measurement.time for trial in at_original) / steps if steps else 1.0
@@ -238,7 +243,27 @@ class AdaptiveRunSearch:
         if not self._run_steps:  # all is still to come: as after one step at the original setting
             return RunAccount(1, run.steps_left, {0: run.original_seconds})
         planned_steps = 0 if self._planned_share is None else self._lengths.original_steps_left
-        return RunAccount(self._run_steps, run.steps_left, self._seconds, planned_steps)
+        return RunAccount(self._run_steps, run.steps_left, self._seconds, self._seconds_to_come, planned_steps)
+
+    @property
+    def _seconds_to_come(self) -> float | None:
+        """The duration of a step to come at the original setting; None for that of those so far."""
+        return self._seconds_since() if self._estimate.changed else None
+
+    @property
+    def _slowdowns(self) -> list[float]:
+        """The expected duration of a step at each setting over that at the original one."""
+        curves = self._curves
+        if curves is None:
+            return [1.0] * len(self._settings)
+        return [float(one) for one in curves.mean(np.exp(curves.log_seconds - curves.log_seconds[:, :1]))]
+
+    def _seconds_since(self, begin: float = 0.0) -> float:
+        """Return the duration of a step since a step of the run, and since the work has changed, at the original."""
+        blocks, slowdowns = self._blocks[self._estimate.changed :], self._slowdowns
+        blocks = [block for block in blocks if block.begin + block.trial.steps > begin] or blocks[-1:]
+        slowed = [block.trial.steps * slowdowns[self._settings.index(block.trial.setting)] for block in blocks]
+        return math.fsum(block.trial.measurement.time for block in blocks) / math.fsum(slowed)
 
     def _decided(self) -> Block:
         """Estimate the curves, and return the next block."""
