@@ -139,7 +139,7 @@ def test_result_run_file_and_report_show_each_activity(tmp_path):
     training = Training(activities="each", changes_per_hour=OFTEN)
     optimizer = training.optimizer
     training.optimizer = TrainingEnergy(optimizer=optimizer, folder=tmp_path, quiet=True)
-    training.generating(200).optimizer.on_train_end()
+    training.generating(120).optimizer.on_train_end()
     rows = optimizer.result()
     assert "60% of the time" in rows["during generation"] or "59% of the time" in rows["during generation"]
     assert "of the energy" in rows["during steps"]
@@ -326,7 +326,7 @@ def train_over_gloo(rank, is_ours):
         training.time_source.advance(max(world.gather(training.time_source.now())) - training.time_source.now())
 
     with energy if is_ours else nullcontext():
-        for number in range(80):
+        for number in range(50):
             visit("rollout", GENERATION)
             if rank == 1 and number % 2:
                 visit("judge", Work(1.0, 400.0, 1.0, 0.3))
