@@ -31,6 +31,16 @@ def test_a_saving_within_its_uncertainty_is_not(joules):
     assert not Comparison(trial(400, 4000.0, uncertainty=40.0), trial(300, joules, uncertainty=40.0)).is_certain
 
 
+def test_means_that_contradict_the_saving_say_why():
+    before, after = trial(400, 4000.0), trial(300, 3600.0, seconds=21.0)
+    agreeing = Comparison(before, after, saving=(0.12, 0.03), slowdown=(1.06, 0.02))
+    contradicted = Comparison(before, after, saving=(0.12, 0.03), slowdown=(1.09, 0.02))
+    assert agreeing.is_of_the_trials
+    assert not contradicted.is_of_the_trials
+    assert "in turn" not in str(agreeing)
+    assert "in turn" in str(contradicted)
+
+
 def test_one_setting_saves_nothing_however_far_two_measurements_of_it_differ():
     assert not Comparison(trial(400, 4000.0), trial(400, 3000.0)).is_certain
 

@@ -35,12 +35,13 @@ def test_an_unknown_model_is_a_sentence(tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_demo_finds_a_limit_and_writes_only_into_its_folder(tmp_path):
-    finished = run(tmp_path, "--simulate", "A100-SXM4-80GB", "--steps", "250")
+    finished = run(tmp_path, "--simulate", "A100-SXM4-80GB", "--steps", "130")
     assert finished.returncode == 0, finished.stderr
-    last_line = r"limit (\d+) W on A100-SXM4-80GB \(simulated\): saving -?\d+\.\d%, slowdown \d\.\d{3}"
-    found = re.fullmatch(last_line, finished.stdout.splitlines()[-1])
-    # Which limit it is, a busy machine has a say in.
-    assert 100 <= int(found[1]) <= 400
+    # Which limit it is, and whether one is chosen at all, a busy machine has a say in.
+    last_line = (
+        r"On A100-SXM4-80GB \(simulated\): (\d+ W in place of 400 W, for .* time\. The saving is .*|.*400 W.*)\."
+    )
+    assert re.fullmatch(last_line, finished.stdout.splitlines()[-1]), finished.stdout
     tried = [int(limit) for limit in re.findall(r"^ *(\d+) W  ", finished.stdout, re.MULTILINE)]
     assert tried[0] == 400
     assert len(tried) <= 6

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -51,6 +52,15 @@ def test_links_from_the_root_lead_to_pages():
     targets = {target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", home) if "://" not in target}
     assert {target for target in targets if not (ROOT / "docs" / target).exists()} <= set(SITE.FROM_ROOT.values())
     assert "measurement.md" in targets
+
+
+def test_links_to_pages_are_called_by_their_titles():
+    pages = {"runs.md": SimpleNamespace(content_string="# Sums over many runs\n")}
+    files = SimpleNamespace(get_file_from_path=pages.get)
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="decisions/01.md"))
+    text = "See [runs.md](../runs.md#a), [sums](../runs.md) and [no.md](no.md)."
+    titled = "See [Sums over many runs](../runs.md#a), [sums](../runs.md) and [no.md](no.md)."
+    assert SITE.on_page_markdown(text, page, None, files) == titled
 
 
 def test_the_list_for_agents_names_every_page_with_a_sentence():
@@ -110,7 +120,7 @@ def test_getting_started_has_an_example_for_every_framework():
 
 def test_every_page_named_in_the_navigation_exists():
     yaml = pytest.importorskip("yaml")
-    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("!!python/name:", "")
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("!!python/name:", "").replace("!ENV ", "")
     named = set(SITE.pages_in(yaml.safe_load(text)["nav"]))
     made = {*SITE.FROM_ROOT.values(), "commands.md"}
     assert {page for page in named - made if not (ROOT / "docs" / page).exists()} == set()

@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,11 +28,11 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencySettings
 from zeus_core.optimizer.power_limit import Phase, Time
 from zeus_core.testing import VirtualTime
+from zeus_core.training import TrainingEnergy
 from zeus_core.training.record.run_file import read_run
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 HERE = {
-    "README.md",
     "clock.md",
     "electricity.md",
     "measurement.md",
@@ -227,6 +226,9 @@ def test_the_readme(tmp_path, capsys):
 
     from tests.accelerate.loop import Loop
     from tests.huggingface.trainers import examples, tiny_model
+    from zeus_huggingface import ZeusTrainerCallback
+    from zeus_huggingface.accelerate import ZeusAccelerate
+    from zeus_lightning import ZeusCallback
 
     def make_trainer(_, callbacks):
         arguments = {"report_to": "none", "use_cpu": True, "save_strategy": "no", "disable_tqdm": True}
@@ -236,20 +238,20 @@ def test_the_readme(tmp_path, capsys):
     def make_lightning_trainer(_, callbacks):
         return lightning.pytorch.Trainer(callbacks=callbacks, logger=False, accelerator="cpu")
 
-    trainer, on_lightning, on_accelerate, loop, search, recurring, window, deepspeed = blocks("../README.md")
-    names = {"Trainer": make_trainer, "batches": [[1, 2]], "train": nothing, "evaluate": nothing}
-    run(trainer, names)
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    trainer, on_lightning, on_accelerate, loop, deepspeed, command = re.findall(r"^\| [^|`]+ \| `([^`]+)`", page, re.M)
+    callback = ZeusTrainerCallback(optimizer="auto", quiet=True)
+    run(trainer, {"Trainer": make_trainer, "ZeusTrainerCallback": ZeusTrainerCallback})["trainer"].train()
     assert "+- zeus-core ---" in capsys.readouterr().err
-    run(on_lightning, {"Trainer": make_lightning_trainer})
-    run(on_accelerate, {"accelerator": Loop(tmp_path, None).accelerator})
-    run(loop, names)
-    assert "total" in capsys.readouterr().out
-    names = run(search, names)
-    names["optimizer"].close()
-    assert run(recurring, names)["run"].batch_size == 128
-    run(window, {**names, "train_one_epoch": lambda: time.sleep(0.2)})
+    assert isinstance(callback.optimizer, GlobalPowerLimitOptimizer)
+    run(on_lightning, {"Trainer": make_lightning_trainer, "ZeusCallback": ZeusCallback})
+    run(f"{on_accelerate} pass", {"accelerator": Loop(tmp_path, None).accelerator, "ZeusAccelerate": ZeusAccelerate})
+    names = run(f"{loop}\n    with energy.step(): pass", {"TrainingEnergy": TrainingEnergy})
+    assert isinstance(names["energy"].optimizer, GlobalPowerLimitOptimizer)
+    assert str(names["energy"].optimizer.optimum_selector) == "EnergyWithin(slowdown=1.1)"
     run(deepspeed, names := {})
     names["zeus_deepspeed"].auto.disable()
+    assert command == "zeus-core run --save 10% -- python train.py"
 
 
 @pytest.mark.parametrize(
@@ -301,6 +303,29 @@ def test_every_script_exists(program):
     scripts = {word for call in commands(program) for word in call if word.startswith("examples/")}
     assert scripts
     assert [script for script in scripts if not (ROOT / script).exists()] == []
+
+
+# What nobody here can run, and the word above it by which the page says what it needs.
+NEEDS = {
+    "docker": "Docker",
+    "kubectl": "cluster",
+    "sbatch": "Slurm",
+    "systemctl": "systemd",
+    "systemd-tmpfiles": "systemd",
+    "deepspeed": "DeepSpeed",
+    "pip install '.": "clone",
+    "pip uninstall": "uninstall",
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_no_test_runs_says_above_it_what_it_needs(page):
+    above, *parts = re.split(r"^```(?:sh|bash)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for part in parts:
+        block, _, below = part.partition("\n```\n")
+        wanted = {word for line in block.splitlines() for begin, word in NEEDS.items() if line.startswith(begin)}
+        assert {word for word in wanted if word not in above.rpartition("\n## ")[2] + block} == set(), block
+        above += below
 
 
 # In the layouts of their publishers, and long ago: a command that waits for a cheap hour starts at once.

@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{part: {*VALUES, *TOOLS} for part in (*VALUES, *TOOLS)},
     "_launch": set(),  # it is loaded in programs that train nothing
     "_start": {"_launch"},
-    "ports": {*VALUES, *TOOLS},
+    "ports": {*VALUES, *TOOLS, "_launch"},
     "events": {*VALUES, "validate", "ports"},
     "_step_gaps": {"ports"},
     "adapters": {*VALUES, *TOOLS},
@@ -72,7 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {*OPTIMIZING, "tracing"},
     "pytorch": {*OPTIMIZING, "training"},
     "selfcheck": {*OPTIMIZING, "training", "pytorch", "cli"},  # torch only where a load runs
-    "exporter": {*BASE, "device", "monitor"},
+    "exporter": {*BASE, "device", "monitor", "settings", "training", "electricity"},
     "report": {*OPTIMIZING, "tracing", "training"},
     "cli": {*OPTIMIZING, "tracing", "training", "report", "exporter"},
     PLANNER: {*VALUES, *TOOLS},

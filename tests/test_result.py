@@ -24,6 +24,15 @@ def test_the_box_is_plain_text_with_one_line_for_each_row(capsys):
     assert all(character.isprintable() for line in err.splitlines() for character in line)
 
 
+def test_the_box_fits_the_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    show_result({"power limit": " ".join(["300 W is the best"] * 6), "energy": "62 kJ"})
+    lines = capsys.readouterr().err.splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert len(lines[0]) < 60
+    assert lines[2].startswith("|              ")
+
+
 def test_without_rows_there_is_no_box(capsys):
     show_result({})
     assert capsys.readouterr().err == ""

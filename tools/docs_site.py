@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import posixpath
 import re
 import runpy
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,12 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are generated, and put pages that the navigation does not name at its end."""
     from mkdocs.structure.files import File
 
+    with tempfile.TemporaryDirectory() as folder:
+        runpy.run_path(str(ROOT / "tools" / "pictures.py"))["draw_all"](Path(folder))
+        for path in sorted(Path(folder).glob("*.*")):
+            name = f"pictures/{path.name}"
+            if files.get_file_from_path(name) is None:  # those of the README lie in docs/
+                files.append(File.generated(config, name, content=path.read_bytes()))
     pages = {page: from_root(name) for name, page in FROM_ROOT.items()}
     pages["commands.md"] = commands_page()
     reference = dict(reference_pages())
@@ -53,6 +61,18 @@ def on_files(files: Any, config: Any) -> Any:
     if others:
         navigation.append({"More": sorted(others)})
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Give links whose text is the name of a page the title of that page."""
+
+    def titled(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), match[1]))
+        file = files.get_file_from_path(target)
+        title = title_and_sentence(file.content_string)[0] if file is not None else ""
+        return f"[{title}]({match[1]}{match[2] or ''})" if title else match[0]
+
+    return re.sub(r"\[`?[\w./-]+\.md`?\]\(([^)#\s]+\.md)(#[^)]*)?\)", titled, markdown)
 
 
 def on_post_build(config: Any) -> None:
@@ -86,7 +106,7 @@ def from_root(name: str) -> str:
             return match[1][1:-1]  # of a file that the site does not have
         return f"{match[1]}({target}{hash_sign}{anchor})"
 
-    return re.sub(r"(\[[^\]]*\])\(([^)\s]+)\)", rewritten, text)
+    return re.sub(r"(\[[^\]]*\])\(([^)\s]+)\)", rewritten, text).replace('="docs/pictures/', '="pictures/')
 
 
 def commands_page() -> str:

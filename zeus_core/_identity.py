@@ -7,6 +7,10 @@ import sys
 
 from zeus_core._record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _INITIAL_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux: the namespace that sees all processes
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
 _MAX_PROGRAM_LENGTH = 200
@@ -120,9 +124,9 @@ def program_name() -> str:
     return (os.path.basename(folder) if name == "__main__.py" else name)[:_MAX_PROGRAM_LENGTH]
 
 
-def job_id() -> str:
+def job_id(environment: Mapping[str, str] = os.environ) -> str:
     """Return the job id of the batch system, such as "12345"; empty if there is none."""
-    return next(filter(None, map(os.environ.get, _JOB_VARIABLES)), None) or ""
+    return next(filter(None, map(environment.get, _JOB_VARIABLES)), None) or ""
 
 
 _token_of_process: dict[int, str] = {}

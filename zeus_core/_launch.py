@@ -24,13 +24,26 @@ SAVE = "ZEUS_SAVE"
 OBSERVE = "ZEUS_OBSERVE"
 """Environment variable: "1" changes nothing, and predicts what that would save."""
 
+LIMIT, CLOCK = "ZEUS_LIMIT", "ZEUS_CLOCK"
+"""Environment variables: a power limit and an SM clock for the whole of a `zeus-core run`."""
+
+TAGS = "ZEUS_TAGS"
+"""Environment variable: tags of the run, such as "team=nlp,project=x"."""
+
+CATALOGUE = "ZEUS_CATALOGUE"
+"""Environment variable: the folder of the catalogue that runs are recorded for."""
+
 SEEN = "ZEUS_SEEN"
 """Environment variable: the file in which processes note what they do, a word a line."""
 
 
 def is_on() -> bool:
-    """Whether trainers of this process are measured that do not ask for it."""
-    return os.environ.get(VARIABLE) == "1"
+    """Whether trainers of this process are measured that do not ask for it, nor does `zeus-core run`."""
+    if os.environ.get(VARIABLE) == "1":
+        return True
+    import importlib
+
+    return bool(importlib.import_module("zeus_core.ports.site_defaults").site_saves(os.environ))
 
 
 def reached(environment: "Mapping[str, str]") -> dict[str, str]:

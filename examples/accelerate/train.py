@@ -10,6 +10,7 @@ written under `--output`; `--resume` goes on from the latest checkpoint there. W
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sysconfig
 from pathlib import Path
@@ -21,9 +22,8 @@ from torch.utils.data import DataLoader
 
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import MaxSlowdownConstraint
 from zeus_core.pytorch import SimulatedCompute
-from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate, ZeusTracker
+from zeus_huggingface.accelerate import ZeusAccelerate, ZeusTracker
 
 SEQUENCE_BYTES = 65
 TRAINING_BYTES = 800_000
@@ -67,6 +67,8 @@ def main() -> None:
     if arguments.simulate:
         os.environ[SIMULATED_GPUS_VARIABLE] = f"{arguments.simulate}:{os.environ.get('LOCAL_WORLD_SIZE', 1)}"
         torch.set_num_threads(1)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    logging.getLogger("zeus_core").setLevel(logging.INFO)  # says what the search does
     set_seed(0)
     train(arguments)
 
@@ -84,8 +86,7 @@ def train(arguments: argparse.Namespace) -> None:
 
     model, optimizer, batches, evaluation_batches = accelerator.prepare(model, optimizer, batches, evaluation_batches)
     accelerator.init_trackers("example")
-    search = PowerLimitOptimizer(accelerator, monitor, MaxSlowdownConstraint(factor=1.1), pl_step=50)
-    with ZeusAccelerate(accelerator, optimizer=search) as energy:
+    with ZeusAccelerate(accelerator, monitor, optimizer="auto") as energy:
         step = 0
         if arguments.resume:
             accelerator.load_state(arguments.output / "checkpoint")
@@ -99,6 +100,7 @@ def train(arguments: argparse.Namespace) -> None:
             step += 1
             if step % 25 == 0:
                 accelerator.log({"loss": loss.item()}, step=step)
+                accelerator.print(f"step {step} of {arguments.steps}: loss {loss.item():.3f}")
             if step % 50 == 0:
                 with energy.evaluation():
                     evaluation_loss = evaluate(model, evaluation_batches)

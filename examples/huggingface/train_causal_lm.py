@@ -27,11 +27,12 @@ from zeus_core.optimizer.power_limit import (
     EnergyWithin,
     GlobalPowerLimitOptimizer,
     MaxSlowdownConstraint,
+    PowerLimitMeasurement,
     Time,
     ZeusCost,
 )
 from zeus_core.pytorch import SimulatedCompute
-from zeus_core.report import Comparison, draw_time_energy, trial_table
+from zeus_core.report import draw_time_energy, trial_table
 from zeus_huggingface import ZeusTrainerCallback
 
 SEQUENCE_BYTES = 64
@@ -39,7 +40,7 @@ TRAINING_BYTES = 2_000_000
 EVALUATION_BYTES = 8_192
 
 # A forward pass of GPT-3 XL as fitted to its published sweep on A100s, shortened to suit a demonstration.
-FORWARD_WORK = Work(seconds=0.04, active_power_watts=484.9, active_fraction=0.938, compute_bound_fraction=0.744)
+FORWARD_WORK = Work(seconds=0.08, active_power_watts=484.9, active_fraction=0.938, compute_bound_fraction=0.744)
 
 SELECTORS = {
     "slowdown": lambda factor: MaxSlowdownConstraint(factor),
@@ -76,7 +77,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=Path("zeus-demo"), help="folder for all files (%(default)s)")
     parser.add_argument("--selector", choices=SELECTORS, default="slowdown", help="what is best (%(default)s)")
     parser.add_argument("--factor", type=float, default=1.1, help="slowdown bound (%(default)s)")
-    parser.add_argument("--steps", type=int, default=400, help="steps of the training (%(default)s)")
+    parser.add_argument("--steps", type=int, default=220, help="steps of the training (%(default)s)")
     parser.add_argument("--picture", choices=["png", "svg"], default="png", help="format of the picture (%(default)s)")
     return parser.parse_args()
 
@@ -92,11 +93,11 @@ def make_trainer(output: Path, steps: int, is_simulated: bool, callback: ZeusTra
         per_device_train_batch_size=4,
         per_device_eval_batch_size=16,
         eval_strategy="steps",
-        eval_steps=200,
+        eval_steps=110,
         save_strategy="steps",
-        save_steps=200,
+        save_steps=110,
         save_total_limit=1,
-        logging_steps=100,
+        logging_steps=55,
         report_to="none",
         disable_tqdm=True,
         use_cpu=is_simulated,
@@ -114,7 +115,7 @@ def make_trainer(output: Path, steps: int, is_simulated: bool, callback: ZeusTra
 def main() -> int:
     arguments = parsed_arguments()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    logging.getLogger("zeus_core").setLevel(logging.INFO)
+    logging.getLogger("zeus_core").setLevel(logging.INFO)  # says what the search does
     if arguments.simulate:
         os.environ[SIMULATED_GPUS_VARIABLE] = arguments.simulate
         torch.set_num_threads(1)
@@ -139,6 +140,7 @@ def train(arguments: argparse.Namespace) -> int:
     trainer = make_trainer(arguments.output, arguments.steps, bool(arguments.simulate), callback)
     if arguments.simulate:
         SimulatedCompute(trainer.model, monitor.gpus[0], forward=FORWARD_WORK)
+    print(f"{arguments.steps} steps of training, 4 samples each; the search tries limits meanwhile")
     trainer.train()
     print(f"\nWhere the energy of this run went\n{callback.summary}")
     return report(optimizer, selector, monitor.gpus[0].name, arguments)
@@ -148,18 +150,27 @@ def report(optimizer: GlobalPowerLimitOptimizer, selector: Any, gpu_name: str, a
     if optimizer.confirmation is None:
         print("no limit was chosen", file=sys.stderr)
         return 1
-    picture = arguments.output / f"time-energy.{arguments.picture}"
+    comparison, steps = optimizer.comparison, optimizer.profile_steps
     points = {trial.setting: trial for trial in (optimizer.confirmation, *optimizer.trials)}
-    draw_time_energy(list(points.values()), optimizer.chosen_limit_watts, gpu_name, picture)
-    comparison = optimizer.comparison or Comparison(before=optimizer.trials[0], after=optimizer.confirmation)
+    if comparison is not None:  # of these two, all steps of the run
+        points |= {trial.setting: trial for trial in (comparison.before, comparison.after)}
+    measured = [PowerLimitMeasurement.from_trial(points[limit], steps) for limit in sorted(points, reverse=True)]
     print(f"\nPower limits tried on {gpu_name}, {selector}")
-    print(trial_table(optimizer.measurements, optimizer.profile_steps, selector, optimizer.chosen_limit_watts))
-    print(f"\n{comparison}")
-    print(f"picture: {picture}")
-    print(
-        f"limit {optimizer.chosen_limit_watts} W on {gpu_name}: "
-        f"saving {comparison.saving_fraction:.1%}, slowdown {comparison.slowdown_factor:.3f}"
-    )
+    print(trial_table(measured, steps, selector, optimizer.chosen_limit_watts))
+    if comparison is not None:
+        print(f"\n{comparison}")
+    picture = arguments.output / f"time-energy.{arguments.picture}"
+    try:
+        draw_time_energy(list(points.values()), optimizer.chosen_limit_watts, gpu_name, picture)
+        print(f"picture: {picture}")
+    except UsageError as error:  # such as that there is no matplotlib
+        print(f"no picture: {error}")
+    if comparison is None:  # it stayed at the original limit, or the choice came too late to be measured
+        print(f"On {gpu_name}: {optimizer.result()['power limit']}.")
+    else:
+        limits = f"{optimizer.chosen_limit_watts} W in place of {comparison.before.setting} W"
+        longer = f"{comparison.slowdown_factor - 1:+.1%}"
+        print(f"On {gpu_name}: {limits}, for {longer} time. The saving is {comparison.saving_text}.")
     return 0
 
 

@@ -35,7 +35,7 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
             if step % 25 == 0:
-                print(step, loss.item(), energy.log())  # 3
+                print(f"step {step}: loss {loss.item():.3f}", energy.log())  # 3
         with energy.during(Activity.EVALUATION):  # 4
             evaluate(model, evaluation_batches, device)
     print(energy.summary)  # 5

@@ -15,7 +15,6 @@ from toy import LanguageModel, argument_parser, evaluate, prepare, simulate, tra
 
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.training import TrainingEnergy
 
 
@@ -33,8 +32,7 @@ def main() -> None:
     if arguments.simulate:
         simulate(model, monitor)
 
-    search = GlobalPowerLimitOptimizer(monitor, MaxSlowdownConstraint(factor=1.1), pl_step=50)
-    energy = TrainingEnergy(monitor, search, folder=arguments.output)
+    energy = TrainingEnergy(monitor, optimizer="auto", folder=arguments.output)
 
     step = 0
     if checkpoint.exists():
@@ -55,7 +53,7 @@ def main() -> None:
             step += 1
             if step % 25 == 0:
                 values = energy.log()
-                print(f"step {step}: loss {loss.item():.3f}, {values.get('power_w', 0.0):.0f} W")
+                print(f"step {step} of {arguments.steps}: loss {loss.item():.3f}, {values.get('power_w', 0.0):.0f} W")
             if step % 50 == 0:
                 with energy.during(Activity.EVALUATION):
                     evaluate(model, evaluation_batches, device)

@@ -17,7 +17,6 @@ from toy import LanguageModel, argument_parser, evaluate, prepare, simulate, tra
 
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
 
@@ -33,8 +32,7 @@ def main() -> None:
     torch.distributed.init_process_group("gloo" if arguments.simulate else "nccl")
     world = torch_world()  # on all processes, like all that follows
     monitor = ZeusMonitor()  # measures the GPU of this process alone
-    search = GlobalPowerLimitOptimizer(monitor, MaxSlowdownConstraint(factor=1.1), pl_step=50)
-    energy = TrainingEnergy(monitor, search, world=world, folder=arguments.output)
+    energy = TrainingEnergy(monitor, optimizer="auto", world=world, folder=arguments.output)
 
     if arguments.simulate:
         simulate(model, monitor)

@@ -1,5 +1,6 @@
 """`zeus-core top`: one table, or one after the other, for any user."""
 
+import json
 import re
 import signal
 import subprocess
@@ -21,13 +22,25 @@ def test_the_table_shows_what_is_in_force_since_when_and_by_whom(world):
     holder = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]), SLURM_JOB_ID="12345")
     assert holder.stdout.readline() == "ready\n"
     world.driver[0].enforced_cap_watts = 240.0
+    world.driver[0].set_processes((holder.pid, 0, 0))
+    world.driver[1].scale_power(1.2)
     output, errors = top(world, "--once").communicate(timeout=60)
     assert errors == ""
     header, first, second = output.splitlines()
-    assert header.split() == ["GPU", "name", "power", "limit", "enforced", "default", "SM", "clock", "controlled", "by"]
+    assert " ".join(header.split()) == (
+        "GPU name busy memory temp power limit enforced default SM clock used by controlled by"
+    )
+    load = r"NVIDIA H200 +0% +"
     by = rf"process {holder.pid} \(-c\) of user {MEMBER}, job 12345, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
-    assert re.fullmatch(rf" *0  NVIDIA H200 +75 W +250 W +240 W +650 W +1980 MHz  {by}", first)
-    assert re.fullmatch(r" *1  NVIDIA H200 +75 W +450 W +450 W +650 W +1980 MHz  -", second)
+    assert re.fullmatch(rf" *0  {load}1/80 GiB +45 C +75 W +250 W +240 W +650 W +1980 MHz  {MEMBER} 12345  {by}", first)
+    assert re.fullmatch(r" *1  NVIDIA H200 +0% +0/80 GiB +45 C +90 W +450 W +450 W +650 W +1980 MHz  - +-", second)
+    output, _ = top(world, "--json", "--sort", "power").communicate(timeout=60)
+    other, one = json.loads(output)["gpus"]
+    assert (other["index"], one["users"], one["utilization"]) == (1, [[f"{MEMBER}", "12345"]], 0.0)
+    output, _ = top(world, "--json", "--user", f"{MEMBER}", "--job", "12345").communicate(timeout=60)
+    (first,) = json.loads(output)["gpus"]
+    assert (first["index"], first["memory_bytes"], first["limit_watts"]) == (0, 80 << 30, 250.0)
+    assert first["holders"][0].startswith(f"process {holder.pid}")
 
 
 def test_what_was_left_behind_is_said_to_be(world):

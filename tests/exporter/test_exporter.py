@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -20,13 +19,18 @@ from tests.nvml_driver import DeviceSpec
 from tests.support.pages import blocks
 from zeus_core.adapters import install_command
 from zeus_core.cli import main
+from zeus_core.cli._exporter import _LABELS
 from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
 from zeus_core.errors import UsageError
 from zeus_core.exporter import export_to_opentelemetry
+from zeus_core.exporter.jobs import MOST_JOBS, GpuReading, JobTotals, slurm_job
+from zeus_core.exporter.machine_metrics import DAEMON_METRICS, JOB_METRICS
 from zeus_core.exporter.serving import METRICS, Collector, serve, write_file
 from zeus_core.exporter.totals import DeviceTotals
+from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FakeRapl
+from zeus_core.training.record.run_identity import RunIdentity
 
 ROOT = Path(__file__).parents[2]
 NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="not wanted here")
@@ -66,6 +70,81 @@ def test_totals_are_the_energy_since_the_beginning(totals, gpu, work):
     assert state["zeus_gpu_power_limit_watts"]["0"].value == 350
     assert state["zeus_gpu_energy_unmeasured_seconds_total"]["0"].value == 0
     assert state.keys() == OF_GPUS
+
+
+@pytest.fixture
+def start_job():
+    """Starts processes that wait, with some variables, and returns their ids."""
+    processes = []
+
+    def start(**variables):
+        processes.append(subprocess.Popen(["sleep", "600"], env={"PATH": "/bin:/usr/bin", **variables}))
+        while not Path(f"/proc/{processes[-1].pid}/environ").read_bytes().startswith(b"PATH=/bin"):
+            time.sleep(0.001)  # it is still this program
+        return processes[-1].pid
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def test_jobs_share_the_energy_of_their_gpus(monitor, gpu, work, start_job):
+    running = []
+    gpu.read_process_ids = lambda: running
+    one = start_job(SLURM_JOB_ID="7", ZEUS_TAGS="team=nlp", SLURM_JOB_ACCOUNT="x")
+    other = start_job(SLURM_JOB_ID="8", ZEUS_TAGS='team="a\\,big=1')
+    hidden = start_job(SLURM_JOB_ID="9", ZEUS_IDENTITY="none")
+    jobs = JobTotals(("job_id", "project", "tag:team"), monitor.time_source)
+    totals = DeviceTotals(monitor, jobs)
+    begin_joules = totals.refresh()[0].energy_joules
+    for present, seconds in (([one], 2), ([one, other], 1), ([], 1), ([hidden], 3), ([2**22 + 1], 1)):
+        running[:] = present
+        for _ in range(seconds):
+            gpu.execute(work)
+            totals.refresh()
+    found = dict(jobs.exported())
+    assert found.keys() == {("7", "x", "nlp"), ("8", "", '"a\\'), ("", "", "")}
+    joules = [total.energy.energy_joules for total in found.values()]
+    assert joules == pytest.approx([2.5 * joules[2] / 3, 0.5 * joules[2] / 3, joules[2]], rel=0.1)
+    assert sum(joules) < totals.refresh()[0].energy_joules - begin_joules  # the rest is nobody's
+    hours = [total.gpu_seconds for total in found.values()]
+    assert [total.idle_seconds for total in found.values()] == hours  # no work is under way when it is read
+    names = {name: samples for name, samples in exported(totals).items() if name in JOB_METRICS}
+    assert names.keys() == JOB_METRICS.keys() - {"zeus_job_emissions_grams_total", "zeus_job_cost_total"}
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "job"),
+    [
+        ("0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0\n", "123"),
+        ("12:pids:/\n9:memory:/slurm/uid_1000/job_45/step_batch\n1:name=systemd:/user.slice\n", "45"),
+        ("0::/user.slice/user-0.slice/my_job_7.scope\n", ""),
+    ],
+)
+def test_slurms_control_group_names_the_job(cgroups, job):
+    assert slurm_job(cgroups) == job
+
+
+def test_the_number_of_jobs_is_bounded_and_old_ones_go(time_source, monkeypatch):
+    jobs = JobTotals(("job_id",), time_source)
+    for number in range(MOST_JOBS + 5):
+        monkeypatch.setattr("zeus_core.exporter.jobs.identity_of", lambda *_, n=number: RunIdentity(job=f"{n}"))
+        jobs.add([GpuReading({(1, 2)}, DeviceEnergy(1.0, 0.0), 1.0, 0.0)])
+    found = dict(jobs.exported())
+    assert len(found) == MOST_JOBS + 1
+    assert found["other",].energy.energy_joules == 5
+    time_source.advance(3601.0)
+    assert jobs.exported() == []
+    jobs.add([GpuReading({(1, 2)}, DeviceEnergy(1.0, 0.0), 1.0, 0.0)])
+    ((values, total),) = jobs.exported()  # there is room for new ones again
+    assert (values, total.gpus) == ((f"{MOST_JOBS + 4}",), 1.0)
+
+
+@pytest.mark.parametrize("labels", ["user,who", "user,user", "tag:", ",".join(f"tag:{n}" for n in range(11))])
+def test_labels_that_cannot_be_are_refused(labels, capsys):
+    assert main(["exporter", "--labels", labels]) == 2
+    assert "--labels is" in capsys.readouterr().err
 
 
 def test_labels_identify_the_device(totals, gpu):
@@ -198,6 +277,9 @@ def test_the_page_names_every_metric_with_its_labels():
     for metric in METRICS:
         kind, labels = "counter" if metric.is_counter else "gauge", ", ".join(f"`{name}`" for name in metric.labels)
         assert f"| `{metric.name}` | {kind} | {metric.help} | {labels} |" in page
+    sentences = {**JOB_METRICS, **{name: sentence for name, (sentence, _) in DAEMON_METRICS.items()}}
+    for name, sentence in sentences.items():
+        assert f"| `{name}` | {sentence} |" in page
 
 
 def test_wrong_arguments_of_opentelemetry_are_named(monitor):
@@ -218,70 +300,45 @@ def queries_of(dashboard):
 def test_the_dashboard_queries_every_metric_and_no_other_name():
     dashboard = json.loads((ROOT / "docs" / "grafana" / "zeus-core.json").read_text(encoding="utf-8"))
     queries = list(queries_of(dashboard))
-    assert set(re.findall(r"\bzeus_\w+", " ".join(queries))) == {metric.name for metric in METRICS}
+    names = {*(metric.name for metric in METRICS), *JOB_METRICS, *DAEMON_METRICS}
+    assert set(re.findall(r"\bzeus_\w+", " ".join(queries))) == names
     numbers = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(numbers)) == len(numbers)
-    labels = {label for metric in METRICS for label in metric.labels}
+    labels = {label for metric in METRICS for label in metric.labels} | {*_LABELS, "currency"}
+    labels |= {label for _, names in DAEMON_METRICS.values() for label in names}
     asked = set(re.findall(r"(\w+)=~", " ".join(queries)))
     shown = {name for panel in dashboard["panels"] for name in re.findall(r"{{(\w+)}}", json.dumps(panel))}
     assert asked | shown <= labels
 
 
 @pytest.mark.long
-def test_a_real_prometheus_scrapes_what_the_command_serves(tmp_path):
-    """Debian's package `prometheus`: its server, and its check of names and help."""
-    if shutil.which("prometheus") is None:
-        pytest.skip("NOT CHECKED against a real Prometheus: apt-get install prometheus")
-    environment = {"ZEUS_SIMULATED_GPUS": "A40:2", "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    command = [sys.executable, "-u", "-m", "zeus_core", "exporter", "--port", "0", "--period", "1"]
-    exporter = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    server = None
-    try:
-        url = re.search(r"http://(\S+)/metrics", exporter.stdout.readline())[1]
-        with urllib.request.urlopen(f"http://{url}/metrics", timeout=30) as answer:
-            checked = subprocess.run(["promtool", "check", "metrics"], input=answer.read(), capture_output=True)
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-        port = free_port()
-        config = tmp_path / "prometheus.yml"
-        config.write_text(
-            "global: {scrape_interval: 1s}\n"
-            f"scrape_configs: [{{job_name: zeus, static_configs: [{{targets: ['{url}']}}]}}]\n"
-        )
-        options = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
-        server = subprocess.Popen(
-            ["prometheus", *options, f"--web.listen-address=127.0.0.1:{port}"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        found = wait_for_two_increasing_values(port)
-        assert {series["metric"]["gpu"] for series in found} == {"0", "1"}
-        exporter.send_signal(signal.SIGTERM)
-        assert exporter.wait(timeout=60) == 0
-    finally:
-        for process in (exporter, server):
-            if process is not None:
-                process.kill()
-                process.wait()
-        exporter.stdout.close()
-
-
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
-
-
-def wait_for_two_increasing_values(port):
-    """Ask the server for the energies until it has seen those of both GPUs rise."""
-    query = "increase(zeus_gpu_energy_joules_total%5B1m%5D)%20%3E%200"
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?query={query}", timeout=30) as answer:
-                found = json.load(answer)["data"]["result"]
-        except OSError:  # it starts
-            found = []
-        if len(found) == 2:
-            return found
-        time.sleep(0.3)
-    raise AssertionError("Prometheus has not seen the energies rise within 2 minutes")
+def test_promtool_accepts_the_rules_and_the_alerts_fire(tmp_path):
+    if shutil.which("promtool") is None:
+        pytest.skip("NOT CHECKED by promtool: apt-get install prometheus")
+    shutil.copy(ROOT / "docs" / "grafana" / "zeus-core.rules.yml", tmp_path)
+    gpu = 'gpu="0", gpu_uuid="GPU-1", gpu_name="A40", hostname="n"'
+    left = 'gpu_uuid="GPU-1", knob="power_limit", hostname="n"'
+    alerts = [("ZeusGpuIdleAtHighPower", "25m"), ("ZeusResidueOfDeadJob", "2m")]
+    values = {"utilization_ratio": "0", "power_watts": "120", "power_limit_watts": "300"}
+    series = {f"zeus_gpu_{name}{{{gpu}}}": value for name, value in values.items()} | {
+        f"zeus_gpu_residue{{{left}}}": "1"
+    }
+    busy = {f"zeus_gpu_{name}{{{gpu}}}": value for name, value in {**values, "utilization_ratio": "0.9"}.items()}
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": f"{value}x40"} for name, value in given.items()],
+            "promql_expr_test": [
+                {
+                    "expr": f'count(ALERTS{{alertname="{name}", alertstate="firing"}})',
+                    "eval_time": at,
+                    "exp_samples": fires,
+                }
+                for name, at in alerts
+            ],
+        }
+        for given, fires in ((series, [{"labels": "{}", "value": 1}]), (busy, []))
+    ]
+    (tmp_path / "test.yml").write_text(json.dumps({"rule_files": ["zeus-core.rules.yml"], "tests": tests}))
+    checked = subprocess.run(["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr

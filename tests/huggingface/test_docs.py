@@ -25,7 +25,7 @@ def test_the_code_of_the_page_runs(names, capsys):
     exec(measuring, names)
     assert re.search(r"^ *total .* J ", capsys.readouterr().out, re.MULTILINE)
     exec(searching, names)
-    assert names["search"].optimizer.phase.value == "rest"
+    assert names["callback"].optimizer.phase.value == "rest"
 
 
 def test_the_page_on_recurring_jobs(names, tmp_path, monkeypatch, capsys):

@@ -146,6 +146,7 @@ typedef struct {
     uint64_t refused_profiles; /* an invalid argument, to the functions that set them */
     uint64_t profile_conflicts[MAX_PROFILES]; /* by id: dropped while one of these, of a lower id, is enforced */
     uint32_t temperature_celsius; /* 0: not known */
+    uint32_t utilization_percent;
     uint32_t lacks_profile_update; /* as drivers before 590 */
     uint32_t processes_need_root; /* to be read of all MIG devices together */
     uint32_t process_count;
@@ -209,6 +210,8 @@ static const char *const FUNCTIONS[] = {
     "nvmlDeviceGetPowerUsage",
     "nvmlDeviceGetFieldValues",
     "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetPowerManagementLimit",
     "nvmlDeviceGetPowerManagementDefaultLimit",
     "nvmlDeviceGetEnforcedPowerLimit",
@@ -738,6 +741,33 @@ int nvmlDeviceGetPowerUsage(Handle handle, unsigned *milliwatts) {
 int nvmlDeviceGetTemperature(Handle handle, unsigned sensor, unsigned *celsius) {
     GPU_CALL(sensor, put_if(device->temperature_celsius != 0, celsius, device->temperature_celsius));
 }
+
+typedef struct {
+    unsigned gpu, memory;
+} Utilization;
+
+static int put_utilization(Utilization *where, unsigned percent) {
+    if (where == NULL) return INVALID_ARGUMENT;
+    *where = (Utilization){percent, percent / 2};
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUtilizationRates(Handle handle, Utilization *where) {
+    GPU_CALL(0, put_utilization(where, device->utilization_percent));
+}
+
+typedef struct {
+    unsigned long long total, free, used;
+} Memory;
+
+/* As much as the processes have, by put_processes. */
+static int put_memory(Memory *where, uint64_t processes) {
+    if (where == NULL) return INVALID_ARGUMENT;
+    *where = (Memory){(uint64_t)80 << 30, (80 - processes) << 30, processes << 30};
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo(Handle handle, Memory *where) { GPU_CALL(0, put_memory(where, device->process_count)); }
 
 enum {
     FIELD_ENERGY = 83,

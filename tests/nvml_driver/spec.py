@@ -55,6 +55,7 @@ class DeviceSpec:
         mig_uuids: One per MIG device; MIG mode is on if there is any.
         processes_need_root: Whether, in MIG mode, root alone can read the processes of the whole device.
         temperature_celsius: That of the chip; 0 if it is not known.
+        utilization_percent: The share of time in which it computes.
         profiles: The workload power profiles that the board supports, bit i for the id i; 0 if it has none.
         requested_profiles: Those that are requested when the driver starts.
         has_profile_update: Whether the driver has the function that overwrites them, as from 590 on.
@@ -95,6 +96,7 @@ class DeviceSpec:
     mig_uuids: Sequence[str] = ()
     processes_need_root: bool = False
     temperature_celsius: int = 45
+    utilization_percent: int = 0
     profiles: int = 0
     requested_profiles: int = 0
     has_profile_update: bool = True
@@ -120,6 +122,7 @@ def fill_record(record: DeviceRecord, index: int, spec: DeviceSpec) -> None:
         "has_mig",
         "processes_need_root",
         "temperature_celsius",
+        "utilization_percent",
     ):
         setattr(record, name, getattr(spec, name))
     record.supported_profiles, record.requested_profiles = spec.profiles, spec.requested_profiles

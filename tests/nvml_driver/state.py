@@ -92,6 +92,7 @@ class DeviceRecord(ctypes.Structure):
         ("refused_profiles", c_uint64),
         ("profile_conflicts", c_uint64 * 32),
         ("temperature_celsius", c_uint32),
+        ("utilization_percent", c_uint32),
         ("lacks_profile_update", c_uint32),
         ("processes_need_root", c_uint32),
         ("process_count", c_uint32),

@@ -48,6 +48,11 @@ def test_a_loop_continues_without_numbers_and_with_one_warning_naming_the_remedy
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_search_asked_for_by_a_word_adds_no_warning(caplog):
+    assert trained(TrainingEnergy(optimizer="auto")) == [{}, {}, {}, {}]
+    assert len(messages(caplog)) == 1
+
+
 def test_a_search_changes_nothing_and_adds_no_warning(tmp_path, caplog):
     profile = tmp_path / "profile.json"
     optimizer = GlobalPowerLimitOptimizer(training_monitor(None), warmup_steps=0, profile_steps=1, profile_path=profile)

@@ -258,6 +258,18 @@ def test_a_monitor_that_breaks_is_reported_once_and_training_goes_on(energy, gpu
     assert caplog.text.count("division by zero") == 2  # the message and its traceback, once
 
 
+@pytest.mark.parametrize(("word", "slowdown"), [("auto", 1.1), ("5%", 1.05)])
+def test_an_optimizer_may_be_a_word(monitor, word, slowdown):
+    energy = TrainingEnergy(monitor, word)
+    assert str(energy.optimizer.optimum_selector) == f"EnergyWithin(slowdown={slowdown})"
+    assert energy.optimizer.monitor is energy.monitor is monitor
+
+
+def test_another_word_is_no_optimizer(monitor):
+    with pytest.raises(UsageError, match="optimizer is 'best'; it must be a slowdown from 0% to 100%, such as 10%"):
+        TrainingEnergy(monitor, "best")
+
+
 def test_the_optimizer_is_told_the_same(monitor, gpu):
     optimizer = GlobalPowerLimitOptimizer(
         monitor, wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=150, search=GridSearch

@@ -73,6 +73,8 @@ def amount_text(amount: float, uncertainty: float, unit: str) -> str:
     return f"{amount:.{decimals}f} ±{uncertainty:.{decimals}f} {unit}"
 
 
+_LEAST_TEXT = 24  # characters in a line of a wrapped row
+_UNLIMITED = 10**6  # where there is no terminal
 _UNITS = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"))
 
 
@@ -88,8 +90,15 @@ def duration_text(seconds: float) -> str:
 
 
 def _boxed(rows: Mapping[str, str]) -> str:
+    import shutil  # imported here, as few processes show a result
+    import textwrap
+
     label_width = max(len(label) for label in rows)
-    lines = [f"{label:{label_width}}  {text}" for label, text in rows.items()]
+    room = max(shutil.get_terminal_size((_UNLIMITED, 0)).columns - label_width - len("|   |") - 1, _LEAST_TEXT)
+    lines = []
+    for label, text in rows.items():
+        first, *more = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+        lines += [f"{label:{label_width}}  {first}", *(f"{'':{label_width}}  {line}" for line in more)]
     width = max(len(line) for line in lines)
     edge = f"+- {_TITLE} ".ljust(width + 3, "-") + "+\n"
     return edge + "".join(f"| {line:{width}} |\n" for line in lines) + "+" + "-" * (width + 2) + "+\n"

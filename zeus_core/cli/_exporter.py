@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from zeus_core.cli._electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.arguments import add_gpus, add_period, path, port
 from zeus_core.cli.text import write
-from zeus_core.errors import NoDeviceError
+from zeus_core.errors import NoDeviceError, UsageError
+from zeus_core.validate import shown
 
 SUMMARY = "Export energy and power to Prometheus until Ctrl-C"
 
+_LABELS = ("user", "job_id", "namespace", "pod", "project")
+_MORE_LABELS = ("job_name", "cluster")  # and tag:NAME
+_MOST_LABELS = 10
 _PORT = 9920  # none of those that the Prometheus project lists for exporters
 
 
@@ -32,21 +38,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="instead, write FILE each period, for the textfile collector of the node exporter; for batch jobs",
     )
     add_period(parser, 5.0, "time between two readings of the devices")
+    parser.add_argument(
+        "--labels",
+        metavar="LABELS",
+        default=",".join(_LABELS),
+        help=f"what distinguishes jobs, such as user,tag:team, or none for no metrics of jobs ({','.join(_LABELS)})",
+    )
+    add_electricity(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Export until Ctrl-C or SIGTERM."""
     from zeus_core.cli.meters.metering import open_meter
+    from zeus_core.exporter.jobs import JobTotals
     from zeus_core.exporter.serving import check_prometheus_client, serve, write_file
     from zeus_core.exporter.totals import DeviceTotals
 
     check_prometheus_client()
+    labels, electricity = _labels(arguments.labels), electricity_from(arguments)
     meter = open_meter(arguments.gpus)
     if not meter.names:
         raise NoDeviceError("; ".join(["there is nothing to export", *meter.notes]))
     for note in meter.notes:
         write(f"zeus-core: {note}", sys.stderr)
-    totals, stop = DeviceTotals(meter.monitor), threading.Event()
+    jobs = None if labels is None else JobTotals(labels, meter.monitor.time_source, electricity)
+    totals, stop = DeviceTotals(meter.monitor, jobs), threading.Event()
     with _stopped_by_signals(stop):
         if arguments.textfile is not None:
             write_file(totals, arguments.textfile, arguments.period, stop)
@@ -55,6 +71,20 @@ def execute(arguments: argparse.Namespace) -> int:
             write(f"metrics at http://{arguments.address}:{used_port}/metrics, until Ctrl-C", sys.stdout)
             stop.wait()
     return 0
+
+
+def _labels(text: str) -> tuple[str, ...] | None:
+    """Return the labels of jobs; None for no jobs."""
+    if text == "none":
+        return None
+    labels = tuple(text.split(",")) if text else ()
+    is_known = [each in (*_LABELS, *_MORE_LABELS) or re.fullmatch(r"tag:[A-Za-z0-9_.-]+", each) for each in labels]
+    if not all(is_known) or len(set(labels)) < len(labels) or len(labels) > _MOST_LABELS:
+        raise UsageError(
+            f"--labels is {shown(text)}; it must be none, or at most {_MOST_LABELS} of "
+            f"{', '.join((*_LABELS, *_MORE_LABELS))} and tag:NAME, each once, such as user,tag:team"
+        )
+    return labels
 
 
 @contextmanager

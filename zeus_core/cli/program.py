@@ -55,6 +55,7 @@ _GROUPS = {
         "trace": "zeus_core.cli._trace",
     },
     "Plan": {
+        "predict": "zeus_core.cli._predict",
         "plan": "zeus_core.pipeline.plan_command",
         "allocate": "zeus_core.mixed._allocate_command",
         "carbon": "zeus_core.cli._carbon",

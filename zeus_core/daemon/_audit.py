@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ class AuditLog:
         self._has_warned = False
         self._looks_at = 0.0
         self._is_torn = False  # the last line in the file is not complete
+        self._counts: Counter[str] = Counter()  # of lines, by event
 
     def write(self, event: str, fields: str) -> None:
         """Append a line: the time, the event, and the fields, as `encode_members` writes them.
@@ -53,6 +55,7 @@ class AuditLog:
                     self._follow()
                 written = os.write(self._file, b"\n" + line if self._is_torn else line)
                 self._is_torn = written < len(line)
+                self._counts[event] += 1
             if self._is_torn:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._has_warned = False
@@ -61,6 +64,11 @@ class AuditLog:
                 self._has_warned = True
                 _logger.error("the audit log %s cannot be written, so nothing is changed: %s", self._path, error)
             raise DriverFaultError(f"the daemon cannot write its audit log, and changes nothing: {error}") from error
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of lines since the daemon began, by event."""
+        with self._lock:
+            return dict(self._counts)
 
     def note(self, event: str, fields: str) -> None:
         """Append a line about a thing that must happen in any case, such as a restore."""

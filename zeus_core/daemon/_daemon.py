@@ -25,6 +25,7 @@ from zeus_core.daemon._server import Server
 from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, notify_systemd
 from zeus_core.daemon._worker import end_after_defect
 from zeus_core.device import Gpu, discover_gpus
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.device.rapl.powercap import POWERCAP_ROOT
 from zeus_core.device.remote.protocol import encode_members
 from zeus_core.device.silent import SilentGpu
@@ -51,12 +52,14 @@ class Settings:
         policy: The TOML file; None for the default policy.
         audit: The audit log; None for standard output.
         powercap_root: Where the energy counters of CPUs are.
+        simulated: The simulated GPUs to serve, as `ZEUS_SIMULATED_GPUS` names them; empty for those of the machine.
     """
 
     socket: Path
     policy: Path | None = None
     audit: Path | None = None
     powercap_root: Path = POWERCAP_ROOT
+    simulated: str = ""
 
 
 def run_daemon(settings: Settings) -> None:
@@ -69,10 +72,10 @@ def run_daemon(settings: Settings) -> None:
     try:
         policy = read_policy(settings.policy)
         check_programs(policy.commands)
+        ledger = Ledger(str(settings.socket.parent)) if settings.simulated else own_ledger()
         audit = AuditLog(settings.audit)
-        ledger = own_ledger()
         with _only_one(ledger):
-            gpus = _open_gpus(policy)
+            gpus = _open_gpus(policy, settings.simulated)
             _warn_of_unknown(policy, gpus)
             _restore_left_behind(ledger, gpus, audit)
             listener = _listen(settings.socket, policy.group)
@@ -93,7 +96,7 @@ async def _serve(
     calls = DriverCalls()
     registers = Registers(WatchedLedger(registers.ledger.folder, calls), registers.audit)
     desks = {uuid: Desk(cast(Gpu, WatchedGpu(gpu, calls)), policy, registers) for uuid, gpu in gpus.items()}
-    server = Server(policy, registers.audit, desks, settings.powercap_root)
+    server = Server(policy, registers.audit, desks, settings.powercap_root, settings.simulated)
     accepting = asyncio.create_task(Entrance(listener, policy, server).accept())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, accepting.cancel)
@@ -128,9 +131,11 @@ def _only_one(ledger: Ledger) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _open_gpus(policy: Policy) -> dict[str, Gpu]:
+def _open_gpus(policy: Policy, simulated: str) -> dict[str, Gpu]:
     """Open all GPUs of the machine. Without a driver there are none: the energy of CPUs is read all the same."""
     gpus: dict[str, Gpu] = {}
+    if simulated:
+        return {gpu.uuid: gpu for gpu in discover_gpus({SIMULATED_GPUS_VARIABLE: simulated})}
     try:
         found = discover_gpus({})
     except DeviceError as error:

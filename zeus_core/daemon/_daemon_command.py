@@ -20,8 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--socket", type=path, metavar="PATH", help="its socket (/run/zeus-core/daemon.sock)")
     parser.add_argument("--policy", type=path, metavar="PATH", help=f"who may do what ({_POLICY}, if it exists)")
+    parser.add_argument("--audit", metavar="PATH", help=f"the log of all changes ({_AUDIT}); - is standard output")
     parser.add_argument(
-        "--audit", metavar="PATH", default=str(_AUDIT), help=f"the log of all changes ({_AUDIT}); - is standard output"
+        "--simulate",
+        metavar="A100-SXM4-80GB:4",
+        help="serve simulated GPUs, beside a daemon of the machine's, with its log and ledger beside its socket "
+        "(/run/zeus-core/rehearsal/daemon.sock); for clients with ZEUS_SIMULATED_GPUS=daemon",
     )
     parser.add_argument(
         "--drop-in",
@@ -36,16 +40,17 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.daemon._daemon import Settings, run_daemon
     from zeus_core.daemon._policy_file import find_policy
     from zeus_core.device.rapl.powercap import POWERCAP_ROOT
-    from zeus_core.device.remote.protocol import socket_path
+    from zeus_core.device.remote.protocol import REHEARSAL_SOCKET, socket_path
 
     if arguments.drop_in:
         write(_drop_in(), sys.stdout)
         return 0
     logging.getLogger("zeus_core.daemon").setLevel(logging.INFO)
     policy = arguments.policy or find_policy(_POLICY)
-    audit = None if arguments.audit == "-" else Path(arguments.audit)
-    socket = arguments.socket or Path(socket_path())
-    run_daemon(Settings(socket, policy, audit, arguments.rapl_root or POWERCAP_ROOT))
+    socket = arguments.socket or Path(REHEARSAL_SOCKET if arguments.simulate else socket_path())
+    named = arguments.audit or (socket.parent / _AUDIT.name if arguments.simulate else _AUDIT)
+    audit = None if named == "-" else Path(named)
+    run_daemon(Settings(socket, policy, audit, arguments.rapl_root or POWERCAP_ROOT, arguments.simulate or ""))
     return 0
 
 

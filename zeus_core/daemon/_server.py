@@ -31,10 +31,13 @@ class Server:
         audit: The log of refused requests; the desks log the others.
         desks: The desk of each device, by UUID.
         powercap_root: Where the energy counters of CPUs are.
+        simulated: The simulated GPUs that are served, as `ZEUS_SIMULATED_GPUS` names them; empty for real ones.
     """
 
-    def __init__(self, policy: Policy, audit: AuditLog, desks: Mapping[str, Desk], powercap_root: Path) -> None:
-        self._policy, self._audit, self._desks = policy, audit, desks
+    def __init__(
+        self, policy: Policy, audit: AuditLog, desks: Mapping[str, Desk], powercap_root: Path, simulated: str = ""
+    ) -> None:
+        self._policy, self._audit, self._desks, self._simulated = policy, audit, desks, simulated
         self._zones = {folder.name: folder / "energy_uj" for folder in find_zone_folders(powercap_root)}
         self._loop = asyncio.get_running_loop()
         self._energy_worker = Worker("zeus-core energy", self._loop)
@@ -109,6 +112,8 @@ class Server:
         held = [lease for desk in self._desks.values() for lease in desk.held()]
         return {
             "devices": list(self._desks),
+            "simulated": self._simulated,
+            "events": self._audit.counts(),
             "leases": [
                 {
                     "device": entry.device_uuid,

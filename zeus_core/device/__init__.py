@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from zeus_core._lazy_names import imported_on_use as _imported_on_use
 from zeus_core.device._cpu import Cpu, CpuEnergyCounters
-from zeus_core.device._discovery import SIMULATED_GPUS_VARIABLE, discover_gpus
-from zeus_core.device.gpu import Gpu, PowerRange
+from zeus_core.device._discovery import discover_gpus
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE, Gpu, PowerRange
 from zeus_core.device.rapl.rapl_discovery import CpuDiscovery, discover_cpus
 
 if TYPE_CHECKING:

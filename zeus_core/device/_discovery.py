@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core._sysfs import SYSFS_VARIABLE, sysfs_root
-from zeus_core.device.gpu import Gpu
+from zeus_core.device.gpu import OF_DAEMON, SIMULATED_GPUS_VARIABLE, Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.ports.accelerator import FrameworkGpu, torch_gpus, torch_platform
 from zeus_core.process.deadline import OPEN_SECONDS, outside_of_hooks
@@ -20,7 +20,6 @@ from zeus_core.validate import checked_mapping, checked_text
 if TYPE_CHECKING:
     from zeus_core.device.simulated.simulated_gpu import SimulatedGpu
 
-SIMULATED_GPUS_VARIABLE = "ZEUS_SIMULATED_GPUS"
 
 _logger = logging.getLogger(__name__)
 
@@ -32,7 +31,8 @@ def discover_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
     its place in the list, and refuses every call by name: no other GPU gets its index.
 
     Args:
-        environment: `ZEUS_SIMULATED_GPUS`, such as "A100-SXM4-80GB:4" or "A40:1,V100:1", asks for simulated GPUs.
+        environment: `ZEUS_SIMULATED_GPUS`, such as "A100-SXM4-80GB:4" or "A40:1,V100:1", asks for simulated GPUs, and
+            "daemon" for those of `zeus-core daemon --simulate`.
             Otherwise the GPUs of the machine are used, as far as `CUDA_VISIBLE_DEVICES` shows them, or for AMD's
             `ROCR_VISIBLE_DEVICES` and `HIP_VISIBLE_DEVICES`. `ZEUS_SYSFS` names a folder in the place of /sys.
 
@@ -117,6 +117,11 @@ def _simulated_gpus(simulated_machine: str) -> tuple["SimulatedGpu", ...]:
     from zeus_core.device.simulated.presets import find_preset
     from zeus_core.device.simulated.simulated_gpu import SimulatedGpu
 
+    kind: Callable[..., SimulatedGpu] = SimulatedGpu
+    if simulated_machine == OF_DAEMON:
+        from zeus_core.device.remote.rehearsed_gpu import RehearsedGpu, simulated_machine_of_daemon
+
+        kind, simulated_machine = RehearsedGpu, simulated_machine_of_daemon()
     gpus: list[SimulatedGpu] = []
     for entry in simulated_machine.split(","):
         match = re.fullmatch(r"\s*(?P<model>[^:]+?)\s*(?::\s*(?P<count>[1-9]\d{0,3})\s*)?", entry)
@@ -127,7 +132,7 @@ def _simulated_gpus(simulated_machine: str) -> tuple["SimulatedGpu", ...]:
             )
         preset = find_preset(match["model"])
         for _ in range(int(match["count"] or 1)):
-            gpus.append(SimulatedGpu(preset, index=len(gpus)))
+            gpus.append(kind(preset, index=len(gpus)))
     _logger.log(
         logging.WARNING if os.environ.get("LOCAL_RANK", "0") == "0" else logging.DEBUG,  # once a machine, not a rank
         "%s=%s: these GPUs are simulated; every time and energy comes from a model, not from hardware",

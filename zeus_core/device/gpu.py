@@ -1,10 +1,13 @@
 """The interface of all GPUs."""
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.validate import checked_list, checked_object, shown
+
+SIMULATED_GPUS_VARIABLE, OF_DAEMON = "ZEUS_SIMULATED_GPUS", "daemon"
+"""The environment variable that asks for simulated GPUs, and its value for those of a daemon."""
 
 
 class PowerRange(NamedTuple):
@@ -124,18 +127,38 @@ def pci_addresses_of(gpu: Gpu) -> Collection[str]:
 
 def read_driver_version(gpu: Gpu) -> str | None:
     """Read the version of a GPU's driver; None if it is unknown."""
-    read = getattr(gpu, "read_driver_version", None)
-    try:
-        return None if read is None else str(read())
-    except DeviceError:
-        return None
+    version: str | None = _optional(gpu, "read_driver_version")
+    return version
 
 
 def read_temperature_celsius(gpu: Gpu) -> float | None:
     """Read the temperature of a GPU's chip; None where it is not known. Never raises."""
-    read = getattr(gpu, "read_temperature_celsius", None)
+    celsius: float | None = _optional(gpu, "read_temperature_celsius")
+    return celsius
+
+
+def read_utilization(gpu: Gpu) -> float | None:
+    """Read the share of the latest second or so in which a GPU computed; None where it is not known. Never raises."""
+    share: float | None = _optional(gpu, "read_utilization")
+    return share
+
+
+def read_memory_bytes(gpu: Gpu) -> tuple[int, int] | None:
+    """Read how much of a GPU's memory is in use, and how much it has; None where it is not known. Never raises."""
+    used_and_all: tuple[int, int] | None = _optional(gpu, "read_memory_bytes")
+    return used_and_all
+
+
+def read_process_ids(gpu: Gpu) -> list[int] | None:
+    """Read which processes compute on a GPU; None where it is not known. Never raises."""
+    process_ids: list[int] | None = _optional(gpu, "read_process_ids")
+    return process_ids
+
+
+def _optional(gpu: Gpu, name: str) -> Any:
+    read = getattr(gpu, name, None)
     try:
-        return None if read is None else float(read())
+        return None if read is None else read()
     except DeviceError:
         return None
 

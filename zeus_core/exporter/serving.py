@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeus_core.adapters import install_command
 from zeus_core.errors import UsageError
-from zeus_core.exporter.totals import DeviceTotals
+from zeus_core.exporter.machine_metrics import MachineMetrics, new_family
+from zeus_core.exporter.totals import DeviceState, DeviceTotals
 from zeus_core.files import follow_own_links, write_atomically
+from zeus_core.measurement import Kind
 from zeus_core.process.sampler import Sampler
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
-
-import socket
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from zeus_core.exporter.totals import DeviceState
-from zeus_core.measurement import Kind
-
-if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 _logger = logging.getLogger(__name__)
@@ -163,6 +157,12 @@ METRICS = (
         lambda state: None if state.sm_clock_mhz is None else state.sm_clock_mhz * _HERTZ_PER_MHZ,
     ),
     ExportedMetric(
+        "zeus_gpu_utilization_ratio",
+        "gpu",
+        "Share of the latest second or so in which the GPU computed.",
+        lambda state: state.utilization,
+    ),
+    ExportedMetric(
         "zeus_cpu_energy_joules_total", "cpu", "Energy of the CPU package since the exporter began.", _energy
     ),
     ExportedMetric(
@@ -178,21 +178,22 @@ class Collector:
     def __init__(self, totals: DeviceTotals) -> None:
         self._totals = totals
         self._hostname = socket.gethostname()
+        self._machine = None if totals.jobs is None else MachineMetrics(totals.jobs)
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics, each with a sample of every device whose value is known."""
-        return list(self._metrics(self._totals.refresh()))
+        found = list(self._metrics(self._totals.refresh()))
+        if self._machine is not None:
+            found += self._machine.collect()
+        return found
 
     def describe(self) -> Iterable[Metric]:
         """Return no metric: to register must not read devices."""
         return []
 
     def _metrics(self, states: list[DeviceState]) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
         for metric in METRICS:
-            family: Any = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
-            found = family(metric.name.removesuffix("_total"), metric.help, labels=metric.labels)
+            found = new_family(metric.name, metric.help, metric.labels)
             for state in states:
                 value = metric.value(state) if state.device.kind == metric.kind else None
                 if value is not None:

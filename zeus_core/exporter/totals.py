@@ -9,7 +9,9 @@ from functools import partial
 from typing import TypeVar
 
 from zeus_core.device import Gpu
+from zeus_core.device.gpu import read_utilization
 from zeus_core.errors import DeviceError
+from zeus_core.exporter.jobs import GpuReading, JobTotals, identities_on
 from zeus_core.measurement import Device
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.process.deadline import CALL_SECONDS
@@ -30,6 +32,7 @@ class DeviceState:
         power_watts: Its power now; None if that cannot be read, and for CPUs.
         limit_watts: The power limit in force; None as for the power.
         sm_clock_mhz: The SM clock now; None as for the power.
+        utilization: The share of the latest second or so in which it computed; None as for the power.
     """
 
     device: Device
@@ -39,6 +42,7 @@ class DeviceState:
     power_watts: float | None = None
     limit_watts: float | None = None
     sm_clock_mhz: float | None = None
+    utilization: float | None = None
 
 
 @dataclass
@@ -49,9 +53,11 @@ class DeviceTotals:
 
     Attributes:
         monitor: Measures the devices. It keeps a window open, so that GPUs without a counter are sampled.
+        jobs: Divides the energy among jobs; None to do without.
     """
 
     monitor: ZeusMonitor
+    jobs: JobTotals | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -67,6 +73,7 @@ class DeviceTotals:
             reading = self.monitor.read(sync_execution=False)
             measurement = self.monitor.between(self._latest, reading)
             self._latest = reading
+            readings = []
             for state in self._states:
                 joules = measurement.devices[state.device].energy_joules
                 if joules is None:
@@ -74,7 +81,14 @@ class DeviceTotals:
                 else:
                     state.energy_joules += max(joules, 0.0)
                 if state.device.kind == "gpu":
-                    self._read_present(state, self.monitor.gpus[state.device.index])
+                    gpu = self.monitor.gpus[state.device.index]
+                    self._read_present(state, gpu)
+                    if self.jobs is not None:
+                        processes = self._read(self._number_of(state), partial(identities_on, gpu))
+                        energy = measurement.devices[state.device]
+                        readings.append(GpuReading(processes, energy, measurement.time, state.utilization))
+            if self.jobs is not None:
+                self.jobs.add(readings)
             return list(self._states)
 
     def close(self) -> None:
@@ -82,10 +96,14 @@ class DeviceTotals:
         self.monitor.cancel("exporter")
 
     def _read_present(self, state: DeviceState, gpu: Gpu) -> None:
-        number = self.monitor.gpu_indices.index(state.device.index)
+        number = self._number_of(state)
         state.power_watts = self._read(number, gpu.read_power_watts)
         state.limit_watts = self._read(number, gpu.read_enforced_power_limit_watts)
         state.sm_clock_mhz = self._read(number, gpu.read_sm_clock_mhz)
+        state.utilization = self._read(number, partial(read_utilization, gpu))
+
+    def _number_of(self, state: DeviceState) -> int:
+        return self.monitor.gpu_indices.index(state.device.index)
 
     def _read(self, number: int, call: Callable[[], _Value]) -> _Value | None:
         try:

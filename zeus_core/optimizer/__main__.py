@@ -5,7 +5,7 @@ import sys
 from zeus_core.optimizer.global_setting.phases import PHASES, WINDOWS
 
 DIAGRAMS = {
-    "power-limit.md": (PHASES.diagram(), WINDOWS.diagram()),
+    "decisions/02-optimizers-are-tables.md": (PHASES.diagram(), WINDOWS.diagram()),
 }
 """The diagrams, by the page of the documentation that shows them."""
 

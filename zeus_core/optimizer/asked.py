@@ -1,17 +1,19 @@
-"""The search that a person asks for without code: by an option of `zeus-core run`, or by environment variables."""
+"""The search that a person asks for by a word: an option of `zeus-core run`, a variable, or `optimizer="auto"`."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from zeus_core._launch import OBSERVE, SAVE, VARIABLE
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.optimizers import GlobalPowerLimitOptimizer
 from zeus_core.optimizer.global_setting.search_options import Mode
+from zeus_core.ports.site_defaults import site_words, with_site_defaults
 from zeus_core.search.objectives import EnergyWithin
 from zeus_core.validate import shown
 
@@ -36,7 +38,7 @@ def checked_slowdown(name: str, text: str) -> float:
     return 1 + float(match[1]) / 100
 
 
-def asked_slowdown(environment: Mapping[str, str] = os.environ) -> float | None:
+def asked_slowdown(environment: Mapping[str, str]) -> float | None:
     """Return the factor of time within which variables ask to save energy; None if they do not.
 
     Raises:
@@ -46,13 +48,31 @@ def asked_slowdown(environment: Mapping[str, str] = os.environ) -> float | None:
     return None if not text or environment.get(VARIABLE) == "off" else checked_slowdown(SAVE, text)
 
 
+def automatic_optimizer(text: str) -> Callable[[ZeusMonitor], GlobalPowerLimitOptimizer]:
+    """Return what makes the search that an adapter's `optimizer="auto"` asks for, or `optimizer="5%"` for a slowdown.
+
+    Raises:
+        UsageError: It is neither "auto" nor a percentage.
+    """
+    slowdown = checked_slowdown("optimizer", _USUAL if text == "auto" else text)
+    return partial(GlobalPowerLimitOptimizer, optimum_selector=EnergyWithin(slowdown), quiet=True)
+
+
 def asked_optimizer(
-    monitor: ZeusMonitor, environment: Mapping[str, str] = os.environ
+    monitor: ZeusMonitor, environment: Mapping[str, str] | None = None
 ) -> GlobalPowerLimitOptimizer | None:
     """Return the search for the least energy within a slowdown that variables ask for; None without one.
 
     A wrong value is logged, and asks for nothing: the program has not set it.
+
+    Args:
+        monitor: Measures the GPUs.
+        environment: The variables; those of this process, with the defaults of the site, if None.
     """
+    if environment is None:
+        environment = with_site_defaults(os.environ)
+        if environment.get(SAVE) != os.environ.get(SAVE) and os.environ.get("RANK", "0") == "0":
+            _logger.warning("%s", site_words(os.environ))
     try:
         slowdown = asked_slowdown(environment)
     except UsageError as error:

@@ -4,7 +4,7 @@ import sys
 
 from zeus_core.pipeline.optimizer.frequency_phases import PHASES
 
-DIAGRAMS = {"pipeline.md": (PHASES.diagram(),)}
+DIAGRAMS = {"decisions/02-optimizers-are-tables.md": (PHASES.diagram(),)}
 """The diagrams, by the page of the documentation that shows them."""
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from zeus_core.events import Activity
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.run_identity import RunIdentity
 from zeus_core.training.record.run_records import DeviceRecord, PartRecord, RunRecord
+from zeus_core.training.record.window_run import FIXED
 
 TEXTS = ("run", "user", "job", "project", "cluster", "namespace", "tags", "gpu", "device", "state", "currency")
 """The columns that are text."""
@@ -31,7 +32,7 @@ AMOUNTS = (
 )
 """The columns that are added up: energy, how far it can be off, what killed parts may have taken beyond it, and whether
 nobody knows that; time of GPUs whose energy was lost, and all; energy of training steps, and that of runs that count
-tokens; tokens; runs whose setting was searched; energy idle and between steps, and with that of steps done twice;
+tokens; tokens; runs with a setting searched or fixed; energy idle and between steps, and with that of steps done twice;
 energy saved; emissions; money; the energy of which these two are known."""
 
 MOMENTS = ("record", "until_ms", "begin_ms", "end_ms")
@@ -147,14 +148,14 @@ def _run_row(run: RunRecord) -> dict[str, Any]:
 
 
 def _saving(run: RunRecord) -> dict[str, int]:
-    """Return whether the setting was searched, and the energy saved.
+    """Return whether the setting was searched, or fixed for the whole run, and the energy saved.
 
     With f the saving of a step, its steps n at the chosen setting, and E the energy of a step there, measured in the
     comparison, they would have taken n E / (1 - f) at the original: n E f / (1 - f) is saved.
     """
     records = [record for part in run.parts if (record := part.search_record()) is not None]
     if not records:
-        return {}
+        return {"controlled": int(not FIXED.isdisjoint(run.latest.results))}
     result, fraction = records[-1].result, run.saving_fraction
     if result is None or result.comparison is None or fraction is None or not 0 < fraction < 1:
         return {"controlled": 1}

@@ -230,7 +230,7 @@ class Belief:
         draw = baseline.watts_per_gpu, baseline.watts_stderr
         if self._start is None or self._start[0] != draw:
             demands = _DEMANDS if self._knows_level(baseline) else _DEMANDS[::5]
-            shapes, all_weights, log_draws = _all_kinds(self._prior, tuple(demands))
+            shapes, all_weights, log_draws = every_kind(self._prior, tuple(demands))
             misfit = math.log(baseline.watts_per_gpu) - self._level(baseline) - log_draws
             variance = self._offset(baseline) ** 2 + self._misfit.watts**2 + _ROUGH**2 + baseline.watts_stderr**2
             left = all_weights - 0.5 * misfit**2 / variance
@@ -247,7 +247,7 @@ class Belief:
 
 
 @lru_cache(maxsize=8)
-def _all_kinds(prior: CurvePrior, demands: tuple[float, ...]) -> tuple[CurveShapes, Array, Array]:
+def every_kind(prior: CurvePrior, demands: tuple[float, ...] = tuple(_DEMANDS)) -> tuple[CurveShapes, Array, Array]:
     """Return every shape with every demand, the logarithm of its weight, and that of its draw at the original."""
     log_demands = np.log(demands)
     usual = np.exp(-0.5 * ((log_demands - math.log(_USUAL_DEMAND)) / _DEMAND_DEVIATION) ** 2)

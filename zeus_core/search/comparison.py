@@ -103,6 +103,19 @@ class Comparison:
         return _quotient(abs(after - repeated), before)
 
     @property
+    def is_of_the_trials(self) -> bool:
+        """Whether the two trials, divided, give the saving and the slowdown too, within their uncertainties.
+
+        On a busy machine they need not: the trials are of other minutes than the visits in turn.
+        """
+        saving = 1 - _quotient(self.after.joules_per_step, self.before.joules_per_step)
+        slowdown = self.after.seconds_per_step / self.before.seconds_per_step
+        return (
+            abs(saving - self.saving_fraction) <= self.saving_uncertainty
+            and abs(slowdown - self.slowdown_factor) <= self.slowdown_uncertainty
+        )
+
+    @property
     def is_certain(self) -> bool:
         """Whether the settings differ, and the change of energy is larger than its uncertainty, without a doubt."""
         if self.doubt is not None:
@@ -129,6 +142,10 @@ class Comparison:
     def __str__(self) -> str:
         """Format both costs and the relative change."""
         doubt = "" if self.doubt is None else f"\n{self.doubt}"
+        if self.doubt is None and not self.is_of_the_trials:
+            doubt = (
+                " (of steps at both in turn: these two means are of times at which the machine was not equally fast)"
+            )
         return (
             f"before: {_described(self.before)}\n"
             f"after:  {_described(self.after)}\n"

@@ -242,6 +242,15 @@ def known_ledgers(environment: Mapping[str, str] = os.environ) -> list[Ledger]:
     return ledgers
 
 
+def seen_ledgers(environment: Mapping[str, str] = os.environ) -> list[Ledger]:
+    """Return `known_ledgers`, and the one beside the socket of a daemon that is not at the usual place; to look on."""
+    from zeus_core.device.remote.protocol import socket_path
+
+    beside = {_LEDGER_VARIABLE: os.path.dirname(socket_path(environment))}
+    found = {ledger.folder: ledger for ledger in (*known_ledgers(environment), *known_ledgers(beside))}
+    return list(found.values())
+
+
 def _trusted(ledger: Ledger) -> Ledger:
     """Return a ledger that only this user, or root, can change. Raises `OSError` for any other."""
     from pathlib import Path

@@ -129,23 +129,29 @@ class TrainingSummary:
         return rows
 
     def __str__(self) -> str:
-        """Format a table with one line for each activity."""
+        """Format a table with one line for each activity, and a sentence."""
         rows = [(activity.words, tally) for activity, tally in self.account.in_order()]
         if self._redone is not None:
             rows.append(("done twice", self._redone))
         rows.append(("total", self.account.total))
         width = max(10, *(len(name) for name, _ in rows))
         lines = [f"{name:>{width}} {_cells(tally)}" for name, tally in rows]
-        if self.saving_fraction is not None:
-            saving = percentage(self.saving_fraction, self.saving_uncertainty or 0.0)
-            lines.append(f"saved per step by the power limit: {saving}")
         lines += [f"{label}: {text}" for label, text in electricity_rows(self.account, self.electricity).items()]
         lines += [f"{label}: {text}" for label, text in remark_rows(self.remarks).items()]
         if self.detected_evaluations > 0:
             lines.append(f"evaluations detected by their forward passes: {self.detected_evaluations}")
         if self._has_much_overhead:
             lines.append(f"in hooks of zeus-core: {self.overhead}")
-        return "\n".join(lines)
+        return "\n".join([*lines, self.sentence])
+
+    @property
+    def sentence(self) -> str:
+        """The result in a sentence that people can repeat."""
+        saved = ""
+        if self.saving_fraction is not None:
+            saving = percentage(self.saving_fraction, self.saving_uncertainty or 0.0)
+            saved = f"; the setting that was chosen saves {saving} of the energy of a step"
+        return f"This training took {_total_text(self.account.total)}{saved}."
 
     def _joules_per(self, count: int) -> float | None:
         joules = self.account.training.energy_joules

@@ -88,7 +88,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
 
     Args:
         monitor: Measures this rank's GPUs; the optimizer's if None, or a new one.
-        optimizer: An optimizer that receives the same events.
+        optimizer: An optimizer that receives the same events; "auto" for the power limit that takes the least energy
+            within 10 % more time, or another slowdown, such as "5%".
         world: The ranks of the job, such as `zeus_core.pytorch.torch_world()`; this process alone if None.
         folder: The folder of the journal, from which a resumed run reads what was spent before; none is kept if None.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
@@ -101,7 +102,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
 
     Attributes:
         monitor: As passed, or made.
-        optimizer: As passed.
+        optimizer: As passed, or made for "auto".
         summary: The summary of the latest run; None until it has ended.
         quiet: As passed.
         detected_evaluations: Evaluations of the current or latest run that its adapter has detected.
@@ -114,7 +115,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
     def __init__(
         self,
         monitor: ZeusMonitor | None = None,
-        optimizer: TrainingOptimizer | None = None,
+        optimizer: TrainingOptimizer | str | None = None,
         *,
         world: World | None = None,
         folder: str | Path | None = None,
@@ -125,6 +126,11 @@ class TrainingEnergy(TrainingHooks, Hooked):
         trace: bool | str | Path = False,
     ) -> None:
         checked_flag("strict", strict)
+        if isinstance(optimizer, str):
+            from zeus_core.optimizer.asked import automatic_optimizer  # imported here, as it imports the search
+
+            monitor = training_monitor(monitor, strict)
+            optimizer = automatic_optimizer(optimizer)(monitor)
         _check_optimizer(optimizer, monitor)
         if monitor is None and optimizer is not None:
             monitor = optimizer.monitor

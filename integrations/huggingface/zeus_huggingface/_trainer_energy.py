@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -62,7 +62,8 @@ class ZeusTrainerCallback(TrainerCallback):
     Args:
         monitor: Measures the GPUs; the optimizer's if None, or a new one.
         optimizer: Chooses a power limit or an SM clock: a `GlobalPowerLimitOptimizer`, `GlobalClockOptimizer` or
-            `HFGlobalPowerLimitOptimizer`; or one for each rank, a `LevellingOptimizer`.
+            `HFGlobalPowerLimitOptimizer`; or one for each rank, a `LevellingOptimizer`; "auto" for the power limit
+            with the least energy within 10 % more time, or within another slowdown, such as "5%".
         splits_passes: Measure text generation, and the passes of reference and reward models, apart from the rest of a
             step. The accelerator is synchronized at both ends of each.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
@@ -89,7 +90,7 @@ class ZeusTrainerCallback(TrainerCallback):
     def __init__(
         self,
         monitor: ZeusMonitor | None = None,
-        optimizer: SearchOptimizer | LevellingOptimizer | HFGlobalPowerLimitOptimizer | None = None,
+        optimizer: SearchOptimizer | LevellingOptimizer | HFGlobalPowerLimitOptimizer | str | None = None,
         splits_passes: bool = True,
         *,
         strict: bool = False,
@@ -101,7 +102,6 @@ class ZeusTrainerCallback(TrainerCallback):
     ) -> None:
         if isinstance(optimizer, HFGlobalPowerLimitOptimizer):
             optimizer = optimizer.optimizer
-        self.optimizer = optimizer
         self._settings = {
             "splits_passes": splits_passes,
             "strict": strict,
@@ -119,6 +119,9 @@ class ZeusTrainerCallback(TrainerCallback):
             recurring_run=recurring_run,
             trace=trace,
         )
+        if isinstance(optimizer, str):
+            optimizer = cast("SearchOptimizer", self.energy.optimizer)
+        self.optimizer = optimizer
         self._run = recurring_run
         store = optimizer.trial_store if isinstance(optimizer, SearchOptimizer) else None
         self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, store)

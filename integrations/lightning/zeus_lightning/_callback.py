@@ -65,7 +65,8 @@ class ZeusCallback(Callback):
     Args:
         monitor: Measures the GPUs; the optimizer's if None, or a new one for the GPU the trainer uses.
         optimizer: Chooses a power limit or an SM clock: a `GlobalPowerLimitOptimizer` or `GlobalClockOptimizer`; or one
-            for each rank, a `LevellingOptimizer`. Or a function that makes one for a monitor, such as the class itself.
+            for each rank, a `LevellingOptimizer`. Or a function that makes one for a monitor, such as the class itself;
+            or "auto" for the least energy within 10 % more time, or within another slowdown, such as "5%".
         batch_size: Samples in each batch, or a function that counts them. If None the length of its first tensor, or
             for modules that draw windows from it (neuralforecast) the number of these, if it is fixed.
         tokens: Tokens in each batch, or a function that counts them; not counted if None.
@@ -96,6 +97,7 @@ class ZeusCallback(Callback):
         optimizer: Callable[[ZeusMonitor], SearchOptimizer | LevellingOptimizer]
         | SearchOptimizer
         | LevellingOptimizer
+        | str
         | None = None,
         batch_size: int | Callable[[Any], int] | None = None,
         tokens: int | Callable[[Any], int] | None = None,

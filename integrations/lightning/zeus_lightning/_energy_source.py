@@ -12,6 +12,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import training_monitor
 from zeus_core.monitor.selection import warn_unless_measured
 from zeus_core.optimizer import LevellingOptimizer
+from zeus_core.optimizer.asked import automatic_optimizer
 from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
@@ -32,7 +33,7 @@ class EnergySource:
 
     Args:
         monitor: A monitor; made for the GPU of the trainer if None.
-        optimizer: An optimizer, or a function that makes one for a monitor.
+        optimizer: An optimizer, a function that makes one for a monitor, or "auto" or a slowdown for the usual one.
         strict: Raise where no GPU can be measured.
         electricity: Intensity and price of the electricity; none if None.
         trace: Whether to write traces of trainings, or the folder to write them to.
@@ -51,6 +52,7 @@ class EnergySource:
         optimizer: Callable[[ZeusMonitor], SearchOptimizer | LevellingOptimizer]
         | SearchOptimizer
         | LevellingOptimizer
+        | str
         | None,
         strict: bool = False,
         electricity: Electricity | None = None,
@@ -59,6 +61,8 @@ class EnergySource:
         checked_trace(trace)
         self._trace = trace
         self.strict: bool = checked_flag("strict", strict)
+        if isinstance(optimizer, str):
+            optimizer = automatic_optimizer(optimizer)
         self._make_optimizer = optimizer if callable(optimizer) else None
         self._optimizer = None if callable(optimizer) else optimizer
         self._monitor = monitor

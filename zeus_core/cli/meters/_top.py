@@ -1,16 +1,19 @@
-"""`zeus-core top`: what the GPUs draw, what limits them, and who controls them, live."""
+"""`zeus-core top`: what the GPUs do and draw, whose processes are on them, and who controls them, live."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import importlib.util
+import json
 import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from zeus_core._documents import JsonFormat
 from zeus_core.cli.arguments import add_gpus, add_period, check_gpu_indices, notes_on_silent
 from zeus_core.cli.meters._display import ticks
 from zeus_core.cli.text import NOT_MEASURED, readable, table, write
@@ -20,12 +23,68 @@ if TYPE_CHECKING:
     from zeus_core.device import Gpu
     from zeus_core.settings.entry import LedgerEntry
 
-SUMMARY = "Show power, limits, clocks and who controls them, until Ctrl-C"
+SUMMARY = "Show load, power, limits, users and who controls them, until Ctrl-C"
 
-_HEADER = ("GPU", "name", "power", "limit", "enforced", "default", "SM clock", "controlled by")
-_ALIGNMENT = "><" + ">" * 5 + "<"
+_FORMAT = JsonFormat("zeus-core top", 1)
+_HEADER = (
+    *("GPU", "name", "busy", "memory", "temp", "power", "limit", "enforced", "default", "SM clock", "used by"),
+    "controlled by",
+)
+_ALIGNMENT = "><" + ">" * 8 + "<<"
+_SORTS = {"busy": "utilization", "memory": "memory_used_bytes", "temp": "temperature_celsius", "power": "power_watts"}
+# Boards of data centers slow down from 85 to 90 degrees on; an idle one draws 10 to 20 % of its limit.
+_WARM_CELSIUS, _HOT_CELSIUS = 80.0, 87.0
+_IDLE_BELOW, _IDLE_DRAWS = 0.05, 0.25
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Board:
+    """A GPU now; None is not known."""
+
+    index: int
+    name: str
+    uuid: str
+    utilization: float | None
+    memory_used_bytes: int | None
+    memory_bytes: int | None
+    temperature_celsius: float | None
+    power_watts: float | None
+    limit_watts: float | None
+    enforced_limit_watts: float | None
+    default_limit_watts: float | None
+    sm_clock_mhz: float | None
+    users: tuple[tuple[str, str], ...] | None  # with their jobs
+    holders: tuple[str, ...]
+
+    @property
+    def color(self) -> str | None:
+        """Red for what slows down, yellow for what may soon, or draws much for nothing."""
+        celsius = self.temperature_celsius or 0.0
+        is_idle = self.utilization is not None and self.utilization < _IDLE_BELOW
+        draws = self.limit_watts is not None and (self.power_watts or 0.0) > _IDLE_DRAWS * self.limit_watts
+        warns = celsius >= _WARM_CELSIUS or (is_idle and draws)
+        return "red" if celsius >= _HOT_CELSIUS else "yellow" if warns else None
+
+    def row(self) -> tuple[str, ...]:
+        """Return its cells."""
+        memory = None if self.memory_bytes is None else f"{(self.memory_used_bytes or 0) / 2**30:.0f}"
+        users = None if self.users is None else ", ".join(" ".join(filter(None, pair)) for pair in self.users)
+        return (
+            str(self.index),
+            self.name,
+            _text("{:.0%}", self.utilization),
+            NOT_MEASURED if memory is None else f"{memory}/{(self.memory_bytes or 0) / 2**30:.0f} GiB",
+            _text("{:.0f} C", self.temperature_celsius),
+            *(
+                _text("{:.4g} W", value)
+                for value in (self.power_watts, self.limit_watts, self.enforced_limit_watts, self.default_limit_watts)
+            ),
+            _text("{:.0f} MHz", self.sm_clock_mhz),
+            users or NOT_MEASURED,
+            "; ".join(self.holders) or NOT_MEASURED,
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +92,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_gpus(parser)
     add_period(parser)
     parser.add_argument("--once", action="store_true", help="print one table and end")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and end; null is not known")
+    parser.add_argument("--sort", choices=tuple(_SORTS), help="the highest first, in place of the index")
+    parser.add_argument("--user", metavar="NAME", help="only GPUs with a process of this user")
+    parser.add_argument("--job", metavar="ID", help="only GPUs with a process of this job")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -44,67 +107,86 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.gpus is None:
         for note in notes_on_silent(visible):
             _logger.warning("%s", note)
-    if arguments.once:
-        write(_text(_rows(gpus)), sys.stdout)
-        return 0
-    with contextlib.suppress(KeyboardInterrupt):
-        _show_live(gpus, arguments.period)
+    if arguments.json:
+        write(json.dumps(_FORMAT.document({"gpus": [asdict(each) for each in _boards(gpus, arguments)]})), sys.stdout)
+    elif arguments.once:
+        write(_table(_boards(gpus, arguments)), sys.stdout)
+    else:
+        with contextlib.suppress(KeyboardInterrupt):
+            _show_live(gpus, arguments)
     return 0
 
 
-def _show_live(gpus: Mapping[int, Gpu], period_seconds: float) -> None:
+def _show_live(gpus: Mapping[int, Gpu], arguments: argparse.Namespace) -> None:
     """Draw the table in place if `rich` and a terminal are there, else one below the other."""
     if sys.stdout is None or not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
-        for _ in ticks(MonotonicTime(), period_seconds):
-            write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n{_text(_rows(gpus))}\n", sys.stdout)
+        for _ in ticks(MonotonicTime(), arguments.period):
+            write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n{_table(_boards(gpus, arguments))}\n", sys.stdout)
         return
     from rich.live import Live
     from rich.table import Table
 
     with Live(auto_refresh=False) as live:
-        for _ in ticks(MonotonicTime(), period_seconds):
+        for _ in ticks(MonotonicTime(), arguments.period):
             drawn = Table(caption="Ctrl-C ends")
             for name, side in zip(_HEADER, _ALIGNMENT, strict=True):
                 drawn.add_column(name, justify="right" if side == ">" else "left")
-            for row in _rows(gpus):
-                drawn.add_row(*row)
+            for board in _boards(gpus, arguments):
+                drawn.add_row(*board.row(), style=board.color)
             live.update(drawn, refresh=True)
 
 
-def _text(rows: Sequence[Sequence[str]]) -> str:
-    return table([_HEADER, *rows], _ALIGNMENT)
+def _table(boards: Sequence[_Board]) -> str:
+    return table([_HEADER, *(board.row() for board in boards)], _ALIGNMENT)
 
 
-def _rows(gpus: Mapping[int, Gpu]) -> list[tuple[str, ...]]:
+def _boards(gpus: Mapping[int, Gpu], arguments: argparse.Namespace) -> list[_Board]:
     entries = _entries()
-    return [
-        _row(index, gpu, [entry for entry in entries if entry.device_uuid == gpu.uuid]) for index, gpu in gpus.items()
+    boards = [
+        _board(index, gpu, [entry for entry in entries if entry.device_uuid == gpu.uuid]) for index, gpu in gpus.items()
     ]
+    for place, wanted in ((0, arguments.user), (1, arguments.job)):
+        if wanted is not None:
+            boards = [board for board in boards if wanted in [pair[place] for pair in board.users or ()]]
+    if arguments.sort is not None:
+        boards.sort(key=lambda board: getattr(board, _SORTS[arguments.sort]) or 0.0, reverse=True)
+    return boards
 
 
-def _row(index: int, gpu: Gpu, entries: Sequence[LedgerEntry]) -> tuple[str, ...]:
-    clock_mhz = readable(gpu.read_sm_clock_mhz)
-    return (
-        str(index),
+def _board(index: int, gpu: Gpu, entries: Sequence[LedgerEntry]) -> _Board:
+    from zeus_core.device.gpu import read_memory_bytes, read_temperature_celsius, read_utilization
+    from zeus_core.exporter.jobs import identities_on, identity_of
+
+    processes = identities_on(gpu)
+    people = None if processes is None else [identity_of(*process) for process in processes]
+    memory = read_memory_bytes(gpu) or (None, None)
+    return _Board(
+        index,
         gpu.name,
-        _watts(readable(gpu.read_power_watts)),
-        _watts(readable(gpu.read_power_limit_watts)),
-        _watts(readable(gpu.read_enforced_power_limit_watts)),
-        _watts(readable(gpu.read_default_power_limit_watts)),
-        NOT_MEASURED if clock_mhz is None else f"{clock_mhz} MHz",
-        "; ".join(dict.fromkeys(map(_holder, entries))) or NOT_MEASURED,
+        gpu.uuid,
+        read_utilization(gpu),
+        memory[0],
+        memory[1],
+        read_temperature_celsius(gpu),
+        readable(gpu.read_power_watts),
+        readable(gpu.read_power_limit_watts),
+        readable(gpu.read_enforced_power_limit_watts),
+        readable(gpu.read_default_power_limit_watts),
+        readable(gpu.read_sm_clock_mhz),
+        None if people is None else tuple(sorted({(one.user, one.job) for one in people})),
+        tuple(dict.fromkeys(map(_holder, entries))),
     )
 
 
 def _entries() -> list[LedgerEntry]:
-    from zeus_core.settings.ledger import known_ledgers
+    from zeus_core.settings.ledger import seen_ledgers
 
-    return [entry for ledger in known_ledgers() for entry in ledger.entries()]
+    return [entry for ledger in seen_ledgers() for entry in ledger.entries()]
 
 
 def _holder(entry: LedgerEntry) -> str:
     return f"{entry.holder}, which has ended" if entry.is_stale() else entry.holder
 
 
-def _watts(power_watts: float | None) -> str:
-    return NOT_MEASURED if power_watts is None else f"{power_watts:.4g} W"
+def _text(form: str, value: float | None) -> str:
+    return NOT_MEASURED if value is None else form.format(value)

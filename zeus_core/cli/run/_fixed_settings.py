@@ -34,13 +34,15 @@ class FixedSettings:
         gpus: The GPUs.
 
     Attributes:
-        notes: The settings, or the reasons why there are none.
+        in_force: The settings that were made, in words, by what they are of.
+        notes: The same for people, or the reasons why there are none.
 
     Raises:
         UsageError: A GPU has no such setting.
     """
 
     def __init__(self, asked: Asked, gpus: Sequence[Gpu]) -> None:
+        self.in_force: dict[str, str] = {}
         self.notes: list[str] = []
         self._fixed: list[_Fixed] = []
         wanted = [
@@ -62,6 +64,7 @@ class FixedSettings:
         for fixed in self._fixed[:]:
             try:
                 within(_SECONDS, lambda fixed=fixed: fixed.knob.apply(fixed.setting))  # type: ignore[misc]
+                self.in_force[fixed.name] = fixed.text
                 self.notes.append(f"The {fixed.name} was {fixed.text} for the whole run.")
             except (ZeusError, TimeoutError) as error:
                 self.notes.append(f"The {fixed.name} was not changed to {fixed.text}: {error}")

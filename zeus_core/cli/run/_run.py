@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,6 +92,8 @@ def run_measured(
     from zeus_core.cli.run._child import CommandError, blocked_signals, end_like
     from zeus_core.cli.run._fixed_settings import FixedSettings
 
+    if asked.by_site is not None:
+        complain(f"zeus-core: {asked.by_site}")
     settings = FixedSettings(asked, meter.gpus)
     try:
         with blocked_signals() as mask:
@@ -101,6 +104,7 @@ def run_measured(
             finally:
                 settings.restore()
             meter.notes.extend(settings.notes)
+            record = replace(record, settings=settings.in_force)
             _report(record, output, is_quiet)
     except CommandError as error:
         write(f"zeus-core: {error}", sys.stderr)
@@ -124,7 +128,7 @@ def _run(
     measurement = meter.end() or Measurement(elapsed_seconds, {})
     if outputs is not None:
         outputs.end()
-    if missing is not None:
+    if missing is not None and asked.must_find:
         complain(f"zeus-core: {missing}")
     return status, RunRecord(
         command=list(command),
@@ -189,6 +193,7 @@ def _report(record: RunRecord, output: Path | None, is_quiet: bool) -> None:
     try:
         if not is_quiet:
             write(record.summary(), sys.stderr)
+        record.record_for_catalogue()
         if output is not None:
             write_record(record, output)
     except OSError as error:

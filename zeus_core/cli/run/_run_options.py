@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeus_core._launch import OBSERVE, SAVE, VARIABLE
+from zeus_core._launch import CLOCK, LIMIT, OBSERVE, SAVE, VARIABLE
 from zeus_core.errors import UsageError
+from zeus_core.ports.site_defaults import site_words, with_site_defaults
 from zeus_core.validate import shown
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from zeus_core.optimizer import GlobalPowerLimitOptimizer
 
 USAGE = "[--trainer] [--save 10%%] [--observe] [--limit 300W] [--clock 1200MHz]\n       [--step-pattern 'step (\\d+)']"
-_LIMIT, _CLOCK = "ZEUS_LIMIT", "ZEUS_CLOCK"
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Asked:
         limit_watts: The power limit for the whole run; None for the present one.
         clock_mhz: The SM clock for the whole run; None for the present one.
         step_pattern: The output of each step; None if steps are not counted in the output.
+        by_site: A sentence on the defaults of the site that count; None if there are none.
+        must_find: Whether the user asked for trainings, not the site alone: that there are none is reported.
     """
 
     finds_trainings: bool = False
@@ -40,10 +42,14 @@ class Asked:
     limit_watts: int | None = None
     clock_mhz: int | None = None
     step_pattern: re.Pattern[bytes] | None = None
+    by_site: str | None = None
+    must_find: bool = True
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the command: its trainings save, unless we do that by its output or ourselves."""
-        rest = {name: value for name, value in environment.items() if name not in {_LIMIT, _CLOCK, SAVE, OBSERVE}}
+        rest = {name: value for name, value in environment.items() if name not in {LIMIT, CLOCK, SAVE, OBSERVE}}
+        if SAVE in with_site_defaults(rest):
+            rest[SAVE] = ""  # what the site asks for is decided here
         return rest if self.step_pattern is not None else {**rest, **self._variables}
 
     @property
@@ -77,8 +83,8 @@ def add_asked(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"change nothing, and predict what --save would save ({OBSERVE}=1)",
     )
-    parser.add_argument("--limit", metavar="300W", help=f"power limit of the GPUs for the whole run ({_LIMIT})")
-    parser.add_argument("--clock", metavar="1200MHz", help=f"SM clock of the GPUs for the whole run ({_CLOCK})")
+    parser.add_argument("--limit", metavar="300W", help=f"power limit of the GPUs for the whole run ({LIMIT})")
+    parser.add_argument("--clock", metavar="1200MHz", help=f"SM clock of the GPUs for the whole run ({CLOCK})")
     parser.add_argument(
         "--step-pattern",
         metavar="REGEX",
@@ -88,18 +94,20 @@ def add_asked(parser: argparse.ArgumentParser) -> None:
 
 
 def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Asked:
-    """Return what options ask for, and variables where there are no options; ZEUS=off turns it off.
+    """Return what options ask for, variables without options, and the site without either; ZEUS=off turns it off.
 
     Raises:
         UsageError: A value is wrong; the message names the option or the variable.
     """
     is_off = environment.get(VARIABLE) == "off"
-    variables = {} if is_off else environment
+    says = any((arguments.save, arguments.observe, arguments.limit, arguments.clock))
+    known = {**environment, SAVE: environment.get(SAVE, "")} if says else environment
+    variables = {} if is_off else with_site_defaults(known)
     pattern = None if arguments.step_pattern is None else _pattern(arguments.step_pattern)
     save_name, save = _named("--save", arguments.save, SAVE, variables)
     observes = arguments.observe or variables.get(OBSERVE) == "1"
-    limit_name, limit = _named("--limit", arguments.limit, _LIMIT, variables)
-    clock_name, clock = _named("--clock", arguments.clock, _CLOCK, variables)
+    limit_name, limit = _named("--limit", arguments.limit, LIMIT, variables)
+    clock_name, clock = _named("--clock", arguments.clock, CLOCK, variables)
     if save is not None:
         from zeus_core.optimizer.asked import checked_slowdown
 
@@ -113,7 +121,8 @@ def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.
     if is_off:
         return Asked(step_pattern=pattern)
     finds_trainings = arguments.trainer or (is_saving and pattern is None)
-    return Asked(finds_trainings, save, observes, limit_watts, clock_mhz, pattern)
+    must_find = arguments.trainer or observes or save == environment.get(SAVE) or arguments.save is not None
+    return Asked(finds_trainings, save, observes, limit_watts, clock_mhz, pattern, site_words(known), must_find)
 
 
 def _named(option: str, value: str | None, variable: str, variables: Mapping[str, str]) -> tuple[str, str | None]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from zeus_core.cli.text import make_folder
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.files import follow_own_links, is_special, write_atomically
+from zeus_core.ports.site_defaults import for_catalogue
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._step_output import Point
@@ -42,6 +44,7 @@ class RunRecord:
         notes: Things that were not measured, and why.
         charges: Emissions and cost of the energy; None where the electricity was not stated, or nothing measured.
         steps: Points of the run, by its steps; None where they are not counted.
+        settings: The settings held for the whole run, such as "300 W", by "power limit" or "SM clock".
     """
 
     command: Sequence[str]
@@ -54,6 +57,7 @@ class RunRecord:
     notes: Sequence[str]
     charges: WindowCharges | None = None
     steps: Sequence[Point] | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def summary(self) -> str:
         """Format the record for people."""
@@ -85,6 +89,7 @@ class RunRecord:
             "totals": total_to_json(self.measurement),
             "electricity": None if self.charges is None else self.charges.to_json(),
             "notes": list(self.notes),
+            **({"settings": dict(self.settings)} if self.settings else {}),
             **({} if self.steps is None else {"steps": [point._asdict() for point in self.steps]}),
         }
         return _FORMAT.document(fields)
@@ -101,6 +106,10 @@ class RunRecord:
         if run["electricity"] is not None:
             run["electricity"]["amounts"] = fields["electricity"]["amounts"]
         return RUN_FORMAT.document({**fields, **run})
+
+    def record_for_catalogue(self) -> None:
+        """Record it for the catalogue that the user or the site names, if one does. Never raises."""
+        for_catalogue(os.urandom(8).hex(), lambda: json.dumps(self.document()))
 
 
 def check_writable(path: Path) -> None:

@@ -127,6 +127,20 @@ class NvmlGpu:
         """Call `nvmlDeviceGetTemperature` of the chip."""
         return float(self._call("reading the temperature", "nvmlDeviceGetTemperature", 0))
 
+    def read_utilization(self) -> float:
+        """Call `nvmlDeviceGetUtilizationRates`."""
+        return float(self._call("reading the utilization", "nvmlDeviceGetUtilizationRates").gpu) / 100
+
+    def read_memory_bytes(self) -> tuple[int, int]:
+        """Call `nvmlDeviceGetMemoryInfo`."""
+        memory = self._call("reading the memory", "nvmlDeviceGetMemoryInfo")
+        return int(memory.used), int(memory.total)
+
+    def read_process_ids(self) -> list[int]:
+        """Call `nvmlDeviceGetComputeRunningProcesses`."""
+        found = self._call("reading the processes", "nvmlDeviceGetComputeRunningProcesses_v3")
+        return [int(one.pid) for one in found]
+
     def read_power_limit_watts(self) -> float:
         """Call `nvmlDeviceGetPowerManagementLimit`."""
         return self._read_limit_watts("requested", "reading the power limit")

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from zeus_core.device.gpu import OF_DAEMON, SIMULATED_GPUS_VARIABLE
 from zeus_core.errors import (
     DeviceError,
     DeviceHeldError,
@@ -32,6 +33,7 @@ MAX_REPLY_BYTES = 65536  # a list of 16 devices has about 8000
 
 SOCKET_VARIABLE = "ZEUS_DAEMON_SOCKET"
 DEFAULT_SOCKET = "/run/zeus-core/daemon.sock"
+REHEARSAL_SOCKET = "/run/zeus-core/rehearsal/daemon.sock"
 
 _MAX_NUMBER = 2**53  # of a request: what every reader of JSON holds exactly
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,95}", re.ASCII)
@@ -68,7 +70,8 @@ class Request(NamedTuple):
 
 def socket_path(environment: Mapping[str, str] = os.environ) -> str:
     """Return the path of the daemon's socket."""
-    return environment.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
+    is_rehearsal = environment.get(SIMULATED_GPUS_VARIABLE, "").strip() == OF_DAEMON
+    return environment.get(SOCKET_VARIABLE) or (REHEARSAL_SOCKET if is_rehearsal else DEFAULT_SOCKET)
 
 
 def encode_members(fields: Mapping[str, Any]) -> str:

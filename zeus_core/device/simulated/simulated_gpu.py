@@ -225,6 +225,12 @@ class SimulatedGpu:
             _, power_watts = self._jobs[0].stage(self._point(self._jobs[0]))
             return round(power_watts, 3)
 
+    def read_utilization(self) -> float:
+        """Read whether there is work, 1, or none, 0."""
+        with self._lock:
+            self._integrate()
+            return 1.0 if self._jobs else 0.0
+
     def read_power_limit_watts(self) -> float:
         """Read the limit set last."""
         return self._limit_watts

@@ -132,7 +132,7 @@ class SearchResult:
             rows["temperature"] = self._warming_text
         if self.slowdown_text:
             rows["slowdown"] = self.slowdown_text
-        if self.comparison is not None and self.comparison.doubt is None:
+        if self.comparison is not None and self.comparison.doubt is None and self.comparison.is_of_the_trials:
             rows["per step"] = _per_step_text(self.comparison)
         if self.prediction is not None and self.prediction.setting != self.original:
             rows["predicted"] = self._prediction_text(self.prediction)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zeus_core._identity import job_id
+from zeus_core._launch import TAGS
+from zeus_core.ports.site_defaults import with_site_defaults
 
 _logger = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ class RunIdentity:
         cluster: The tag `cluster`, or else the name of the cluster of Slurm.
         namespace: The namespace of Kubernetes.
         pod: The pod of Kubernetes.
-        tags: Those of `ZEUS_TAGS`.
+        tags: Those of `ZEUS_TAGS`, and of the site.
     """
 
     user: str = ""
@@ -46,18 +48,25 @@ class RunIdentity:
 
 def identity_here() -> RunIdentity | None:
     """Return the identity of the run of this process; None with `ZEUS_IDENTITY=none`. Never raises."""
-    known = os.environ
+    known = with_site_defaults(os.environ)
+    if "KUBERNETES_SERVICE_HOST" in known and not known.get("POD_NAMESPACE"):
+        known = {**known, "POD_NAMESPACE": _namespace()}
+    return identity_from(known, _clean(known.get("SLURM_JOB_USER") or _user()))
+
+
+def identity_from(known: Mapping[str, str], user: str) -> RunIdentity | None:
+    """Return the identity of a user's process with these variables; None with `ZEUS_IDENTITY=none`."""
     if known.get("ZEUS_IDENTITY", "").strip().lower() == "none":
         return None
-    tags = _tags(known.get("ZEUS_TAGS", ""))
+    tags = _tags(known.get(TAGS, ""))
     in_pod = "KUBERNETES_SERVICE_HOST" in known
     return RunIdentity(
-        user=_clean(known.get("SLURM_JOB_USER") or _user()),
-        job=_clean(job_id()),
+        user=user,
+        job=_clean(job_id(known)),
         job_name=_clean(known.get("SLURM_JOB_NAME", "")),
         project=tags.get("project") or _clean(known.get("SLURM_JOB_ACCOUNT", "")),
         cluster=tags.get("cluster") or _clean(known.get("SLURM_CLUSTER_NAME", "")),
-        namespace=_clean(known.get("POD_NAMESPACE") or _namespace()) if in_pod else "",
+        namespace=_clean(known.get("POD_NAMESPACE", "")) if in_pod else "",
         pod=_clean(known.get("POD_NAME") or known.get("HOSTNAME", "")) if in_pod else "",
         tags=tags,
     )
@@ -90,6 +99,16 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container without an entry for its user
         return f"{os.getuid()}" if hasattr(os, "getuid") else ""
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user of this machine; the number of one without a name."""
+    import pwd
+
+    try:
+        return _clean(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return f"{uid}"
 
 
 def _namespace() -> str:

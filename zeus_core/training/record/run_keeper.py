@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import platform
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zeus_core._documents import JsonStore
 from zeus_core.adapters.contained import Overhead
+from zeus_core.codec import encode
 from zeus_core.device import Gpu
 from zeus_core.device.gpu import read_driver_version
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.files import folder_lock, is_special
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.ports.site_defaults import for_catalogue
 from zeus_core.process.deadline import waiting_for
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
@@ -120,7 +123,10 @@ class RunKeeper:
                 self._own_path = self._place(record.latest.name)
                 has_ended = record.latest.state == "ended"  # else training would wait for the disk at each checkpoint
                 latest = replace(record.latest, identity=self._identity)
-                write_run(replace(record, parts=(*others, latest)), self._own_path, is_lasting=has_ended)
+                whole = replace(record, parts=(*others, latest))
+                write_run(whole, self._own_path, is_lasting=has_ended)
+            if has_ended:
+                for_catalogue(record.run, lambda: json.dumps(RUN_FORMAT.document(encode(whole))))
         except (OSError, ValueError) as error:
             if not self._has_failed:
                 self._has_failed = True

@@ -31,21 +31,14 @@ WINDOW_FORMAT = JsonFormat("zeus-core run", 1)
 
 WINDOW_FIELDS = frozenset(
     {
-        *(
-            "command",
-            "exit_code",
-            "signal",
-            "start_time",
-            "seconds",
-            "is_simulated",
-            "devices",
-            "totals",
-            "notes",
-            "steps",
-        )
+        *("command", "exit_code", "signal", "start_time", "seconds", "is_simulated", "devices", "totals"),
+        *("notes", "settings", "steps"),
     }
 )
 """The fields beside those of a `RunRecord`."""
+
+FIXED = frozenset({"power limit", "SM clock"})
+"""The labels of results that are settings for the whole run."""
 
 
 def run_of_window(
@@ -102,7 +95,8 @@ def _run(fields: Mapping[str, Any], host: str, identity: RunIdentity | None, ver
     same = json.dumps([fields["command"], start, [each["uuid"] for each, _ in devices], host])
     name = hashlib.sha256(same.encode()).hexdigest()[:32]  # the same whenever the file is read
     code, signal = fields["exit_code"], fields["signal"]
-    results = {"command": f"killed by {signal}" if signal else f"exit code {code}"}
+    settings = decode(dict[str, str], fields.get("settings", {}), "settings")
+    results = {"command": f"killed by {signal}" if signal else f"exit code {code}", **settings}
     notes = "; ".join(decode(tuple[str, ...], fields["notes"], "notes"))
     part = PartRecord(
         name=name,

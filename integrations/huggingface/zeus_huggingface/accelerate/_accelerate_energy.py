@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from accelerate import Accelerator
 
@@ -79,7 +79,8 @@ class ZeusAccelerate(AcceleratorLoop):
         accelerator: The accelerator of the loop.
         monitor: Measures the GPUs; if None, the optimizer's, or a new one for the GPU this process trains on.
         optimizer: Chooses a power limit or an SM clock: a `PowerLimitOptimizer`, `GlobalPowerLimitOptimizer` or
-            `GlobalClockOptimizer`; or one for each rank, a `LevellingOptimizer`.
+            `GlobalClockOptimizer`; or one for each rank, a `LevellingOptimizer`; "auto" for the power limit with the
+            least energy within 10 % more time, or within another slowdown, such as "5%".
         samples_per_step: Samples of this process in an optimizer step. If None, each `accelerator.backward` counts the
             batch of the prepared dataloader in use; 0 if you count them yourself.
         exchange_steps: Optimizer steps from one exchange of several processes to the next.
@@ -109,7 +110,7 @@ class ZeusAccelerate(AcceleratorLoop):
         self,
         accelerator: Accelerator,
         monitor: ZeusMonitor | None = None,
-        optimizer: PowerLimitOptimizer | SearchOptimizer | LevellingOptimizer | None = None,
+        optimizer: PowerLimitOptimizer | SearchOptimizer | LevellingOptimizer | str | None = None,
         *,
         samples_per_step: int | None = None,
         exchange_steps: int = 10,
@@ -132,7 +133,7 @@ class ZeusAccelerate(AcceleratorLoop):
             optimizer.close()  # this object reports to it from now on
             optimizer = optimizer.optimizer
         checked_accelerator(accelerator)
-        if monitor is None and optimizer is None:
+        if monitor is None and (optimizer is None or isinstance(optimizer, str)):
             monitor = monitor_for(accelerator, None, strict)
         folder = accelerator.project_dir
         self.energy = TrainingEnergy(
@@ -145,6 +146,8 @@ class ZeusAccelerate(AcceleratorLoop):
             recurring_run=recurring_run,
             trace=trace,
         )
+        if isinstance(optimizer, str):
+            optimizer = cast("SearchOptimizer", self.energy.optimizer)
         store = None if not isinstance(optimizer, SearchOptimizer) else optimizer.trial_store
         self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, store)
         self._loop = AccelerateLoop(accelerator, compute_loss)

@@ -1,0 +1,47 @@
+"""`zeus-core predict`."""
+
+import json
+
+import pytest
+
+from tests.support.pages import ROOT
+
+
+def test_without_a_gpu_all_known_models_are_predicted(on_nothing):
+    ended = on_nothing("predict")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert all(model in ended.stdout for model in ("V100-SXM2-32GB", "A40", "H100-SXM5-80GB"))
+    assert "Predicted, not measured" in ended.stdout
+    assert f"```\n{ended.stdout}```" in (ROOT / "README.md").read_text(encoding="utf-8"), "copy it there"
+
+
+def test_the_limits_of_this_machine_are_used(in_process, monkeypatch):
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40")
+    ended = in_process("predict", "--slowdown", "7%", "--json")
+    (only,) = json.loads(ended.stdout)["predicted"]
+    assert (only["gpu"], only["limits_watts"], only["slowdown_factor"]) == ("A40 (simulated)", [100, 300], 1.07)
+    assert 0 <= only["saving"]["low"] < only["saving"]["high"]
+
+
+def test_a_training_is_predicted_in_kilowatt_hours(in_process):
+    of_310 = ("--gpu-hours", "800", "--draw", "310")
+    ended = in_process("predict", "--gpu", "L40", "--limits", "100-350W", "--work", "memory", *of_310)
+    assert "of 248 kWh" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--gpu", "L40"], "or add its power limits, such as --limits 100-350"),
+        (["--gpu-hours", "8"], "--gpu-hours needs --draw"),
+        (["--gpu", "A40", "--draw", "500"], "--draw is 500, beyond the power limits of A40, 100 to 300 W"),
+        (["--slowdown", "1.1"], "--slowdown is '1.1'; it must be a slowdown from 0% to 100%"),
+        (["--limits", "300"], "is not a power in watts"),
+        (["--limits", "300-100"], "'300-100' is not the lowest and the usual limit"),
+    ],
+)
+def test_what_cannot_be_predicted_is_one_line(in_process, arguments, complaint):
+    ended = in_process("predict", *arguments)
+    assert ended.returncode == 2
+    assert complaint in ended.stderr
+    assert ended.stderr.count("\n") == 1

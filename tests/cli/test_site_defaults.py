@@ -1,0 +1,132 @@
+"""Defaults of a site: what counts more, what is ignored, and what is recorded for the catalogue."""
+
+import argparse
+import json
+import os
+
+import pytest
+
+from tests.support.kept_runs import kept_run
+from zeus_core._launch import is_on
+from zeus_core.cli.run._run_options import add_asked, asked_by
+from zeus_core.ports import site_defaults
+from zeus_core.ports.site_defaults import for_catalogue, site_words, with_site_defaults
+from zeus_core.training.record.run_identity import identity_here
+
+DEFAULTS = {"save": "7%", "tags": {"cluster": "east", "team": "none"}, "catalogue": "/shared/runs"}
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Writes the file of a site, and returns an environment that names it."""
+    path = tmp_path / "defaults.json"
+
+    def write(content, mode=0o644):
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        path.chmod(mode)
+        monkeypatch.setenv("ZEUS_DEFAULTS", str(path))
+        site_defaults._read.cache_clear()
+        return {"ZEUS_DEFAULTS": str(path)}
+
+    yield write
+    site_defaults._read.cache_clear()
+
+
+def asked(words, environment):
+    parser = argparse.ArgumentParser()
+    add_asked(parser)
+    return asked_by(parser.parse_args(words), environment)
+
+
+def test_defaults_count_where_the_user_says_nothing(site):
+    environment = site(DEFAULTS)
+    given = with_site_defaults({**environment, "ZEUS_TAGS": "team=nlp"})
+    assert (given["ZEUS_SAVE"], given["ZEUS_CATALOGUE"]) == ("7%", "/shared/runs")
+    assert given["ZEUS_TAGS"] == "cluster=east,team=none,team=nlp"
+    found = asked([], environment)
+    assert (found.save, found.finds_trainings, found.must_find) == ("7%", True, False)
+    assert "save 7%, tags cluster=east,team=none, catalogue /shared/runs; ZEUS=off" in found.by_site
+    assert found.environment(environment)["ZEUS_SAVE"] == "7%"
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "save"),
+    [
+        (["--save", "3%"], {}, "3%"),
+        ([], {"ZEUS_SAVE": "3%"}, "3%"),
+        ([], {"ZEUS_SAVE": ""}, None),
+        (["--limit", "300W"], {}, None),
+        ([], {"ZEUS_CLOCK": "1200"}, None),
+        (["--observe"], {}, None),
+    ],
+)
+def test_a_default_loses_to_what_the_user_says(site, words, variables, save):
+    environment = {**site(DEFAULTS), **variables}
+    found = asked(words, environment)
+    assert found.save == save
+    assert "save" not in (found.by_site or "")
+    assert with_site_defaults(found.environment(environment)).get("ZEUS_SAVE", "") == (save or "")
+
+
+def test_off_turns_defaults_off(site):
+    environment = {**site(DEFAULTS), "ZEUS": "off"}
+    assert with_site_defaults(environment) is environment
+    assert site_words(environment) is None
+    assert asked([], environment).save is None
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "reason"),
+    [
+        (DEFAULTS, 0o666, "others can change it: chmod go-w"),
+        ("{", 0o644, "Expecting property name"),
+        ([], 0o644, "it must be an object of save, tags, catalogue"),
+        ({**DEFAULTS, "limit": 3}, 0o644, "it must be an object of save, tags, catalogue"),
+        ({"save": "much"}, 0o644, "save is 'much'; it must be such as \"10%\""),
+        ({"catalogue": "runs"}, 0o644, "catalogue is 'runs'"),
+        ({"tags": "x"}, 0o644, "tags is 'x'"),
+    ],
+)
+def test_a_file_that_is_wrong_is_ignored_with_one_line(site, caplog, content, mode, reason):
+    environment = site(content, mode)
+    assert with_site_defaults(environment) == with_site_defaults(environment) == environment
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("the defaults of this site are ignored: ")
+    assert reason in line
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_somebody_else_is_ignored(site, caplog, tmp_path):
+    environment = site(DEFAULTS)
+    os.chown(tmp_path / "defaults.json", 64001, -1)
+    assert with_site_defaults(environment) == environment
+    assert "it belongs to user 64001, and must be root's" in caplog.text
+
+
+def test_trainers_and_entry_points_read_them(site, monkeypatch):
+    for name in ("ZEUS", "ZEUS_SAVE", "ZEUS_TAGS"):
+        monkeypatch.delenv(name, raising=False)
+    site({"tags": {"cluster": "east"}})
+    assert identity_here().cluster == "east"
+    assert not is_on()
+    monkeypatch.setenv("ZEUS_SAVE", "3%")
+    assert not is_on()  # the site saves nothing
+    site(DEFAULTS)
+    assert is_on()
+    monkeypatch.delenv("ZEUS_SAVE")
+    assert is_on()
+    monkeypatch.setenv("ZEUS", "off")
+    assert not is_on()
+    assert identity_here().cluster == ""
+
+
+def test_a_run_that_ends_is_recorded_for_the_catalogue(site, tmp_path, monkeypatch, caplog):
+    site({"catalogue": str(tmp_path / "runs")})
+    monkeypatch.setenv("SLURM_JOB_ID", "7/../8")
+    for_catalogue("name", lambda: "{}")  # the folder is missing
+    assert "this run is not recorded for the catalogue" in caplog.text
+    (new := tmp_path / "runs" / "new").mkdir(parents=True)
+    for_catalogue("name", lambda: "{}")
+    assert [path.name for path in new.iterdir()] == ["7_.._8-name.json"]
+    kept_run(tmp_path / "output")
+    assert len(list(new.iterdir())) == 2

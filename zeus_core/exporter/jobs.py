@@ -1,0 +1,203 @@
+"""The jobs whose processes are on a GPU, and the energy of each: totals that never fall, in bounded number."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from zeus_core._identity import THIS_MACHINE
+from zeus_core.device import Gpu
+from zeus_core.device.gpu import read_process_ids
+from zeus_core.measurement import DeviceEnergy
+from zeus_core.ports.site_defaults import DEFAULTS_VARIABLE, with_site_defaults
+from zeus_core.ports.time_source import TimeSource, clock_seconds
+from zeus_core.training.activities.tally import Tally
+from zeus_core.training.record.run_identity import RunIdentity, identity_from, identity_here, user_name
+
+if TYPE_CHECKING:
+    from zeus_core.electricity import Electricity
+    from zeus_core.training.charges.charging import Charge, Charging
+
+MOST_JOBS = 1000
+"""How many jobs of the last hour an exporter distinguishes: the energy of others is that of "other"."""
+
+_FORGET_SECONDS = 3600.0  # after which the series of a job that has ended is exported no more
+_IDLE_BELOW = 0.05  # of the utilization
+_CGROUP_JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
+
+
+@lru_cache(maxsize=4096)
+def identity_of(process_id: int, start_ticks: int) -> RunIdentity:
+    """Return whose a process is: its user by the kernel, all else by its environment, or by Slurm's control group.
+
+    The environment can be read by root and by the user of the process alone.
+
+    Args:
+        process_id: The process.
+        start_ticks: When it began, as its number may be another one's later.
+    """
+    environment: dict[str, str] = {}
+    user = job = ""
+    folder = Path(f"/proc/{process_id}")
+    with suppress(OSError):
+        user = user_name(folder.stat().st_uid)
+    with suppress(OSError):
+        pairs = (pair.partition(b"=") for pair in (folder / "environ").read_bytes().split(b"\0"))
+        environment = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    with suppress(OSError):
+        job = slurm_job((folder / "cgroup").read_text(errors="replace"))
+    environment.pop(DEFAULTS_VARIABLE, None)  # which names a file that this process is not to open
+    known = with_site_defaults({**({"SLURM_JOB_ID": job} if job else {}), **environment})
+    return identity_from(known, user) or RunIdentity()
+
+
+def slurm_job(cgroups: str) -> str:
+    """Return the job whose control group a process is in, by its file `cgroup`, of version 1 or 2; empty if in none."""
+    found = _CGROUP_JOB.search(cgroups)
+    return "" if found is None else found[1]
+
+
+def identities_on(gpu: Gpu) -> set[tuple[int, int]] | None:
+    """Return the processes on a GPU, each with when it began; None where the driver does not say."""
+    process_ids = read_process_ids(gpu)
+    if process_ids is None:
+        return None
+    found = set()
+    for process_id in process_ids:
+        with suppress(OSError, ValueError, IndexError):  # it has ended
+            found.add((process_id, THIS_MACHINE.start_ticks(process_id)))
+    return found
+
+
+def label_name(label: str) -> str:
+    """Return the name of a label in Prometheus: "tag:team" is tag_team."""
+    return re.sub(r"\W", "_", label, flags=re.ASCII)
+
+
+def label_values(identity: RunIdentity, labels: Iterable[str]) -> tuple[str, ...]:
+    """Return the values of labels."""
+    return tuple(
+        identity.tags.get(label.removeprefix("tag:"), "")
+        if label.startswith("tag:")
+        else str(getattr(identity, "job" if label == "job_id" else label))
+        for label in labels
+    )
+
+
+class GpuReading(NamedTuple):
+    """The use of a GPU since the latest reading.
+
+    Attributes:
+        processes: Those on it, by `identities_on`.
+        energy: Its energy, without joules where that was lost.
+        seconds: The time.
+        utilization: The share of it in which it computed, as far as that is known.
+    """
+
+    processes: set[tuple[int, int]] | None
+    energy: DeviceEnergy
+    seconds: float
+    utilization: float | None
+
+
+@dataclass
+class JobTotal:
+    """A job, or all whose labels are the same, as it is exported.
+
+    Attributes:
+        gpus: The GPUs that its processes are on, of which those shared with others count in part.
+        energy: Its energy: that of its GPUs while its processes were on them, in equal shares with others.
+        gpu_seconds: The time of its GPUs.
+        idle_seconds: The part of it in which they hardly computed.
+        charging: Its emissions and cost; None where the electricity was not given.
+        seen_seconds: When its processes were seen last.
+    """
+
+    gpus: float = 0.0
+    energy: DeviceEnergy = field(default_factory=DeviceEnergy)
+    gpu_seconds: float = 0.0
+    idle_seconds: float = 0.0
+    charging: Charging | None = None
+    seen_seconds: float = 0.0
+
+    @property
+    def charges(self) -> Mapping[str, Charge]:
+        """Its emissions and cost, by unit."""
+        return {} if self.charging is None else self.charging.charges
+
+
+class JobTotals:
+    """Divides the energy of GPUs among the jobs whose processes are on them.
+
+    A process that comes or goes between two readings is counted as if it had done so at one of them. In a job, a GPU
+    whose driver does not say whose processes are on it, as a simulated one, counts as that of this process.
+
+    Args:
+        labels: The marks that distinguish jobs: fields of `RunIdentity`, "job_id", "tag:NAME".
+        time_source: That of the monitor.
+        electricity: The prices or emissions that their energy is charged at.
+    """
+
+    def __init__(
+        self, labels: tuple[str, ...], time_source: TimeSource, electricity: Electricity | None = None
+    ) -> None:
+        self.labels: tuple[str, ...] = labels
+        self._time_source = time_source
+        self._electricity = electricity
+        own = identity_here()
+        self._own = own if own is not None and own.job else None
+        self._totals: dict[tuple[str, ...], JobTotal] = {}
+
+    def add(self, readings: Iterable[GpuReading]) -> None:
+        """Add the time and energy of all GPUs since the latest reading."""
+        gpus: dict[tuple[str, ...], float] = {}
+        for reading in readings:
+            users = self._users_of(reading.processes)
+            for values in users:
+                counted = self._add(values, reading, 1 / len(users))
+                gpus[counted] = gpus.get(counted, 0.0) + 1 / len(users)
+        for values, total in self._totals.items():
+            total.gpus = gpus.get(values, 0.0)
+
+    def exported(self) -> list[tuple[tuple[str, ...], JobTotal]]:
+        """Return the labels of each job that was seen within the last hour, with its totals. Any thread may call it."""
+        since = self._time_source.now() - _FORGET_SECONDS
+        return [(values, total) for values, total in list(self._totals.items()) if total.seen_seconds >= since]
+
+    def _users_of(self, processes: set[tuple[int, int]] | None) -> set[tuple[str, ...]]:
+        if processes is not None:
+            return {label_values(identity_of(*process), self.labels) for process in processes}
+        return set() if self._own is None else {label_values(self._own, self.labels)}
+
+    def _add(self, values: tuple[str, ...], reading: GpuReading, share: float) -> tuple[str, ...]:
+        """Add a share of a reading to a job, and return the labels that it is counted under."""
+        if values not in self._totals and len(self._totals) >= MOST_JOBS:
+            self._totals = dict(self.exported())
+            if len(self._totals) >= MOST_JOBS:
+                values = ("other",) * len(values)
+        total = self._totals.get(values)
+        if total is None:
+            total = self._totals[values] = JobTotal(charging=self._new_charging())
+        total.gpu_seconds += share * reading.seconds
+        total.seen_seconds = self._time_source.now()
+        if reading.utilization is not None and reading.utilization < _IDLE_BELOW:
+            total.idle_seconds += share * reading.seconds
+        joules = reading.energy.energy_joules
+        if joules is not None:
+            total.energy += DeviceEnergy(max(share * joules, 0.0), reading.energy.uncertainty_joules)
+        if total.charging is not None:
+            total.charging.charge(Tally(total.gpu_seconds, total.energy), clock_seconds(self._time_source))
+        return values
+
+    def _new_charging(self) -> Charging | None:
+        if self._electricity is None:
+            return None
+        from zeus_core.training.charges.charging import Charging
+
+        return Charging(self._electricity)

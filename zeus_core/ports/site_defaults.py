@@ -1,0 +1,144 @@
+"""Defaults of a site, by its administrator: what variables say where the user says nothing.
+
+The file is JSON, such as {"save": "10%", "tags": {"cluster": "east"}, "catalogue": "/shared/zeus-core"}. Without one,
+this takes a call of the kernel.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from zeus_core._launch import CATALOGUE, CLOCK, LIMIT, OBSERVE, SAVE, TAGS, VARIABLE
+from zeus_core.files import write_atomically
+
+DEFAULTS_VARIABLE = "ZEUS_DEFAULTS"
+"""Environment variable: another file than `DEFAULTS_FILE`."""
+
+DEFAULTS_FILE = "/etc/zeus-core/defaults.json"
+
+_logger = logging.getLogger(__name__)
+
+_MAX_BYTES = 65_536
+_SLOWDOWN = re.compile(r"\d{1,3}(\.\d{1,3})? ?%", re.ASCII)
+_WORDS = {SAVE: "save", TAGS: "tags", CATALOGUE: "catalogue"}
+
+
+def with_site_defaults(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return an environment with the defaults of the site. All that the user says counts more; never raises.
+
+    Tags are added up. Saving is no default where the user has set one of the variables about settings, even to nothing.
+    """
+    if environment.get(VARIABLE) == "off":
+        return environment
+    defaults = _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
+    if any(name in environment for name in (SAVE, OBSERVE, LIMIT, CLOCK)):
+        defaults = {name: value for name, value in defaults.items() if name != SAVE}
+    both = ",".join(filter(None, [defaults.get(TAGS), environment.get(TAGS)]))  # of two of a name, the last counts
+    return {**defaults, **environment, **({TAGS: both} if both else {})} if defaults else environment
+
+
+def site_words(environment: Mapping[str, str]) -> str | None:
+    """Return a sentence on the defaults that count for an environment; None if there are none."""
+    given = with_site_defaults(environment)
+    words = [f"{word} {given[name]}" for name, word in _WORDS.items() if given.get(name) != environment.get(name)]
+    file = environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE
+    return f"defaults of this site ({file}): {', '.join(words)}; ZEUS=off turns them off" if words else None
+
+
+def site_saves(environment: Mapping[str, str]) -> bool:
+    """Return whether trainings save, or observe, because the site has a default for it; as the user says, if he does.
+
+    Trainers that the user has not asked to be measured are then measured too.
+    """
+    site = _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
+    given = with_site_defaults(environment)
+    return SAVE in site and given.get(VARIABLE) != "off" and bool(given.get(SAVE) or given.get(OBSERVE))
+
+
+@cache
+def _read(path: str) -> Mapping[str, str]:
+    """Return the defaults as variables; none, with one line in the log, from a file that cannot be trusted or read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        _logger.warning("the defaults of this site are ignored: %s", error)
+        return {}
+    try:
+        _check_trusted(path, os.fstat(descriptor))
+        return _variables(os.read(descriptor, _MAX_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        _logger.warning("the defaults of this site are ignored: %s: %s", path, error)
+        return {}
+    finally:
+        os.close(descriptor)
+
+
+def _check_trusted(path: str, state: os.stat_result) -> None:
+    if not stat.S_ISREG(state.st_mode):
+        raise PermissionError("it is no file")
+    # One that a user names himself may be his own: he can set the variables as well.
+    trusted = {0} if path == DEFAULTS_FILE or not hasattr(os, "geteuid") else {0, os.geteuid()}
+    if state.st_uid not in trusted:
+        raise PermissionError(f"it belongs to user {state.st_uid}, and must be root's")
+    if state.st_mode & 0o022:
+        raise PermissionError("others can change it: chmod go-w")
+
+
+def _variables(data: bytes) -> dict[str, str]:
+    import json
+
+    document = json.loads(data)
+    if not isinstance(document, dict) or not document.keys() <= set(_WORDS.values()):
+        raise ValueError(f"it must be an object of {', '.join(_WORDS.values())}")
+    found = {}
+    for name, word in _WORDS.items():
+        if word in document:
+            found[name] = _text(word, document[word])
+    return found
+
+
+def _text(word: str, value: Any) -> str:
+    if word == "tags" and isinstance(value, dict) and all(type(each) is str for each in value.values()):
+        return ",".join(f"{name}={each}" for name, each in value.items())
+    if word == "save" and type(value) is str and _SLOWDOWN.fullmatch(value):
+        return value
+    if word == "catalogue" and type(value) is str and value.startswith("/") and "\0" not in value:
+        return value
+    example = {"save": '"10%"', "tags": '{"team": "nlp"}', "catalogue": '"/shared/zeus-core"'}[word]
+    raise ValueError(f"{word} is {value!r:.80}; it must be such as {example}")
+
+
+def for_catalogue(name: str, content: Callable[[], str]) -> None:
+    """Write the file of a run that has ended into the folder `new` of the catalogue, if one is named. Never raises.
+
+    Whoever may write to the catalogue adds it from there (`zeus-core runs add`). A file system that does not answer is
+    waited for as long as a driver is.
+
+    Args:
+        name: Distinguishes the run from others.
+        content: Returns the document.
+    """
+    folder = with_site_defaults(os.environ).get(CATALOGUE)
+    if not folder:
+        return
+    from zeus_core._identity import job_id
+    from zeus_core.errors import DeviceError
+    from zeus_core.process.deadline import CALL_SECONDS
+    from zeus_core.process.parallel import ParallelCalls
+
+    job = re.sub(r"[^A-Za-z0-9.]", "_", job_id())[:64] or "none"
+    path = Path(folder, "new", f"{job}-{name}.json")
+    try:
+        text = content()
+        ParallelCalls().call_one_within(CALL_SECONDS, 0, lambda: write_atomically(path, text, is_lasting=False))
+    except (OSError, ValueError, DeviceError) as error:
+        _logger.warning("this run is not recorded for the catalogue %s: %s", folder, error)
