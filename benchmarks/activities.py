@@ -402,7 +402,8 @@ def show(name: str, some: list[Outcome]) -> None:
     behind = max(one.best_common - one.saved for one in some)
     print(
         f"  {name:26} {len(some):5} {limit:7.1%} {clock:7.1%} {each:7.1%} {shown:7.1%} {one:7.1%} "
-        f"{saved:7.1%} {saved / each:6.0%} {min(one.saved for one in some):7.1%} {behind:7.1%} {np.mean(excesses > 0):7.1%} {excesses.max():+7.2%}"
+        f"{saved:7.1%} {saved / each:6.0%} {min(one.saved for one in some):7.1%} {behind:7.1%} "
+        f"{np.mean(excesses > 0):7.1%} {excesses.max():+7.2%}"
     )
 
 

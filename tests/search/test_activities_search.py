@@ -149,10 +149,11 @@ def make_saving(run):
     return search.common_saving()
 
 
-def test_alike_activities_gain_nothing_by_settings_of_their_own():
+def test_alike_activities_gain_less_than_a_step_of_the_clock():
+    """Of which one setting for all leaves a part of the bound unused."""
     run = Training(make_search(1.02, 400), {"generation": TRAINING, STEPS: TRAINING}).run(400)
     common, own = make_saving(run)
-    assert own - common < 0.01
+    assert 0 <= own - common < 0.02
 
 
 def test_the_same_blocks_lead_to_the_same_next_one():

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _PREDICTED_SHARE = 0.25  # of a run: later, more than its bound may be used up by the rest of it
 _FAR_BELOW = 0.8  # of a limit: work whose mean power is below binds it at no moment, as power scatters by some percent
 _UNTOUCHED = "it draws far less"
-_LEAST_ADVANTAGE = 0.003  # of the energy: with less, one setting for all is as good
+_LEAST_ADVANTAGE = 0.01  # of the energy: with less, one setting for all is as good; a step of the clock is worth more
 _MIN_STEPS = 4  # of a block that ends as that of an activity is over
 
 

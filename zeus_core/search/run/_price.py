@@ -11,7 +11,8 @@ At a price of lambda joules per second each activity on its own minimises
     E_a(s) - lambda (M_a(s) - rho V_a(s)),
 
 where rho is the derivative of the right side by V, as found in the round before. The lowest lambda that keeps the bound
-is found by bisection.
+is found by bisection. What it leaves of the bound goes to one activity after another; the result is compared with the
+best setting for all, from which the same is tried.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from zeus_core.search._curves import Array
 
 _LOWEST, _HIGHEST = math.log(1e-4), math.log(1e4)  # of the price, over the mean power of the work
 _BISECTIONS = 30  # to a relative 2e-8
-_ROUNDS = 3  # of rho
-_MAX_SHARE = 50  # percent of the visits of an activity, at the original setting
+_ROUNDS = 3  # of rho, and
+_SWEEPS = 2  # over all activities: more change nothing in most cases; chosen without runs
+_MAX_SHARE = 50  # percent of the visits of an activity, at the original setting: as for one activity (_block_lengths)
 
 
 @dataclass(frozen=True)
@@ -127,14 +129,36 @@ def cheapest(stakes: Sequence[Stake], demand: Demand) -> tuple[list[int], float]
             middle = (low + high) / 2
             low, high = (low, middle) if keeps(at(middle)) else (middle, high)
         price = low if keeps(at(low)) else high
-        found = at(price)
-        if len(stakes) == 1:  # its curves need not be convex
-            is_met = demand.is_met(stakes[0].spare, stakes[0].variance)
-            found = [int(np.where(is_met, stakes[0].joules, math.inf).argmin())] if is_met.any() else found
+        found = _improved(stakes, demand, at(price))
         if not keeps(best) or total(stakes, found, "joules") < total(stakes, best, "joules"):
             best, best_price = found, power * math.exp(price)
         rho = demand.variance_price(total(stakes, found, "variance"))
+    common = _improved(stakes, demand, [common_place(stakes, demand)] * len(stakes))
+    if keeps(common) and total(stakes, common, "joules") < total(stakes, best, "joules"):
+        best = common
     return best, best_price
+
+
+def common_place(stakes: Sequence[Stake], demand: Demand) -> int:
+    """Return the best setting for all activities."""
+    together = sum(stakes[1:], start=stakes[0])
+    return int(np.where(demand.is_met(together.spare, together.variance), together.joules, math.inf).argmin())
+
+
+def _improved(stakes: Sequence[Stake], demand: Demand, places: list[int]) -> list[int]:
+    """Return settings that cost less, one activity after another, if the bound is kept: curves need not be convex."""
+    places = list(places)
+    for _ in range(_SWEEPS):
+        for number, stake in enumerate(stakes):
+            spare, variance = (
+                total(stakes, places, field) - float(getattr(stake, field)[places[number]])
+                for field in ("spare", "variance")
+            )
+            is_met = demand.is_met(stake.spare + spare, stake.variance + variance)
+            joules = np.where(is_met, stake.joules, math.inf)
+            if joules.min() < joules[places[number]]:
+                places[number] = int(joules.argmin())
+    return places
 
 
 def original_share(gain_joules: float, second_watts: float, seconds: float, visits: int, cv: float) -> float:
