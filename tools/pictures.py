@@ -158,7 +158,7 @@ def _draw_cycles(path: Path, first: Any, latest: Any) -> None:
         for (samples, _), name, color in ((first, "first cycle", "tab:gray"), (latest, "latest cycle", "tab:blue")):
             axes[place].plot([row[0] for row in samples], [row[column] for row in samples], color=color, label=name)
         axes[place].set_ylabel(label)
-        axes[place].set_ylim(0)
+        axes[place].set_ylim(0, 1.1 * max(row[column] for row in first[0]))
     marks = latest[1]
     for (name, begin), (_, end) in pairwise(marks):
         for one in axes:
