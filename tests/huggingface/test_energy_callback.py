@@ -31,6 +31,7 @@ from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.pytorch import SimulatedCompute
 from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu
+from zeus_core.training.record.run_file import read_run
 from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback, _trainer_patches
 
 LOGGED = {"energy_j", "power_w", "energy_per_sample_j", "total_energy_j", "power_limit_w"}
@@ -115,6 +116,11 @@ def test_energy_is_where_the_losses_are_and_true(tmp_path, callback, gpu, time_s
     assert [entry["eval_energy_j"] for entry in evaluations] == pytest.approx(
         [truth.joules["evaluation"] / 3] * 3, rel=0.03
     )
+    losses = read_run(tmp_path).losses
+    assert {name: [point.value for point in points] for name, points in losses.items()} == {
+        "loss": [entry["loss"] for entry in logs],
+        "eval_loss": [entry["eval_loss"] for entry in evaluations],
+    }
     assert output.metrics.keys() >= AT_THE_END
     assert trainer.state.log_history[-1].keys() >= AT_THE_END
 

@@ -38,6 +38,7 @@ from zeus_core.optimizer import Energy, EnergyWithin, GlobalClockOptimizer, Glob
 from zeus_core.optimizer.power_limit import Phase
 from zeus_core.search import GridSearch
 from zeus_core.settings import PowerLimitKnob
+from zeus_core.training.record.run_file import read_run
 from zeus_lightning import ZeusCallback
 from zeus_lightning._callback import _samples_in
 from zeus_lightning._energy_source import EnergySource
@@ -94,6 +95,8 @@ def test_a_fit_logs_where_its_energy_goes(pl, tmp_path, monitor, gpu):
     assert callback.summary.account.samples == 40 * BATCH_SIZE
     assert callback.summary.steps == 40
     assert {path.name for path in tmp_path.iterdir()} == {"board", "zeus-energy"}
+    losses = [(point.step, point.value) for point in read_run(tmp_path).losses["loss"]]
+    assert losses == [(step, pytest.approx(logged["loss"][step - 1])) for step in (20, 40)]
 
 
 def test_evaluations_by_themselves_are_logged_too(tmp_path, monitor, gpu):

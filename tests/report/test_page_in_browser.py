@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.kept_runs import interrupted_run, kept_run
 from zeus_core.cli import main
-from zeus_core.report.run_page import _STYLE
+from zeus_core.report.run_page import STYLE
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 OFFLINE = ["--proxy-server=127.0.0.1:9", "--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"]
@@ -16,7 +16,7 @@ OFFLINE = ["--proxy-server=127.0.0.1:9", "--host-resolver-rules=MAP * ~NOTFOUND"
 
 def colors(dark):
     """The colours of a theme, by name."""
-    light, _, others = _STYLE.partition("@media (prefers-color-scheme: dark)")
+    light, _, others = STYLE.partition("@media (prefers-color-scheme: dark)")
     found = dict(re.findall(r"--(\w+): (#\w{6});", light))
     return {**found, **dict(re.findall(r"--(\w+): (#\w{6});", others.partition("@media print")[0]))} if dark else found
 

@@ -31,6 +31,7 @@ def kept_run(
     model: str = "A100-SXM4-80GB",
     steps: int = 40,
     parameters: int = 0,
+    ends_by: BaseException | None = None,
 ) -> Path:
     """Train, with steps whose work scatters by 1 %, and return the folder.
 
@@ -41,6 +42,7 @@ def kept_run(
         model: The model of the GPU.
         steps: The steps.
         parameters: The size of the model, as an adapter tells it; not told if 0.
+        ends_by: An exception that ends the training after its steps.
     """
     randomness = random.Random(seed)
     gpu, monitor = _gpu_and_monitor(model)
@@ -51,6 +53,8 @@ def kept_run(
         for _ in range(steps):
             with energy.step(samples=4, tokens=512):
                 gpu.execute(_scattered(factor * randomness.gauss(1.0, 0.01)))
+        if ends_by is not None:
+            raise ends_by
     return folder
 
 

@@ -11,6 +11,7 @@ __all__ = ["Kept", "independent_sums", "simulated_files"]
 
 BEGIN = 1_790_000_000.0  # 2026-09-21
 MODELS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S")
+SUMS = ("runs", "millijoules", "tokens", "gpu_milliseconds", "low_gpu_milliseconds")
 CLUSTERS, NODES, USERS = 10, 40, 60
 NOTHING = {"energy_joules": 0.0, "uncertainty_joules": 0.0, "method": "counted", "lost_because": None}
 
@@ -28,12 +29,17 @@ def _tally(seconds: float, joules: float, off_joules: float) -> dict[str, Any]:
     return {"seconds": seconds, "measured": measured, "lost_seconds": 0.0}
 
 
+def _energy_and_power(seconds: float, joules: float, off_joules: float) -> dict[str, Any]:
+    power = [[0.0, 0.0], [seconds / 4, joules / 10], [seconds, joules]]
+    return {"energy": _tally(seconds, joules, off_joules), "power": power}
+
+
 def _part(rng: random.Random, place: tuple[int, int], begin: float, seconds: float, step: int) -> dict[str, Any]:
     cluster, node = place
     devices = [
         {"uuid": f"GPU-{cluster}-{node}-{number}", "index": number, "name": MODELS[cluster % 3], "is_simulated": False}
-        | {"driver": "570.1", "limit_watts": 400.0, "power": [], "count": 1}
-        | {"energy": _tally(seconds, seconds * rng.uniform(80.0, 600.0), rng.uniform(0.1, 40.0))}
+        | {"driver": "570.1", "limit_watts": 400.0, "count": 1}
+        | _energy_and_power(seconds, seconds * rng.uniform(80.0, 600.0), rng.uniform(0.1, 40.0))
         for number in range(rng.choice((1, 2)))
     ]
     user = rng.randrange(USERS)
@@ -147,18 +153,21 @@ def independent_sums(files: Iterable[Kept], by: str | None = None) -> dict[str, 
     sums: dict[str, dict[str, int]] = {}
 
     def add(group: str, name: str, amount: int) -> None:
-        of_group = sums.setdefault(group, {"runs": 0, "millijoules": 0, "tokens": 0, "gpu_milliseconds": 0})
+        of_group = sums.setdefault(group, dict.fromkeys(SUMS, 0))
         of_group[name] += amount
 
     counting = set()
     for intervals in _intervals(latest, by).values():
         chosen: list[tuple[int, int]] = []
-        for begin, end, run, joules, group in sorted(intervals, key=lambda each: (each[0] - each[1], each[0], each[2])):
+        for begin, end, run, joules, low, group in sorted(
+            intervals, key=lambda each: (each[0] - each[1], each[0], each[2])
+        ):
             if all(end <= other_begin or other_end <= begin for other_begin, other_end in chosen):
                 chosen.append((begin, end))
                 counting.add(run)
                 add(group, "millijoules", joules)
                 add(group, "gpu_milliseconds", end - begin)
+                add(group, "low_gpu_milliseconds", low)
     for name, run in latest.items():
         group = run["parts"][-1]["identity"][by] if by else "all"
         devices = [device for part in run["parts"] for device in part["ranks"][0]["devices"]]
@@ -180,14 +189,21 @@ def _latest(files: Iterable[Kept]) -> dict[str, dict[str, Any]]:
     return latest
 
 
-def _intervals(latest: dict[str, dict[str, Any]], by: str | None) -> dict[str, list[tuple[int, int, str, int, str]]]:
-    """Return begin, end, run, millijoules and group of what each device did."""
-    taken: dict[str, list[tuple[int, int, str, int, str]]] = {}
+def _intervals(
+    latest: dict[str, dict[str, Any]], by: str | None
+) -> dict[str, list[tuple[int, int, str, int, int, str]]]:
+    """Return begin, end, run, millijoules, milliseconds at low power and group of what each device did."""
+    taken: dict[str, list[tuple[int, int, str, int, int, str]]] = {}
     for run in latest.values():
         for part in run["parts"]:
             ends = int(part["begun_at_seconds"] * 1000 // 1), int(part["until_seconds"] * 1000 // 1)
             for device in part["ranks"][0]["devices"]:
                 joules = round(1000 * device["energy"]["measured"]["energy_joules"])
                 group = part["identity"][by] if by else "all"
-                taken.setdefault(device["uuid"], []).append((*ends, run["run"], joules, group))
+                (_, _), (quarter, first), (last, all_) = device["power"]
+                low = [quarter] * (first / quarter < 160.0) + [last - quarter] * (
+                    (all_ - first) / (last - quarter) < 160.0
+                )
+                amounts = joules, round(1000 * sum(low))
+                taken.setdefault(device["uuid"], []).append((*ends, run["run"], *amounts, group))
     return taken

@@ -104,6 +104,26 @@ def _total_points(part: PartRecord) -> list[EnergyPoint]:
     return [EnergyPoint(at, math.fsum(joules_at(points, at) for points in series)) for at in dict.fromkeys(moments)]
 
 
+def loss_picture(run: RunRecord) -> str:
+    """Draw the losses over the energy of the run."""
+    curves = {name: points for name, points in run.losses.items() if "loss" in name and len(points) > 1}
+    if not curves:
+        return ""
+    known = [point for points in curves.values() for point in points]
+    values = [point.value for point in known]
+    largest = max(point.joules for point in known)
+    scale = _Scale(0.0, largest, *_padded(min(values), max(values)))
+    parts = [scale.grid("loss", energy_text)]
+    for number, (name, points) in enumerate(curves.items()):
+        places = [(scale.x(point.joules), scale.y(point.value)) for point in points]
+        kind = "pale" if number == 0 and len(curves) > 1 else "line"
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        parts.append(f'<polyline class="{kind}" points="{line}"><title>{escape(name)}</title></polyline>')
+        x, y = places[-1]
+        parts.append(f'<text x="{x - 6:.1f}" y="{y - 8:.1f}" text-anchor="end">{escape(name)}</text>')
+    return _svg("Losses over the energy of the run", _HEIGHT, parts)
+
+
 def search_picture(search: SearchResult) -> str:
     """Draw time and energy of a step at each setting, with the intervals of the energy."""
     points = search.points()

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.events import Activity
-from zeus_core.report._run_pictures import activity_bars, power_picture, search_picture
+from zeus_core.report._run_pictures import activity_bars, loss_picture, power_picture, search_picture
 from zeus_core.report.many_runs import activities_line, are_many, runs_in_full, table_of
 from zeus_core.report.run_metrics import RUN_METRICS, Quantity, metrics_of, unit_of
 from zeus_core.report.run_sections import (
@@ -21,9 +21,10 @@ from zeus_core.report.run_sections import (
     steps_text,
     unrecorded_line,
 )
+from zeus_core.training.record.loss_curve import energy_to, equal_loss
 from zeus_core.training.record.run_records import RunRecord
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --ink: #16202c; --soft: #5b6876; --paper: #f6f7f9; --card: #ffffff; --line: #dfe4ea;
   --accent: #1769aa; --chosen: #c2410c; --steps: #1f77b4; --generation: #d97706; --reference: #7c3aed;
   --waiting: #b8a27a; --reward: #be185d; --prediction: #0e7490; --other: #65a30d;
@@ -57,6 +58,7 @@ tr:last-child td { border-bottom: 0; } td:first-child { white-space: nowrap; pad
 svg { width: 100%; height: auto; display: block; } svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
 .axis { stroke: var(--line); } .area { fill: var(--accent); opacity: .16; } .line { fill: none; stroke: var(--accent);
   stroke-width: 1.6; stroke-linejoin: round; } .thin { fill: none; stroke: var(--line); stroke-width: 1.5; }
+.pale { fill: none; stroke: var(--idle); stroke-width: 1.4; }
 path.trial { stroke: var(--accent); stroke-width: 2; } circle.trial { fill: var(--accent); }
 path.chosen { stroke: var(--chosen); stroke-width: 2; } circle.chosen { fill: var(--chosen); }
 .mark-change { stroke: var(--chosen); stroke-dasharray: 4 4; } .mark-part { stroke: var(--bad); stroke-width: 2; }
@@ -98,18 +100,29 @@ def run_page(
         body.append(_overview(runs))
         shown = []
     elif len(runs) > 1:
-        body.append(_section(_comparison(runs), activity_bars(runs)))
+        body.append(section_html(_comparison(runs), activity_bars(runs)))
     for name, run in shown:
         body.append(f"<h2>{escape(name)}</h2>" if len(runs) > 1 else "")
         body.append(_run(run, further.get(name, ())))
-    body.append(
+    return page(f"Energy of {title}", "".join(body), _COLORS)
+
+
+def page(title: str, body: str, style: str) -> str:
+    """Return a page.
+
+    Args:
+        title: Its title, as plain text.
+        body: Its content, in HTML.
+        style: Rules beside those of all pages.
+    """
+    footer = (
         "<footer>Measured by zeus-core. An energy is written with the half-width of the interval that holds the truth. "
         "“Not measured” is never 0.</footer>"
     )
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Energy of {escape(title)}</title>\n'
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">\n'
-        f"<style>{_STYLE}{_COLORS}</style></head>\n<body><main>{''.join(body)}</main></body></html>\n"
+        f"<style>{STYLE}{style}</style></head>\n<body><main>{body}{footer}</main></body></html>\n"
     )
 
 
@@ -120,13 +133,14 @@ def _run(run: RunRecord, further: Sequence[tuple[Section, str]]) -> str:
     pictures = {
         "activities": activity_bars([("", run)]),
         "power": power_picture(run, changes),
+        "losses": loss_picture(run),
         "search": "" if search is None else search_picture(search),
     }
     began = moment(run.parts[0].begun_at_seconds)
     spent = f"{steps_text(run)} in {duration_text(run.account.total.seconds)}"
     head = f'<p class="soft">{escape(hardware(run))}; {spent}; began {began}</p>{_cards(run)}'
-    sections = [_section(section, pictures.get(section.name, "")) for section in sections_of(run)]
-    sections[2:2] = [_section(section, picture) for section, picture in further]
+    sections = [section_html(section, pictures.get(section.name, "")) for section in sections_of(run)]
+    sections[2:2] = [section_html(section, picture) for section, picture in further]
     return head + "".join(sections)
 
 
@@ -144,11 +158,11 @@ def _cards(run: RunRecord) -> str:
         )
         if name in metrics
     ]
-    cards = [_card("energy of all GPUs", energy_line(run), unrecorded_line(run))]
-    return f'<div class="cards">{"".join([*cards, *(_card(label, text) for label, text in shown)])}</div>'
+    cards = [card("energy of all GPUs", energy_line(run), unrecorded_line(run))]
+    return f'<div class="cards">{"".join([*cards, *(card(label, text) for label, text in shown)])}</div>'
 
 
-def _card(label: str, text: str, more: str = "") -> str:
+def card(label: str, text: str, more: str = "") -> str:
     """Return a card: the number, its unit, and below them how far it can be off."""
     value, plus_minus, rest = text.partition(" ±")
     off, _, unit = rest.partition(" ")
@@ -157,7 +171,8 @@ def _card(label: str, text: str, more: str = "") -> str:
     return f'<div class="card"><span>{escape(label)}</span><b>{escape(shown)}</b><span>{escape(detail)}</span></div>'
 
 
-def _section(section: Section, picture: str) -> str:
+def section_html(section: Section, picture: str) -> str:
+    """Return a section: its heading, its text, a picture in HTML, and its table."""
     text = f"<p>{escape(section.text)}</p>" if section.text else ""
     return f'<section id="{section.name}"><h3>{escape(section.title)}</h3>{text}{picture}{_table(section)}</section>'
 
@@ -193,6 +208,11 @@ def comparison_rows(runs: Sequence[tuple[str, RunRecord]]) -> list[tuple[str, ..
     """Return a row for each number that some of the runs have: its name, and its value in each run."""
     found: list[Mapping[str, Quantity]] = [metrics_of(run) for _, run in runs]
     rows = [("GPUs", *(hardware(run) for _, run in runs))]
+    if (common := equal_loss([run.losses for _, run in runs])) is not None:
+        name, loss = common  # the lowest that all of them have reached
+        reached = [energy_to(run.losses[name], loss) for _, run in runs]
+        texts = ["-" if point is None else f"{energy_text(point.joules)}, step {point.step}" for point in reached]
+        rows.append((f"energy until {name} {loss:.4g}", *texts))
     rows += [
         (
             name,

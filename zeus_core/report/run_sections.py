@@ -48,6 +48,7 @@ def sections_of(run: RunRecord) -> list[Section]:
         _activities(run),
         _devices(run),
         Section("power", "Power over time", _power_text(run)),
+        _losses(run),
         *([] if search is None else [_search(run, search), _settings_of_activities(search)]),
         *([] if record is None or not record.changes else [_changes(record)]),
         _results(run.latest.results, {REMARKS} if search is None else _shown_of(search)),
@@ -115,6 +116,18 @@ def _energy_cells(tally: Tally) -> tuple[str, str]:
     watts = tally.power_watts
     energy = energy_text(tally.energy_joules, tally.measured.uncertainty_joules)
     return energy, "" if watts is None else f"{watts:.0f} W"
+
+
+def _losses(run: RunRecord) -> Section:
+    """Return the losses with the energy that the run had taken by then."""
+    rows = []
+    for name, points in run.losses.items():
+        best = min(points, key=lambda point: point.value)
+        numbers = (f"{points[0].value:.4g}", f"{best.value:.4g}", energy_text(best.joules), f"{points[-1].value:.4g}")
+        rows.append((name, *numbers))
+    text = "The energy is that of all GPUs, from the first step of the run, as it was known at the latest log."
+    columns = ("", "first", "lowest", "energy until then", "latest")
+    return Section("losses", "Losses beside the energy", text if rows else "", columns if rows else (), rows)
 
 
 def _activities(run: RunRecord) -> Section:

@@ -2,12 +2,18 @@
 
 Nothing is ever changed in it, so any number of writers on a shared file system need no lock and no server. Which of the
 rows count is decided by who reads them (`_counting.py`).
+
+Jobs that add one run each would make a million files. So who adds merges the files of an earlier day D into D.parquet,
+which contains their names: readers leave those out. They are removed by a later one, when no reader can be at work that
+has not seen D.parquet. Two who merge at a time write the same; a file of day D that comes later stays beside it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
@@ -25,6 +31,13 @@ if TYPE_CHECKING:
 
 _VERSION = (b"zeus-core runs", b"1")
 _ROWS_OF_A_FILE = 40_000  # 0.1 GB of memory while they are added
+_DAY_FILE = re.compile(r"(\d{4}-\d\d-\d\d)-([0-9a-f]{16})\.parquet")  # of one writer
+_MERGED = b"zeus-core merged"  # in the metadata of D.parquet: the 8 bytes of the name of each
+_FEW = 16  # files of a day, which are not merged
+_LARGE_BYTES = 1_000_000  # of a file, which is not merged either
+_MANY = 1000  # files, which are not read to find out whether a single run is among them already: 0.5 s
+_OPEN_DAYS = 2.0  # as clocks of writers may differ by one
+_READING_SECONDS = 3600.0  # longer than anybody reads a catalogue
 _MARK = b'"zeus-core run'  # of the format of a record, with which its file begins
 _MARKED_BYTES = 200
 
@@ -59,10 +72,11 @@ class Catalogue:
         Raises:
             UsageError: There is nothing at one of the places, or the catalogue cannot be written.
         """
-        known, now_seconds = self._known(), time.time()
+        has_folder = any(place.is_dir() for place in places)  # which is likely to be added each night
+        known, now_seconds = self._known(is_needed=has_folder), time.time()
         rows: list[dict[str, Any]] = []
         added = 0
-        for path in _files_at(places):
+        for path in self._files_at(places):
             try:
                 found = rows_of(read_run(path), now_seconds)
             except (ArithmeticError, ValueError, LookupError) as error:  # a UsageError too
@@ -79,11 +93,16 @@ class Catalogue:
                 rows = []
         if rows:
             self._write(rows)
+        self._merge_days(now_seconds)
         return added
 
-    def _known(self) -> set[tuple[str, int]]:
-        """Return the name and the latest moment of each run that is in the catalogue."""
-        if not self._folder.exists():
+    def _known(self, is_needed: bool) -> set[tuple[str, int]]:
+        """Return the name and the latest moment of each run that is in the catalogue.
+
+        Args:
+            is_needed: Also if there are many files, which is slow. A run that is added again counts once anyway.
+        """
+        if not self._folder.exists() or (not is_needed and len(self._paths()) > _MANY):
             return set()
         columns = self.table(["run", "until_ms"]).columns
         return set(zip(*(column.to_pylist() for column in columns), strict=True))
@@ -94,12 +113,54 @@ class Catalogue:
 
         content = io.BytesIO()
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows), schema=_schema()), content)
-        today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._folder / f"{today}-{os.urandom(8).hex()}.parquet", content.getvalue())
+            write_atomically(self._folder / f"{_day(time.time())}-{os.urandom(8).hex()}.parquet", content.getvalue())
         except (OSError, ValueError) as error:
             raise UsageError(f"the catalogue {self._folder} cannot be written: {error}") from error
+
+    def _merge_days(self, now_seconds: float) -> None:
+        """Merge the files of each earlier day, and remove those that were merged an hour ago, as far as one may."""
+        import pyarrow.parquet
+
+        days: dict[Path, list[Path]] = {}
+        complaints = list(self.complaints)  # who reads them complains
+        for path in self._files_below(self._folder, ".parquet"):
+            named = _DAY_FILE.fullmatch(path.name)
+            if named and named[1] <= _day(now_seconds - _OPEN_DAYS * 86_400):
+                days.setdefault(path.with_name(f"{named[1]}.parquet"), []).append(path)
+        for day, paths in days.items():
+            with contextlib.suppress(OSError, ValueError, pyarrow.ArrowException):
+                if not day.exists():
+                    self._merge(day, [path for path in paths if path.stat().st_size < _LARGE_BYTES])
+                elif day.stat().st_mtime < now_seconds - _READING_SECONDS:
+                    merged = _merged_names(day)
+                    for path in paths:
+                        if path.name in merged:
+                            with contextlib.suppress(OSError):  # as it is somebody else's
+                                path.unlink()
+        self.complaints = complaints
+
+    def _merge(self, day: Path, paths: Sequence[Path]) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        tables = {path: table for path in paths if (table := self._read(path, _COLUMNS)) is not None}
+        if len(tables) <= _FEW:
+            return
+        names = b"".join(bytes.fromhex(path.stem[11:]) for path in tables)
+        rows = pyarrow.concat_tables(tables.values()).unify_dictionaries().cast(_schema())
+        content = io.BytesIO()
+        pyarrow.parquet.write_table(rows.replace_schema_metadata(dict([_VERSION, (_MERGED, names)])), content)
+        if not day.exists():
+            write_atomically(day, content.getvalue())
+
+    def _paths(self) -> list[Path]:
+        """Return the files whose rows count: all but those that were merged into that of their day."""
+        found = list(self._files_below(self._folder, ".parquet"))
+        day_of = {path: path.with_name(f"{path.name[:10]}.parquet") for path in found if _DAY_FILE.fullmatch(path.name)}
+        merged = {day: _merged_names(day) for day in set(found).intersection(day_of.values())}
+        return [path for path in found if path not in day_of or path.name not in merged.get(day_of[path], ())]
 
     def table(self, columns: Sequence[str] | None = None) -> pyarrow.Table:
         """Return the rows of all files; texts are dictionaries, which all rows share.
@@ -117,24 +178,70 @@ class Catalogue:
             raise UsageError(
                 f"there is no catalogue at {self._folder}; `zeus-core runs add {self._folder} RUN` makes one"
             )
-        wanted = list(columns or (*TEXTS, *MOMENTS, *AMOUNTS))
-        tables = []
-        for path in sorted(self._folder.rglob("*.parquet")):
-            try:
-                if is_special(path):
-                    raise OSError("it is a folder or a device")
-                footer = pyarrow.parquet.read_metadata(path)
-                version = (footer.metadata or {}).get(_VERSION[0], b"no catalogue of runs")
-                if version != _VERSION[1]:
-                    raise OSError(f"its version is {version.decode(errors='replace')}; this program reads version 1")
-                with pyarrow.parquet.ParquetFile(path, metadata=footer, read_dictionary=list(TEXTS)) as file:
-                    tables.append(file.read(wanted).replace_schema_metadata(None))
-            except (OSError, KeyError, pyarrow.ArrowException) as error:
-                self.complaints.append(f"the file {path} of the catalogue cannot be used: {error}")
+        wanted = list(columns or _COLUMNS)
+        tables = [table for path in self._paths() if (table := self._read(path, wanted)) is not None]
         if not tables:
             names = _schema(dictionaries=True)
             return names.empty_table().select(wanted).replace_schema_metadata(None)
         return pyarrow.concat_tables(tables).unify_dictionaries()
+
+    def _files_at(self, places: Iterable[Path]) -> Iterator[Path]:
+        """Yield the files of runs at some places: in folders, those that say so in their first bytes."""
+        for place in places:
+            if place.is_dir():
+                yield from filter(_is_marked, self._files_below(place, ".json"))
+            else:
+                yield run_path(place)  # a file, or nothing, which its reader says
+
+    def _files_below(self, place: Path, suffix: str) -> Iterator[Path]:
+        """Yield the files in a folder and those within it, in order; with a complaint for each that cannot be read."""
+
+        def complain(error: OSError) -> None:
+            self.complaints.append(f"the folder {error.filename} cannot be read: {error.strerror}")
+
+        for folder, folders, names in os.walk(place, onerror=complain):
+            folders.sort()
+            yield from (Path(folder, name) for name in sorted(names) if name.endswith(suffix))
+
+    def _read(self, path: Path, wanted: Sequence[str]) -> pyarrow.Table | None:
+        """Return the rows of a file; None, with a complaint, if it cannot be used."""
+        import pyarrow
+        import pyarrow.parquet
+
+        try:
+            if is_special(path):
+                raise OSError("it is a folder or a device")
+            footer = pyarrow.parquet.read_metadata(path)
+            version = (footer.metadata or {}).get(_VERSION[0], b"no catalogue of runs")
+            if version != _VERSION[1]:
+                raise OSError(f"its version is {version.decode(errors='replace')}; this program reads version 1")
+            with pyarrow.parquet.ParquetFile(path, metadata=footer, read_dictionary=list(TEXTS)) as file:
+                table = file.read(list(wanted)).replace_schema_metadata(None)
+            for name in wanted:  # columns that earlier versions have not written
+                if name in AMOUNTS and name not in table.column_names:
+                    table = table.append_column(name, pyarrow.repeat(0, table.num_rows))
+            return table.select(list(wanted))
+        except (OSError, KeyError, pyarrow.ArrowException) as error:
+            self.complaints.append(f"the file {path} of the catalogue cannot be used: {error}")
+            return None
+
+
+_COLUMNS = (*TEXTS, *MOMENTS, *AMOUNTS)
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d")
+
+
+def _merged_names(day: Path) -> set[str]:
+    """Return the names of the files that were merged into that of a day; none if it cannot be read."""
+    import pyarrow.parquet
+
+    try:
+        names = (pyarrow.parquet.read_metadata(day).metadata or {}).get(_MERGED, b"").hex()
+    except (OSError, pyarrow.ArrowException):
+        return set()
+    return {f"{day.stem}-{names[at : at + 16]}.parquet" for at in range(0, len(names), 16)}
 
 
 def _schema(dictionaries: bool = False) -> pyarrow.Schema:
@@ -145,25 +252,9 @@ def _schema(dictionaries: bool = False) -> pyarrow.Schema:
     return pyarrow.schema(fields, metadata=dict([_VERSION]))
 
 
-def _files_at(places: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files of runs at some places: in folders, those that say so in their first bytes.
-
-    Raises:
-        UsageError: There is nothing at one of the places.
-    """
-    for place in places:
-        if not place.is_dir():
-            yield run_path(place)  # a file, or nothing, which its reader says
-            continue
-        for folder, folders, names in os.walk(place):
-            folders.sort()
-            for name in sorted(names):
-                path = Path(folder, name)
-                if name.endswith(".json") and not path.is_symlink() and not is_special(path) and _is_marked(path):
-                    yield path
-
-
 def _is_marked(path: Path) -> bool:
+    if path.is_symlink() or is_special(path):
+        return False
     try:
         with path.open("rb") as file:
             return _MARK in file.read(_MARKED_BYTES)

@@ -30,6 +30,7 @@ ENERGIES = frozenset(
     {
         *("millijoules", "off_millijoules", "more_millijoules", "unbounded"),
         *("lost_gpu_milliseconds", "gpu_milliseconds"),
+        *("seen_gpu_milliseconds", "low_gpu_milliseconds", "low_millijoules"),
         *("milligrams", "off_milligrams", "millionths", "off_millionths", "charged_millijoules", "priced_millijoules"),
     }
 )
@@ -40,6 +41,21 @@ NEEDED = ("run", "device", "record", "until_ms", "begin_ms", "end_ms", "millijou
 """The columns by which it is decided what counts."""
 
 _PREFIX = "tag:"
+
+
+def check_group(by: str) -> None:
+    """Check that sums can be made by this.
+
+    Raises:
+        UsageError: They cannot.
+    """
+    if by not in GROUPS and (not by.startswith(_PREFIX) or by == _PREFIX):
+        raise UsageError(f"--by is {by!r}; it must be one of {', '.join(GROUPS)}, or tag:NAME")
+
+
+def column_of(by: str) -> str:
+    """Return the column that a grouping is made of."""
+    return "begin_ms" if by in ("day", "month") else "tags" if by.startswith(_PREFIX) else by
 
 
 @dataclass(frozen=True)
@@ -82,6 +98,11 @@ def counted(table: pyarrow.Table) -> Counted:
     winner = np.zeros(len(runs), np.int64)
     winner[run[first]] = record[first]  # of several, the last is assigned
     latest = winner[run] == record
+    if np.bincount(run[latest & is_run], minlength=1).max() > 1:  # somebody has copied files of the catalogue
+        rows = np.flatnonzero(latest)
+        keys = np.stack([each[rows] for each in (run, device, numbers(table, "begin_ms"))])
+        latest[:] = False
+        latest[rows[np.unique(keys, axis=1, return_index=True)[1]]] = True
     once, doubtful = _each_once(table, latest & ~is_run, device, run, runs)
     has_device, has_once = np.zeros(len(runs), bool), np.zeros(len(runs), bool)
     has_device[run[latest & ~is_run]] = True
@@ -193,13 +214,40 @@ def by_currency(table: pyarrow.Table, keep: _Flags | None = None) -> dict[str, _
 
 def in_month(table: pyarrow.Table, month: str) -> _Flags:
     """Return which rows are of intervals that began in a month, such as "2026-10", in UTC."""
+    first, end = month_ends(month)
+    begin_ms = numbers(table, "begin_ms")
+    return (first <= begin_ms) & (begin_ms < end)
+
+
+def month_ends(month: str) -> tuple[int, int]:
+    """Return the begin of a month, such as "2026-10", and that of the next, in milliseconds since 1970.
+
+    Raises:
+        UsageError: It is none.
+    """
     try:
         begin = np.datetime64(month, "M")
     except ValueError as error:
         raise UsageError(f"--month is {month!r}, which is none; give it as 2026-10") from error
     first, end = (int(each.astype("datetime64[ms]").astype(np.int64)) for each in (begin, begin + 1))
-    begin_ms = numbers(table, "begin_ms")
-    return (first <= begin_ms) & (begin_ms < end)
+    return first, end
+
+
+def between_runs_milliseconds(table: pyarrow.Table, known: Counted, begin_ms: int, end_ms: int) -> int:
+    """Return the time within two moments that GPUs had no run, each GPU between its first and its last run.
+
+    Args:
+        table: The rows.
+        known: Which of them count.
+        begin_ms: The first moment, in milliseconds since 1970.
+        end_ms: The second one.
+    """
+    device, _ = codes(table, "device")
+    rows = np.flatnonzero(known.once & ~known.is_run)
+    begin, end = (np.clip(numbers(table, name)[rows], begin_ms, end_ms) for name in ("begin_ms", "end_ms"))
+    order = np.lexsort((numbers(table, "begin_ms")[rows], device[rows]))
+    of, begin, end = device[rows][order], begin[order], end[order]  # of those that count, none overlap
+    return int((begin[1:] - end[:-1])[of[1:] == of[:-1]].sum())
 
 
 def gains(table: pyarrow.Table, known: Counted, keep: _Flags | None, most: int) -> list[tuple[str, str, int, str]]:

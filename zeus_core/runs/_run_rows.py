@@ -12,6 +12,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from zeus_core.errors import UsageError
@@ -28,12 +29,17 @@ AMOUNTS = (
     *("millijoules", "off_millijoules", "more_millijoules", "unbounded", "lost_gpu_milliseconds", "gpu_milliseconds"),
     *("training_millijoules", "token_millijoules", "off_token_millijoules", "tokens", "controlled"),
     *("idle_millijoules", "wasted_millijoules", "saved_millijoules", "off_saved_millijoules"),
+    *("redone_millijoules", "seen_gpu_milliseconds", "low_gpu_milliseconds", "low_millijoules"),
     *("milligrams", "off_milligrams", "millionths", "off_millionths", "charged_millijoules", "priced_millijoules"),
 )
 """The columns that are added up: energy, how far it can be off, what killed parts may have taken beyond it, and whether
 nobody knows that; time of GPUs whose energy was lost, and all; energy of training steps, and that of runs that count
 tokens; tokens; runs with a setting searched or fixed; energy idle and between steps, and with that of steps done twice;
-energy saved; emissions; money; the energy of which these two are known."""
+energy saved; that of steps done twice; time of GPUs whose power over time is recorded, and its time and energy
+at low power (`LOW_POWER_FRACTION`); emissions; money; the energy of which these two are known."""
+
+LOW_POWER_FRACTION = 0.4
+"""Low power is below this share of the limit: `blocking_power_watts` of the seven presets is 21 to 40 % of it."""
 
 MOMENTS = ("record", "until_ms", "begin_ms", "end_ms")
 """The other columns: a random number for each time a run was added; the milliseconds since 1970."""
@@ -98,6 +104,7 @@ def _device_row(run: RunRecord, part: PartRecord, host: str, device: DeviceRecor
     # Two nodes may have one name; devices have not, but simulated ones are alike on all nodes, and several have none.
     name = f"{host}/{device.uuid}" if device.is_simulated else device.uuid
     energy = Tally() if device.energy is None else device.energy
+    seen, low, low_joules = _at_low_power(part, device)
     return {
         "gpu": device.name,
         "device": name if device.uuid else f"{run.run}/{part.name}/{number}",
@@ -108,7 +115,28 @@ def _device_row(run: RunRecord, part: PartRecord, host: str, device: DeviceRecor
         "lost_gpu_milliseconds": _whole_above(1e3 * energy.lost_seconds),
         "millijoules": _whole(1e3 * energy.measured_joules),
         "off_millijoules": _whole_above(1e3 * (energy.measured.uncertainty_joules or 0.0)),
+        "seen_gpu_milliseconds": _whole(1e3 * seen),
+        "low_gpu_milliseconds": _whole(1e3 * low),
+        "low_millijoules": _whole(1e3 * low_joules),
     }
+
+
+def _at_low_power(part: PartRecord, device: DeviceRecord) -> tuple[float, float, float]:
+    """Return the GPU seconds whose power over time is recorded, and of these the seconds and joules at low power.
+
+    Power is the mean between two recorded points, of which a part has 120 to 240. Where a part has those of all its
+    GPUs together, each GPU has its share of them.
+    """
+    points, count = device.power or part.power, device.count
+    devices = [device] if device.power else part.devices
+    limit_watts = sum(each.count * (each.limit_watts or 0.0) for each in devices)
+    if len(points) < 2 or not all(each.limit_watts for each in devices):
+        return 0.0, 0.0, 0.0
+    pieces = [(b.seconds - a.seconds, b.joules - a.joules) for a, b in pairwise(points)]
+    low = [(seconds, joules) for seconds, joules in pieces if joules < LOW_POWER_FRACTION * limit_watts * seconds]
+    low_seconds, low_joules = (math.fsum(column) for column in zip(*low, strict=True)) if low else (0.0, 0.0)
+    share = count / sum(each.count for each in devices)
+    return count * (points[-1].seconds - points[0].seconds), count * low_seconds, share * low_joules
 
 
 def _run_row(run: RunRecord) -> dict[str, Any]:
@@ -126,6 +154,7 @@ def _run_row(run: RunRecord) -> dict[str, Any]:
         "training_millijoules": _whole(1e3 * training.measured_joules),
         "idle_millijoules": _whole(1e3 * idle_joules),
         "wasted_millijoules": _whole(1e3 * (idle_joules + account.redone.measured_joules)),
+        "redone_millijoules": _whole(1e3 * account.redone.measured_joules),
         **_saving(run),
     }
     if account.tokens > 0 and training.energy_joules is not None:

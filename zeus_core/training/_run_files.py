@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from zeus_core.training.record.journal import Journal
 from zeus_core.training.record.resume import Checkpoint, take_up_run
 from zeus_core.training.record.run_file import JOURNAL_FOLDER
 from zeus_core.training.record.run_keeper import Outcome, RunKeeper, electricity_record
-from zeus_core.training.record.run_records import RunRecord
+from zeus_core.training.record.run_records import PartState, RunRecord
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
@@ -91,7 +92,7 @@ class RunFiles:
             part: The latest part.
             outcome: All that is known beside the account.
             electricity: By which emissions and cost are reported; None without.
-            has_ended: Whether the part ended by itself.
+            has_ended: Whether the part has ended.
         """
         if self._keeper is None or self._journal is None or self._journal.waits:
             return
@@ -100,11 +101,19 @@ class RunFiles:
         known = part.own if ranks.size == 1 else (part.reported or part.own)
         if has_ended and ranks.size > 1 and not part.is_whole:
             known = _known_at_end(part, ranks)
-        record = part.record(outcome, reports, has_ended, self.clock())
+        record = part.record(outcome, reports, _end_of(part) if has_ended else "running", self.clock())
         saving = outcome.saving_fraction, outcome.saving_uncertainty
         self._keeper.keep(
             RunRecord(part.run, part.earlier + known, (record,), *saving, electricity_record(electricity))
         )
+
+
+def _end_of(part: RunPart) -> PartState:
+    """Return how a part has ended: one whose account was asked for has done all its steps."""
+    error = None if part.is_whole else sys.exc_info()[0]
+    if error is None:
+        return "ended"
+    return "failed" if issubclass(error, Exception) else "stopped"  # by Ctrl-C, or an exit in a handler of a signal
 
 
 def _known_at_end(part: RunPart, ranks: Ranks) -> Account:

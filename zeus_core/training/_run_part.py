@@ -14,9 +14,10 @@ from zeus_core.training._ranks import Ranks
 from zeus_core.training.account import Account, unusual_activities
 from zeus_core.training.activities.activity_split import ActivitySplit
 from zeus_core.training.record.journal_lines import Entry
+from zeus_core.training.record.loss_curve import LossCurves
 from zeus_core.training.record.power_series import EnergyPoint, joules_at
 from zeus_core.training.record.run_keeper import LISTED_RANKS, Outcome, RankReport, part_ranks, versions
-from zeus_core.training.record.run_records import PartRecord, RankRecord
+from zeus_core.training.record.run_records import PartRecord, PartState, RankRecord
 
 if TYPE_CHECKING:
     from zeus_core.training.charges.part_charges import PartCharges
@@ -51,6 +52,7 @@ class RunPart:
         others: The account of the others then.
         reports: The reports of the ranks at the end, by rank; those of the others on the first one alone.
         power: The energy of all devices over time, where ranks are not listed.
+        losses: Losses and metrics of evaluations beside the energy.
         remarks: Remarks on the numbers for people, of the ranks that have sent them.
         leaves_out: Whether the evaluations so far are part of no log.
         is_whole: Whether all ranks have reported their energy after the latest step.
@@ -79,6 +81,7 @@ class RunPart:
     others: WholeNumbers | None = None
     reports: dict[int, RankReport] = field(default_factory=dict)
     power: tuple[EnergyPoint, ...] = ()
+    losses: LossCurves = field(default_factory=LossCurves)
     remarks: list[str] = field(default_factory=list)
     leaves_out: bool = False
     is_whole: bool = False
@@ -171,7 +174,7 @@ class RunPart:
         self,
         outcome: Outcome,
         reports: Mapping[int, RankReport],
-        has_ended: bool,
+        state: PartState,
         now: float,
     ) -> PartRecord:
         """Return the record of this part in the file of the run.
@@ -179,12 +182,12 @@ class RunPart:
         Args:
             outcome: All that is known beside the account.
             reports: The reports of some ranks, by rank.
-            has_ended: Whether it ended by itself.
+            state: Whether it goes on, or how it has ended.
             now: This moment, by the machine's clock.
         """
         return PartRecord(
             name=self.name,
-            state="ended" if has_ended else "running",
+            state=state,
             begin_step=self.begin_step,
             step=self.step,
             begun_at_seconds=self.begun_at_seconds,
@@ -198,4 +201,5 @@ class RunPart:
             detected_evaluations=outcome.detected_evaluations,
             overhead=outcome.overhead,
             power=self.power,
+            losses=self.losses.points,
         )

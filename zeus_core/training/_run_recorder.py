@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -38,6 +39,7 @@ from zeus_core.training.activities.activity_split import ActivitySplit
 from zeus_core.training.activities.limit_reading import LimitReading
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_log_values
+from zeus_core.training.record.loss_curve import LossPoint
 from zeus_core.training.record.resume import Checkpoint
 from zeus_core.training.record.run_keeper import Outcome, rank_record
 from zeus_core.training.record.run_records import RankRecord
@@ -286,6 +288,15 @@ class RunRecorder:
         if self._electricity is not None:
             totals |= electricity_log_values(part.earlier + now, self._electricity)
         return {**part.intervals.next(now), **known_values(totals)}
+
+    def record_losses(self, values: Mapping[str, float]) -> None:
+        """Record losses beside the energy of all ranks at the latest log; nothing while some of it is lost."""
+        part = self._part
+        joules = None if part is None else (part.earlier.total + (part.reported or part.own).total).energy_joules
+        if part is not None and joules is not None:
+            for name, value in values.items():
+                if math.isfinite(value):
+                    part.losses.add(name, LossPoint(part.step, round(joules, 3), float(value)))
 
     @property
     def gpu_count(self) -> int:

@@ -375,6 +375,15 @@ class TrainingEnergy(TrainingHooks, Hooked):
             return LoggedValues(self._recorder.log_values())
         return LoggedValues(self._recorder.log_values(self.optimizer.power_limit_watts, self.optimizer.sm_clock_mhz))
 
+    @contained(is_hook=True)
+    def record_losses(self, values: Mapping[str, float]) -> None:
+        """Record losses, or metrics of an evaluation, beside the energy at the latest log. Not collective.
+
+        Args:
+            values: Numbers by name, such as `{"loss": 2.3}`; others than finite ones are left out.
+        """
+        self._recorder.record_losses(values)
+
     @contained(is_hook=True, default=dict[str, float])
     def evaluation(self, prefix: str = "eval") -> dict[str, float]:
         """Return the energy of the current or latest evaluation. A collective call.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -218,6 +219,7 @@ class EnergyReporter(Reporter):
         if "loss" in logs and trainer.control.should_log:
             self._count_tokens(trainer)
             values = self._energy.log()
+            self._energy.record_losses({"loss": logs["loss"]})
             self._show(trainer, values)
             return values
         if "train_runtime" in logs and "train_loss" in logs:
@@ -225,7 +227,9 @@ class EnergyReporter(Reporter):
             return {} if self.summary is None else self.summary.log_values()
         prefixes = [name.removesuffix("_runtime") for name in logs if name.endswith("_runtime")]
         if prefixes and Activity.EVALUATION in self.activities:
-            return self._energy.log_evaluation(prefixes[0])
+            values = self._energy.log_evaluation(prefixes[0])
+            self._energy.record_losses(_results_of_evaluation(logs))
+            return values
         return {}
 
     def end(self, args: TrainingArguments) -> None:
@@ -281,3 +285,9 @@ def _checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
 def _tokens_seen_by(trainer: Trainer) -> int:
     """Return the tokens TRL has counted, or the Trainer itself."""
     return int(getattr(trainer, "_total_train_tokens", 0)) or int(trainer.state.num_input_tokens_seen)
+
+
+def _results_of_evaluation(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Return what an evaluation found, without what it took."""
+    cost = ("epoch", "_runtime", "_time", "_per_second", "_energy_j")
+    return {name: value for name, value in logs.items() if isinstance(value, float) and not name.endswith(cost)}

@@ -228,8 +228,10 @@ class ZeusCallback(Callback):
         values = self._current.energy.log_evaluation(leaves_out=trainer.sanity_checking)
         if not trainer.sanity_checking:
             self._current.publish({name.replace("eval_", f"{stage}/"): value for name, value in values.items()})
-        self._current.energy.on_resume()
         is_within_training = trainer.state.fn == "fit" and not trainer.sanity_checking
+        if is_within_training:
+            self._current.energy.record_losses({name: float(each) for name, each in trainer.callback_metrics.items()})
+        self._current.energy.on_resume()
         if self._run is not None and is_within_training:  # the metrics are those that early stopping sees
             should_stop = self._run.report(epoch=epochs_of(trainer), metric=dict(trainer.callback_metrics))
             trainer.should_stop = trainer.should_stop or should_stop

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core.cli.meters.metering import MachineMeter, open_meter
+from zeus_core.cli.run._window_power import WindowPower, limits_watts
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class GuardedMeter:
 
     Attributes:
         charges: Emissions and cost of the energy, once the window has begun; None without `electricity`.
+        power: The power of the GPUs over time, once the window has begun; None without any.
 
     Raises:
         UsageError: There is no such GPU. No command runs yet.
@@ -82,11 +84,13 @@ class GuardedMeter:
     ) -> None:
         self.notes: list[str] = []
         self.charges: WindowCharges | None = None
+        self.power: WindowPower | None = None
+        self._limits_watts: dict[int, float | None] = {}
         self._electricity = electricity
         self._edge_seconds = edge_seconds
         self._meter: MachineMeter | None = None
         try:
-            self._meter = within(patience_seconds, lambda: open_meter(indices))
+            self._meter, self._limits_watts = within(patience_seconds, lambda: _opened(indices))
         except UsageError:
             raise
         except Exception as error:
@@ -130,6 +134,8 @@ class GuardedMeter:
 
     def _begin(self, meter: MachineMeter) -> None:
         meter.begin()
+        if meter.monitor.gpus:
+            self.power = WindowPower(meter.monitor, self._limits_watts)
         if self._electricity is not None:
             from zeus_core.cli.run._window_charges import WindowCharges
 
@@ -137,6 +143,8 @@ class GuardedMeter:
 
     def _end(self, meter: MachineMeter) -> Measurement:
         measurement = meter.end()
+        if self.power is not None:
+            self.power.end(measurement)
         if self.charges is not None:
             self.charges.end(measurement)
         return measurement
@@ -144,3 +152,9 @@ class GuardedMeter:
     def _give_up(self, error: Exception) -> None:
         self._meter = None
         self.notes.append(f"Energy is not measured: {error or type(error).__name__}")
+
+
+def _opened(indices: Sequence[int] | None) -> tuple[MachineMeter, dict[int, float | None]]:
+    """Return the meter, and the power limits before the run changes them."""
+    meter = open_meter(indices)
+    return meter, limits_watts(meter.monitor)

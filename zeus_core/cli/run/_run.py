@@ -140,6 +140,7 @@ def _run(
         is_simulated=meter.is_simulated,
         notes=meter.notes,
         charges=meter.charges,
+        power=meter.power,
         steps=None if steps is None else steps.points,
     )
 

@@ -23,6 +23,7 @@ from zeus_core.ports.site_defaults import for_catalogue
 if TYPE_CHECKING:
     from zeus_core.cli.run._step_output import Point
     from zeus_core.cli.run._window_charges import WindowCharges
+    from zeus_core.cli.run._window_power import WindowPower
     from zeus_core.measurement import Device, Measurement
 
 _FORMAT = JsonFormat("zeus-core run", 1)  # that of these fields alone, which earlier versions have written
@@ -44,6 +45,7 @@ class RunRecord:
         notes: Things that were not measured, and why.
         charges: Emissions and cost of the energy; None where the electricity was not stated, or nothing measured.
         steps: Points of the run, by its steps; None where they are not counted.
+        power: The power of the GPUs over time; None where none is measured.
         settings: The settings held for the whole run, such as "300 W", by "power limit" or "SM clock".
     """
 
@@ -57,6 +59,7 @@ class RunRecord:
     notes: Sequence[str]
     charges: WindowCharges | None = None
     steps: Sequence[Point] | None = None
+    power: WindowPower | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def summary(self) -> str:
@@ -102,7 +105,8 @@ class RunRecord:
         from zeus_core.training.record.window_run import run_of_window
 
         fields = _FORMAT.fields(self.to_json())
-        run = encode(run_of_window(fields, platform.node(), identity_here(), versions()))
+        of_window = run_of_window(fields, platform.node(), identity_here(), versions())
+        run = encode(of_window if self.power is None else self.power.added_to(of_window))
         if run["electricity"] is not None:
             run["electricity"]["amounts"] = fields["electricity"]["amounts"]
         return RUN_FORMAT.document({**fields, **run})

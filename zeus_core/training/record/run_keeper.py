@@ -121,7 +121,7 @@ class RunKeeper:
         try:
             with waiting_for("files"), folder_lock(self._path.parent):
                 self._own_path = self._place(record.latest.name)
-                has_ended = record.latest.state == "ended"  # else training would wait for the disk at each checkpoint
+                has_ended = record.latest.state != "running"  # else training would wait for the disk at each checkpoint
                 latest = replace(record.latest, identity=self._identity)
                 whole = replace(record, parts=(*others, latest))
                 write_run(whole, self._own_path, is_lasting=has_ended)

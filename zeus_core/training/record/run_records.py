@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zeus_core.adapters.contained import Overhead
 from zeus_core.codec import completed, decode
 from zeus_core.errors import UsageError
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
+from zeus_core.training.record.loss_curve import LossPoint
 from zeus_core.training.record.power_series import EnergyPoint
 from zeus_core.training.record.run_identity import RunIdentity
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.global_setting.search_result import SearchRecord
+
+PartState: TypeAlias = Literal["running", "ended", "failed", "stopped", "interrupted"]
+"""The state of a part when its file was written: going on (so stays a part that is killed); ended by itself, an error
+or a signal; or gone on from by another part. Before this version, all that ended had "ended"."""
 
 REMARKS = "remarks"
 """The label of the remarks on the numbers of a part, among its results."""
@@ -74,7 +79,7 @@ class PartRecord:
 
     Attributes:
         name: The name of the part, as in the journals.
-        state: Whether it was going on when the file was written, has ended, or was interrupted.
+        state: Whether it was going on when the file was written, or how it has ended.
         begin_step: The optimizer step at which it began.
         step: The optimizer step it has reached.
         begun_at_seconds: When it began, in seconds since 1970.
@@ -90,11 +95,12 @@ class PartRecord:
         overhead: The same by hook, and what was waited for in them.
         detected_evaluations: Evaluations that nothing announced, but their forward passes.
         power: The energy of all GPUs together over time, if `ranks` are machines; empty if it is not known yet.
+        losses: Losses and metrics of evaluations by name, beside the energy, as far as the trainer logs them.
         identity: The user, the job and the tags, which reports leave out; None if it is not recorded.
     """
 
     name: str
-    state: Literal["running", "ended", "interrupted"]
+    state: PartState
     begin_step: int
     step: int
     begun_at_seconds: float
@@ -109,6 +115,7 @@ class PartRecord:
     overhead: Overhead = field(default_factory=Overhead)
     power: tuple[EnergyPoint, ...] = ()
     identity: RunIdentity | None = None
+    losses: Mapping[str, tuple[LossPoint, ...]] = field(default_factory=dict)
 
     @property
     def devices(self) -> list[DeviceRecord]:
@@ -201,3 +208,12 @@ class RunRecord:
     def latest(self) -> PartRecord:
         """The latest part."""
         return self.parts[-1]
+
+    @property
+    def losses(self) -> dict[str, list[LossPoint]]:
+        """The losses of all parts, by name."""
+        found: dict[str, list[LossPoint]] = {}
+        for part in self.parts:
+            for name, points in part.losses.items():
+                found.setdefault(name, []).extend(points)
+        return found

@@ -20,6 +20,7 @@ from zeus_core.training.record.run_records import (
     DeviceRecord,
     ElectricityRecord,
     PartRecord,
+    PartState,
     RankRecord,
     RunRecord,
     SignalRecord,
@@ -28,6 +29,9 @@ from zeus_core.units import kilowatt_hours_from_joules
 
 WINDOW_FORMAT = JsonFormat("zeus-core run", 1)
 """The format that `zeus-core run` wrote before its file was that of any run; its fields are still in the file."""
+
+_CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS")  # other signals come from outside
+_STOPPED_CODES = (130, 137, 143)  # of a shell or a program that SIGINT, SIGKILL or SIGTERM has ended: 128 + its number
 
 WINDOW_FIELDS = frozenset(
     {
@@ -100,7 +104,7 @@ def _run(fields: Mapping[str, Any], host: str, identity: RunIdentity | None, ver
     notes = "; ".join(decode(tuple[str, ...], fields["notes"], "notes"))
     part = PartRecord(
         name=name,
-        state="ended",
+        state=_state(code, signal),
         begin_step=0,
         step=0,
         begun_at_seconds=start,
@@ -111,6 +115,12 @@ def _run(fields: Mapping[str, Any], host: str, identity: RunIdentity | None, ver
         identity=identity,
     )
     return RunRecord(name, account, (part,), electricity=_electricity(fields))
+
+
+def _state(code: int, signal: str | None) -> PartState:
+    if signal in _CRASHES or (code and not signal and code not in _STOPPED_CODES):
+        return "failed"
+    return "stopped" if code or signal else "ended"
 
 
 def _tally(device: Mapping[str, Any], seconds: float) -> Tally:

@@ -1,0 +1,77 @@
+"""The power of the GPUs of a window over time, for the file of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from zeus_core.errors import DeviceError
+from zeus_core.ports.background import repeatedly
+
+if TYPE_CHECKING:
+    from zeus_core.device import Gpu
+    from zeus_core.measurement import Measurement
+    from zeus_core.monitor import ZeusMonitor
+    from zeus_core.training.record.run_records import RunRecord
+
+_PERIOD_SECONDS = 1.0
+_SAMPLES = 240  # as many as a file keeps: a long run is sampled more seldom, and each reading takes some milliseconds
+
+
+class WindowPower:
+    """Reads the energy of GPUs while a window is open, in the background.
+
+    Args:
+        monitor: Measures the window, which has just been opened.
+        limits_watts: The power limit of each GPU before the run changed it, by index; None if unknown.
+    """
+
+    def __init__(self, monitor: ZeusMonitor, limits_watts: Mapping[int, float | None]) -> None:
+        self._monitor, self._limits_watts = monitor, limits_watts
+        self._measured: list[Measurement] = []  # each since the begin; some 2,000 in a week
+        self._begin = self._latest = monitor.time_source.now()
+        self._first = monitor.read(sync_execution=False)
+        self._stop = repeatedly(monitor.time_source, self._sample, _PERIOD_SECONDS)
+
+    def _sample(self) -> None:
+        """Read the energy, if that is due."""
+        now = self._monitor.time_source.now()
+        if now - self._latest >= max(0.999 * _PERIOD_SECONDS, (now - self._begin) / _SAMPLES):
+            self._latest = now
+            self._measured.append(self._monitor.between(self._first, self._monitor.read(sync_execution=False)))
+
+    def end(self, measurement: Measurement) -> None:
+        """Stop, and add the energy of the whole window."""
+        self._stop()
+        self._measured.append(measurement)
+
+    def added_to(self, run: RunRecord) -> RunRecord:
+        """Return the run of the window with the power and the limits of its GPUs."""
+        from dataclasses import replace
+
+        from zeus_core.training.record.power_series import PowerSeries
+
+        series = {index: PowerSeries() for index in self._limits_watts}
+        *samples, whole = self._measured
+        for measurement in [each for each in samples if whole.time - each.time > _PERIOD_SECONDS / 2] + [whole]:
+            for device, energy in measurement.devices.items():
+                if device.kind == "gpu" and energy.energy_joules is not None:
+                    series[device.index].add(measurement.time, energy.energy_joules)
+        (rank,) = run.latest.ranks
+        devices = tuple(
+            replace(device, limit_watts=self._limits_watts[device.index], power=series[device.index].points)
+            for device in rank.devices
+        )
+        return replace(run, parts=(replace(run.latest, ranks=(replace(rank, devices=devices),)),))
+
+
+def limits_watts(monitor: ZeusMonitor) -> dict[int, float | None]:
+    """Return the power limit of each GPU, by index; None if it cannot be read."""
+    return dict(zip(monitor.gpus, monitor.ask(_limit_watts, None), strict=True))
+
+
+def _limit_watts(gpu: Gpu) -> float | None:
+    try:
+        return gpu.read_power_limit_watts()
+    except DeviceError:
+        return None

@@ -1,0 +1,114 @@
+"""Sums of a catalogue for people: the table of `runs sum`, and that of the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from zeus_core.adapters.result import number_text
+from zeus_core.runs._counting import Counted, by_currency, sums
+
+if TYPE_CHECKING:
+    import pyarrow
+
+COLUMNS = ("runs", "GPU hours", "kWh", "Wh/token", "kgCO2e", "cost", "saved kWh", "controlled", "idle kWh", "low use")
+"""The headings of `cells`."""
+
+_MILLIJOULES_OF_A_KWH = 3_600_000_000
+_ALIKE = 1.01  # an interval is as wide in both directions up to this ratio
+NO_NAME = "(none)"
+"""The name of a group that has none, as of runs without a user."""
+
+
+def grouped_sums(rows: pyarrow.Table, known: Counted, by: str | None, kept: Any) -> dict[str, dict[str, Any]]:
+    """Add up what counts, by group; money by currency, as "cost".
+
+    Args:
+        rows: The rows.
+        known: Which of them count.
+        by: One of `GROUPS`, or "tag:NAME"; one group of all if None.
+        kept: The rows to add up; all if None.
+
+    Raises:
+        UsageError: A sum is too large.
+    """
+    groups: dict[str, dict[str, Any]] = {**sums(rows, known, by, kept)}
+    names = ("millionths", "off_millionths", "priced_millijoules")
+    costs = {unit: sums(rows, known, by, mask, names) for unit, mask in by_currency(rows, kept).items()}
+    for name, amounts in groups.items():
+        amounts["cost"] = {
+            unit: [found[name]["millionths"], found[name]["off_millionths"]]
+            for unit, found in costs.items()
+            if name in found and found[name]["priced_millijoules"]
+        }
+        del amounts["millionths"], amounts["off_millionths"]  # of all currencies
+    return groups
+
+
+def cells(name: str, amounts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a name, or that there is none, and the cells of `COLUMNS`; what is not known is empty, not 0."""
+    per_token = ""
+    if amounts["tokens"]:
+        scale = 3.6e6 * amounts["tokens"]
+        per_token = f"{amounts['token_millijoules'] / scale:.4g} ±{amounts['off_token_millijoules'] / scale:.2g}"
+    return (
+        name or NO_NAME,
+        f"{amounts['runs']:,}",
+        hours(amounts, "gpu"),
+        energy_text(amounts),
+        per_token,
+        number(amounts["milligrams"] / 1e6, amounts["off_milligrams"] / 1e6) if amounts["charged_millijoules"] else "",
+        ", ".join(f"{number(each / 1e6, off / 1e6)} {unit}" for unit, (each, off) in amounts["cost"].items()),
+        number(kwh(amounts["saved_millijoules"]), kwh(amounts["off_saved_millijoules"]))
+        if amounts["saved_millijoules"]
+        else "",
+        f"{amounts['controlled'] / amounts['runs']:.0%}" if amounts["runs"] else "",
+        number(kwh(amounts["idle_millijoules"])),
+        f"{amounts['low_gpu_milliseconds'] / amounts['seen_gpu_milliseconds']:.0%}"
+        if amounts["seen_gpu_milliseconds"]
+        else "",
+    )
+
+
+def energy_text(amounts: Mapping[str, Any]) -> str:
+    """Return the kWh of a sum, and how far they can be off: upwards also by what was not recorded, if that is known."""
+    value, low = kwh(amounts["millijoules"]), kwh(amounts["off_millijoules"])
+    more = low + kwh(amounts["more_millijoules"])
+    if amounts["unbounded"] or amounts["lost_gpu_milliseconds"]:
+        return f"at least {number(value - low)}"
+    if more <= _ALIKE * low:
+        return number(value, low)
+    decimals = max(1 - math.floor(math.log10(more)), 0)
+    return f"{value - low:,.{decimals}f} to {value + more:,.{decimals}f}"
+
+
+def hours(amounts: Mapping[str, Any], kind: str) -> str:
+    """Return the GPU hours of a sum of a kind: "gpu" for all, "seen", "low" or "lost"."""
+    return number(amounts["gpu_milliseconds" if kind == "gpu" else f"{kind}_gpu_milliseconds"] / 3.6e6)
+
+
+def notes(name: str, amounts: Mapping[str, Any]) -> list[str]:
+    """Return what a sum lacks, in sentences."""
+    where = name or NO_NAME
+    found = []
+    if amounts["lost_gpu_milliseconds"]:
+        found.append(f"{where}: the energy of {hours(amounts, 'lost')} GPU hours was not measured")
+    if amounts["milligrams"] and amounts["charged_millijoules"] < amounts["millijoules"]:
+        found.append(f"{where}: the emissions are those of {number(kwh(amounts['charged_millijoules']))} kWh")
+    if amounts["cost"] and amounts["priced_millijoules"] < amounts["millijoules"]:
+        found.append(f"{where}: the cost is that of {number(kwh(amounts['priced_millijoules']))} kWh")
+    return found
+
+
+def kwh(millijoules: int) -> float:
+    """Convert whole millijoules to kWh."""
+    return millijoules / _MILLIJOULES_OF_A_KWH
+
+
+def number(value: float, off: float = 0.0) -> str:
+    """Format a number with the digits that its uncertainty leaves; with thousands apart, as sites have many of them."""
+    if off > 0:
+        decimals = max(1 - math.floor(math.log10(off)), 0)
+        return f"{value:,.{decimals}f} ±{off:,.{decimals}f}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else number_text(value)
