@@ -1,4 +1,4 @@
-"""What a long training costs late, against early: steps, windows, resumes, journals, and runs in a report.
+"""Cost of late steps of a long training beside early ones: steps, windows, resumes, journals, and runs in a report.
 
     python benchmarks/growth.py [--steps 1000000] [--only steps windows resumes journals reports]
 

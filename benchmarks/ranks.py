@@ -1,4 +1,4 @@
-"""What a job costs each rank, from 1 to 1,024 ranks: logs, begin and end, decisions, and the size of the run file.
+"""The cost of a job for each rank, from 1 to 1,024 ranks: logs, begin and end, decisions, and the size of the run file.
 
     python benchmarks/ranks.py [--ranks 1,8,64,256,1024]
 

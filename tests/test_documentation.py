@@ -127,7 +127,7 @@ def searched():
 
 
 def test_the_page_on_electricity(capsys):
-    account, training, aware, controller = blocks("electricity.md")
+    training, account, aware, controller = blocks("electricity.md")
     run(account, {})
     assert capsys.readouterr().out.splitlines() == account.rpartition("# ")[2].strip().split(", ")
     run(training, {})

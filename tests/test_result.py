@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from zeus_core.adapters.result import duration_text, energy_text, show_result
+from zeus_core.adapters.result import show_result
+from zeus_core.units import duration_text, energy_text
 
 ROWS = {"energy": "62.52 ±0.04 kJ", "spent on": "steps 62 kJ"}
 
@@ -94,8 +95,8 @@ def test_an_energy_and_its_uncertainty_have_one_unit(joules, uncertainty, text):
 
 def test_durations_are_in_a_unit_that_people_use():
     assert [duration_text(seconds) for seconds in (0.04, 119.9, 121, 3599.4, 7199, 7500)] == [
-        "0.0 s",
-        "119.9 s",
+        "0.04 s",
+        "120 s",
         "2 min 1 s",
         "59 min 59 s",
         "2 h 0 min",

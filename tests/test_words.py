@@ -1,4 +1,4 @@
-"""The words of docstrings."""
+"""The words of docstrings, and the digits of numbers."""
 
 import ast
 import re
@@ -26,3 +26,9 @@ def test_no_sentence_of_a_docstring_begins_like_a_question():
         for match in OPENING.finditer(text)
     ]
     assert not found, "\n".join(found)
+
+
+def test_one_module_rounds_for_people():
+    paths = [path for folder in ("zeus_core", "integrations") for path in (ROOT / folder).rglob("*.py")]
+    rounding = [path for path in paths if re.search(r"[:%]\.\d+g", path.read_text(encoding="utf-8"))]
+    assert [path.name for path in rounding] in ([], ["units.py"]), "use `number_text` of zeus_core.units"

@@ -36,8 +36,10 @@ def lay_over(folder: Path, requirements: Path) -> None:
     """Prepare a virtual environment that has all packages of this one, and others which need the same torch."""
     python = make_environment(folder)
     below, above = (
-        subprocess.check_output([it, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True).strip()
-        for it in (sys.executable, python)
+        subprocess.check_output(
+            [each, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
+        ).strip()
+        for each in (sys.executable, python)
     )
     Path(above, "below.pth").write_text(f"import site; site.addsitedir({below!r})\n")
     constraint = folder / "torch.txt"

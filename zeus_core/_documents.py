@@ -108,7 +108,7 @@ class JsonStore:
         path: The file.
         format: The format of its content.
         contents: How warnings call it, such as "profile".
-        owner: The fields that tell the job of a document from other jobs, in JSON types.
+        owner: The fields that distinguish the job of a document from other jobs, in JSON types.
     """
 
     path: Path

@@ -24,6 +24,9 @@ SAVE = "ZEUS_SAVE"
 OBSERVE = "ZEUS_OBSERVE"
 """Environment variable: "1" changes nothing, and predicts what that would save."""
 
+SIMULATED = "ZEUS_SIMULATION_REPORTED"
+"""Environment variable: set where `zeus-core run` has reported that GPUs are simulated."""
+
 LIMIT, CLOCK = "ZEUS_LIMIT", "ZEUS_CLOCK"
 """Environment variables: a power limit and an SM clock for the whole of a `zeus-core run`."""
 
@@ -109,6 +112,6 @@ def _callbacks(module: str, name: str) -> "list[Any]":
         text = f"zeus-core: trainings of this process ({sys.executable}) are not measured: {type(error).__name__}: "
         try:
             sys.stderr.write(f"{text}{error}\n")
-        except Exception:  # there is nobody to tell
+        except Exception:  # nobody is there to read it
             return []
         return []

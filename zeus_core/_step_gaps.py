@@ -26,7 +26,7 @@ from zeus_core.ports.accelerator import seconds_after, torch_event
 _FACTOR = 2.0
 _RARE = 7 / 8  # a loader of up to 7 processes that is too slow stalls more often, and evaluations come more rarely
 _LATEST = 40
-_MIN_STEPS = 5  # fewer tell no median
+_MIN_STEPS = 5  # fewer have no median
 # Counters are updated no more often than each 20 to 100 ms: a shorter excess is noise of a program.
 _MIN_EXCESS_SECONDS = 0.1
 _MAX_LAG_SECONDS = 30.0  # of a GPU behind the program: its queue holds a thousand kernels

@@ -61,7 +61,7 @@ class Card:
         self.driver = driver
         self.pci_address = pci_address
         self.unique_id: str | None = None
-        """The serial number in 16 hexadecimal digits; None where the board does not tell it."""
+        """The serial number in 16 hexadecimal digits; None where the board does not report it."""
         self.uuid: str = f"GPU-{pci_address or name}"
         """The identity of the board, which lasts over reboots; that of a board without serial is its PCI address."""
 

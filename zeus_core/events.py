@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from zeus_core.errors import UsageError
+from zeus_core.units import rows_html
 from zeus_core.validate import checked_text, shown
 
 if TYPE_CHECKING:
@@ -326,6 +327,9 @@ class TrainingHooks:
     def result(self) -> dict[str, str]:
         """Return the result of the latest training for people, as labelled lines; empty if there is none."""
         return {}
+
+    def _repr_html_(self) -> str | None:
+        return rows_html(self.result())
 
     def use_world(self, world: World) -> None:
         """Set the ranks of the job. Call before training begins."""

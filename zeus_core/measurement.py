@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
+from zeus_core.units import duration_text, energy_text, rows_html
 from zeus_core.validate import checked_instance, checked_list, checked_mapping
 
 __all__ = ["Device", "DeviceEnergy", "Kind", "Measurement", "Method"]
@@ -153,7 +154,7 @@ class Measurement:
         """Combine the measurements of the same window on all ranks of a job, as if one monitor had taken them.
 
         A device that several ranks measured counts once: by the lowest rank that did not lose it. Devices keep their
-        indices where these tell them apart; otherwise they are numbered in the order of the ranks.
+        indices where these distinguish them; otherwise they are numbered in the order of the ranks.
 
         Args:
             measurements: One for each rank, at least one. The result takes as long as the longest.
@@ -252,6 +253,14 @@ class Measurement:
     def average_power_watts(self) -> float | None:
         """The mean power of all GPUs together; None if any of them was lost or no time has passed."""
         return self._sum("gpu").average_power_watts(self.time)
+
+    def _repr_html_(self) -> str | None:
+        rows = {"time": duration_text(self.time)}
+        for device, energy in self.devices.items():
+            known = energy_text(energy.energy_joules or 0.0, energy.uncertainty_joules)
+            lost = energy.energy_joules is None
+            rows[device.label] = f"not measured: {energy.lost_because}" if lost else f"{known}, {energy.method}"
+        return rows_html(rows)
 
     def __add__(self, other: Measurement) -> Measurement:
         """Add a window that does not overlap with this one; see `DeviceEnergy`.

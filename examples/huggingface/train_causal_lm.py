@@ -161,7 +161,7 @@ def report(optimizer: GlobalPowerLimitOptimizer, selector: Any, gpu_name: str, a
         print(f"\n{comparison}")
     picture = arguments.output / f"time-energy.{arguments.picture}"
     try:
-        draw_time_energy(list(points.values()), optimizer.chosen_limit_watts, gpu_name, picture)
+        draw_time_energy(list(points.values()), optimizer.chosen_limit_watts, gpu_name, picture, selector.bound_factor)
         print(f"picture: {picture}")
     except UsageError as error:  # such as that there is no matplotlib
         print(f"no picture: {error}")

@@ -50,7 +50,7 @@ def test_resuming_in_mid_epoch_under_a_plan_gives_one_processs_parameters():
 def test_sharded_models_and_other_global_batches_are_refused():
     for texts in run_ranks(2, refusals):
         assert "global_batch is 12; the global batch of the dataloader has 16 samples" in texts[0]
-        assert "with which nobody can tell when a rank has computed its gradients" in texts[1]
+        assert "with which it is not known when a rank has computed its gradients" in texts[1]
 
 
 def refusals():

@@ -1,6 +1,7 @@
 """What a stranger types first: nothing, something misspelt, a narrow terminal, a missing package."""
 
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -125,6 +126,25 @@ def test_the_shell_completes_commands_options_and_choices(in_process):
     assert completed("report", "--format", "") == ["html", "markdown", "json", "line"]
     assert completed("jobs", "sh") == ["show"]
     assert completed("run", "--", "python", "--gp") == [], "those of the command are its own"
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [(["report", "--format"], {"html", "markdown", "json", "line"}), (["run", "--", "python"], set())],
+)
+def test_other_shells_complete_the_same_words(in_process, tmp_path, shell, words, found):
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    script = in_process("completion", shell).stdout
+    if shell == "zsh":  # which completes in a terminal only
+        stubs = 'compdef() {}; compadd() { shift; print -rl -- "$@"; [ $# != 0 ]; }; _files() {}'
+        script = f"{stubs}\n{script}\nwords=(zeus-core {' '.join(words)} ''); CURRENT={len(words) + 2}; _zeus_core"
+        command = ["zsh", "-fc", script]
+    else:
+        command = ["fish", "-c", f"{script}\ncomplete -C 'zeus-core {' '.join(words)} '"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert set(shown.split()) == found
 
 
 def test_an_example_is_a_program(in_process):

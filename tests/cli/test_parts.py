@@ -200,4 +200,4 @@ def test_a_windows_energy_is_charged_at_the_value_of_its_time(time_source, gpu):
     assert amount["amount"] == pytest.approx(measurement.total_energy / 3.6e6 * mean, rel=0.01)
     assert amount["uncertainty"] < 0.1 * amount["amount"]
     (line,) = charges.lines()
-    assert "g CO2 equivalent of GPUs, without PUE, at 399." in line
+    assert "g CO2 equivalent of GPUs, without PUE, at 400 g/kWh" in line

@@ -144,7 +144,7 @@ def test_the_table_has_a_line_for_each_interval_and_one_for_all():
         ["steps", "s/step", "J/step", "power"],
         ["1-10", "0.2", "10", "50", "W"],
         ["11-30", "0.1", "20", "200", "W"],
-        ["1-30", "0.1333", "16.67", "125", "W"],
+        ["1-30", "0.133", "16.7", "125", "W"],
     ]
     assert steps_table(points[:1]) == ""
 

@@ -30,7 +30,7 @@ def train(stage, accumulation, is_followed):
         engine.step()
     energy = followed_energy()
     stop_following()
-    return None if energy is None else energy.summary.steps, [it.tolist() for it in network.parameters()]
+    return None if energy is None else energy.summary.steps, [parameter.tolist() for parameter in network.parameters()]
 
 
 @pytest.mark.parametrize(("stage", "accumulation"), [(0, 1), (1, 3), (2, 1)])

@@ -73,7 +73,7 @@ def test_it_is_enabled_once_and_undone(auto):
 def test_a_variable_has_the_trainer_save(tmp_path, auto, monkeypatch, value, slowdown):
     monkeypatch.setenv("ZEUS_SAVE", value)
     trainer = make_trainer(tmp_path, [], Trainer, max_steps=2)
-    (callback,) = [it for it in trainer.callback_handler.callbacks if isinstance(it, ZeusTrainerCallback)]
+    (callback,) = [each for each in trainer.callback_handler.callbacks if isinstance(each, ZeusTrainerCallback)]
     trainer.train()
     assert (callback.optimizer is not None) == (slowdown is not None)
     assert slowdown is None or "power limit" in callback.optimizer.result()

@@ -186,7 +186,7 @@ def test_the_model_card_has_the_energy_of_training_without_evaluation(tmp_path, 
     card = ModelCard.load(tmp_path / "README.md")
     assert "Energy J" not in card.text
     joules = callback.summary.values()["train_energy_j"]
-    assert f"| energy in kWh | {joules / 3.6e6:.4g} |" in card.text
+    assert f"| energy in kWh | {joules / 3.6e6:.3g} |" in card.text
     shown = re.search(r"\| energy \| ([\d.]+) ±[\d.]+ kJ \(", card.text)
     assert float(shown[1]) == pytest.approx(joules / 1000, rel=1e-3)
     assert "| measured on | A100-SXM4-80GB (simulated) |" in card.text

@@ -34,7 +34,7 @@ def test_the_code_of_the_page_runs(capsys):
     names = {"model": model, "train_loader": loader(10), "val_loader": loader(2)}
     for block in blocks("lightning.md"):
         exec(block, names)
-    assert re.search(r"total .* J ±.* W$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"total .* ±[\d.]+ k?J .* W$", capsys.readouterr().out, re.MULTILINE)
 
 
 class Module(module_class(lightning.pytorch)):
@@ -57,7 +57,7 @@ def test_the_example_prints_where_the_energy_went(tmp_path, monkeypatch, capsys)
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(EXAMPLES / "fit.py"), run_name="__main__")
     assert end.value.code == 0
-    assert re.search(r"total .* J ±.* W$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"total .* ±[\d.]+ k?J .* W$", capsys.readouterr().out, re.MULTILINE)
     assert [path.name for path in tmp_path.iterdir()] == ["zeus-lightning"]
 
 

@@ -158,7 +158,7 @@ def test_nothing_is_claimed_beside_the_original_of_another_run(tmp_path):
     assert rows["saving"].startswith("not known: steps at the original setting were measured before this part")
     assert rows["slowdown"] == "not known"
     assert "per step" not in rows
-    assert "whether it cost less than the original cannot be told" in rows["power limit"]
+    assert "whether it cost less than the original is not known" in rows["power limit"]
 
 
 @pytest.mark.parametrize(

@@ -558,7 +558,7 @@ def test_a_profile_of_the_zeus_package_is_used_and_stays(tmp_path, work):
     gpu, monitor = simulated("A100")
     measured = true_sweep(gpu, work, range(400, 99, -25))
     profile = tmp_path / "power_limit.json"
-    found = [{"power_limit": it.power_limit, "energy": 4 * it.energy, "time": 4 * it.time} for it in measured]
+    found = [{"power_limit": one.power_limit, "energy": 4 * one.energy, "time": 4 * one.time} for one in measured]
     profile.write_text(json.dumps({"measurements": found}))
     text = profile.read_text()
     optimizer = sweep(monitor, Energy(), profile_steps=4, profile_path=profile)

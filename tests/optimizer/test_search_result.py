@@ -101,14 +101,14 @@ def made_trial(setting, seconds, joules):
         (
             50,
             90.0,
-            "20.0 s longer and 200 ±15 J more than at 400 W; earned back after 20 steps at 200 W",
+            "20 s longer and 200 ±15 J more than at 400 W; earned back after 20 steps at 200 W",
         ),
         (
             15,
             90.0,
-            "20.0 s longer and 200 ±15 J more than at 400 W; earned back in 5 more steps at 200 W",
+            "20 s longer and 200 ±15 J more than at 400 W; earned back in 5 more steps at 200 W",
         ),
-        (15, 100.0, "20.0 s longer and 200 ±15 J more than at 400 W; not earned back"),
+        (15, 100.0, "20 s longer and 200 ±15 J more than at 400 W; not earned back"),
     ],
 )
 def test_a_search_that_cost_energy_says_when_that_is_earned_back(chosen_steps, chosen_joules, text):

@@ -108,7 +108,7 @@ def test_a_json_profile_holds_its_own_blocking_power(tmp_path, schedule):
         ([], "give --blocking-power"),
         (["--schedule", "gpipe"], "without 'blocking' rows"),
         (["--blocking-power", "nan"], "is nan"),
-        (["--blocking-power", "80", "--time", "0.01"], "T_min"),
+        (["--blocking-power", "80", "--time", "0.01"], "no clocks make an iteration shorter"),
         (["--blocking-power", "80", "--schedule", "interleaved", "--stages-per-rank", "3"], "cannot divide"),
         (["--blocking-power", "80", "--schedule", "zb-h1"], "measure backward-input"),
         (["--blocking-power", "80", "--device", "A100-SXM4-80GB"], "does not support"),

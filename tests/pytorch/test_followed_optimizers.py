@@ -110,7 +110,7 @@ def test_evaluations_are_between_steps_and_the_passes_after_them_are_not(loop, g
         loop.train(20)
         loop.evaluate()
     summary, _ = ended(capsys)
-    between, steps = (summary.account.activities[it] for it in (Activity.BETWEEN_STEPS, Activity.STEPS))
+    between, steps = (summary.account.activities[activity] for activity in (Activity.BETWEEN_STEPS, Activity.STEPS))
     assert between.energy_joules == pytest.approx(joules(gpu, 32), rel=0.02)  # the last one is idle: no step follows
     assert steps.energy_joules == pytest.approx(joules(gpu, 99, 99), rel=0.02)
     total = sum(tally.energy_joules for tally in summary.account.activities.values())
@@ -347,7 +347,9 @@ def test_a_search_runs_on_followed_steps_and_restores_the_limit(loop, gpu, capsy
     assert gpu.read_power_limit_watts() == 350
     trials = {trial.setting: trial for trial in made[0].trials}
     truth = gpu.preset.physics
-    seconds = {limit: sum(truth.operating_point(it, limit).seconds for it in (FORWARD, BACKWARD)) for limit in trials}
+    seconds = {
+        limit: sum(truth.operating_point(work, limit).seconds for work in (FORWARD, BACKWARD)) for limit in trials
+    }
     for limit, trial in trials.items():
         assert trial.measurement.time / trial.steps == pytest.approx(seconds[limit], rel=0.02)
     assert "power limit" in rows("".join(boxes(capsys)))
@@ -359,7 +361,7 @@ def test_a_variable_asks_for_the_search(loop, monkeypatch, caplog, value, search
     loop.train(3)
     optimizer = followed_energy().optimizer
     assert (optimizer is not None) == searches
-    assert [it.message for it in caplog.records if "ZEUS_SAVE" in it.message] == (
+    assert [record.message for record in caplog.records if "ZEUS_SAVE" in record.message] == (
         ["nothing is saved: ZEUS_SAVE is '-1%'; it must be a slowdown from 0% to 100%, such as 10%"] * (value == "-1%")
     )
 
@@ -371,7 +373,7 @@ def test_a_search_that_cannot_be_made_costs_one_message_and_no_step(loop, caplog
     follow_optimizers(fail)
     loop.train(5)
     assert len(loop.losses) == 5
-    assert [it.message for it in caplog.records if "of the user" in it.message] == [
+    assert [record.message for record in caplog.records if "of the user" in record.message] == [
         "loops of this process are followed no more; training continues: of the user"
     ]
 

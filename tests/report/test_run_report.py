@@ -34,6 +34,7 @@ from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy
 from zeus_core.training.record.power_series import EnergyPoint
 from zeus_core.training.record.run_file import read_run, record_from_fields
+from zeus_core.units import duration_text
 
 REGRESSION = "energy_per_token_j > 1.05 * baseline"
 
@@ -140,7 +141,7 @@ def test_the_choice_is_in_table_and_picture_though_it_was_no_trial(adaptive, tmp
     (row,) = (row for row in re.findall("<tr>.*?</tr>", table) if "<td>chosen</td>" in row)
     trial = result.choices[result.chosen]
     assert f"<td>{name}</td>" in row
-    assert f"<td>{trial.seconds_per_step:.4g} s</td>" in row
+    assert f"<td>{duration_text(trial.seconds_per_step)}</td>" in row
     assert f"<td>{trial.steps}</td>" in row
     assert f"{name} (chosen)</text>" in picture
     assert picture.count('<circle class="chosen"') == 1

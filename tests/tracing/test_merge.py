@@ -182,7 +182,7 @@ def test_an_output_that_cannot_be_written_says_so(folder, capsys):
 def test_the_phases_of_all_ranks_are_shown(folder, capsys):
     assert main(["trace", "show", str(folder)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["steps", "600.0", "1000.0", "4.0", "100.0%", "1.7"]
+    assert lines[1].split() == ["steps", "600", "1.0000", "±0.0040", "kJ", "100.0%", "1.67"]
     trace_path(folder / "zeus-energy", 3).unlink()
     assert main(["trace", "show", str(folder)]) == 0
     assert "Without rank 3, of which no trace was given." in capsys.readouterr().out

@@ -72,7 +72,7 @@ def test_the_command_prints_a_table_and_writes_the_file(tmp_path, capsys):
     output = tmp_path / "with-joules.json.gz"
     assert main(["trace", "add", str(profiled.energy), str(profiled.profile), "-o", str(output)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["range", "count", "seconds", "joules", "+-", "joules", "each", "watts"]
+    assert lines[0].split() == ["range", "count", "seconds", "energy", "J", "each", "watts"]
     assert [line.split()[0] for line in lines[1:]] == ["step", "backward", "forward", "optimizer"]
     document = read_document(output)
     assert document["baseTimeNanoseconds"] == profiled.document["baseTimeNanoseconds"]

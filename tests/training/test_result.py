@@ -100,7 +100,7 @@ def test_an_energy_that_was_lost_is_not_a_total():
     tally = Tally(10.0, DeviceEnergy(2000.0, 20.0), lost_seconds=3.0)
     summary = TrainingSummary(1, Account(tally, {Activity.STEPS: tally}, samples=4))
     assert summary.rows() == {
-        "energy": "at least 2 kJ in 10.0 s; of 3.0 s it was lost",
+        "energy": "at least 2 kJ in 10 s; of 3 s it was lost",
         "spent on": "steps at least 2 kJ",
     }
 

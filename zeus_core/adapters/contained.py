@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from zeus_core.errors import ZeusError
 from zeus_core.process.deadline import HOOK_SECONDS, hook_waits, seconds_left
+from zeus_core.units import number_text
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -49,13 +50,13 @@ class Overhead:
     def __str__(self) -> str:
         """Name the largest parts: "0.61 s (log 0.4, StepEnd 0.21), of which it waited for files 0.2, device 0.1"."""
         hooks, waits = (
-            ", ".join(f"{name} {part[name]:.2g}" for name in sorted(part, key=lambda name: -part[name])[:3])
+            ", ".join(f"{name} {number_text(part[name], 2)}" for name in sorted(part, key=lambda name: -part[name])[:3])
             for part in (
                 {name: seconds for name, seconds in part.items() if seconds > _LITTLE * self.seconds}
                 for part in _parts(self)
             )
         )
-        return f"{self.seconds:.2g} s ({hooks})" + (f", of which it waited for {waits}" if waits else "")
+        return f"{number_text(self.seconds, 2)} s ({hooks})" + (f", of which it waited for {waits}" if waits else "")
 
 
 def _parts(overhead: Overhead) -> tuple[Mapping[str, float], Mapping[str, float]]:

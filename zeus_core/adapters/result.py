@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping
-
-from zeus_core.units import watt_hours_from_joules
 
 _TITLE = "zeus-core"
 
@@ -42,51 +39,8 @@ def _in_ascii(text: str) -> str:
     return text.replace("±", "+-").encode("ascii", "replace").decode()
 
 
-def energy_text(joules: float, uncertainty_joules: float | None = None) -> str:
-    """Format an energy with its uncertainty, in the unit that keeps the digits few."""
-    if uncertainty_joules is not None and not math.isfinite(uncertainty_joules):
-        return "an unknown energy"
-    largest = max(abs(joules), uncertainty_joules or 0.0)
-    scale, unit = next(((scale, unit) for scale, unit in _UNITS if largest >= scale), (1.0, "J"))
-    return amount_text(joules / scale, (uncertainty_joules or 0.0) / scale, unit)
-
-
-def number_text(value: float) -> str:
-    """Format a number for people: three significant digits and all before the point; an exponent below 0.0001 alone."""
-    if not 1e-4 <= abs(value) < math.inf:
-        return f"{value:.3g}"
-    text = f"{value:.{max(2 - math.floor(math.log10(abs(value))), 0)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def watt_hours_text(joules: float) -> str:
-    """Format an energy in Wh, or in kWh from 1 kWh on."""
-    watt_hours = watt_hours_from_joules(joules)
-    return f"{number_text(watt_hours)} Wh" if watt_hours < 1000 else f"{number_text(watt_hours / 1000)} kWh"
-
-
-def amount_text(amount: float, uncertainty: float, unit: str) -> str:
-    """Format an amount with as many digits as its uncertainty leaves, or with three if that is 0."""
-    if not uncertainty:
-        return f"{number_text(amount)} {unit}"
-    decimals = max(1 - math.floor(math.log10(uncertainty)), 0)  # two digits of the uncertainty
-    return f"{amount:.{decimals}f} ±{uncertainty:.{decimals}f} {unit}"
-
-
 _LEAST_TEXT = 24  # characters in a line of a wrapped row
 _UNLIMITED = 10**6  # where there is no terminal
-_UNITS = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"))
-
-
-def duration_text(seconds: float) -> str:
-    """Format a duration in seconds, minutes or hours."""
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min"
 
 
 def _boxed(rows: Mapping[str, str]) -> str:

@@ -41,7 +41,7 @@ class _Sums:
         self.crossing: Array = np.zeros(0)  # how much power crosses its edges if the knots are late
         self.late: Array = np.zeros(0)  # the same, times how late they can be
         self.unlike: dict[Kind, float] = {}  # the sum of a^2
-        self.noise = 0.0  # the variance of energies that samples of the power tell
+        self.noise = 0.0  # the variance of energies that samples of the power give
 
     def grow(self, columns: int) -> None:
         """Add columns that it has no time in."""
@@ -191,7 +191,7 @@ class ClassEnergy:
 
     @property
     def uncounted(self) -> Estimate:
-        """The energy that was not counted, but estimated, and how far all of that and what samples told can be off."""
+        """The energy that was not counted, but estimated, and how far all of that and what samples gave can be off."""
         sums = self._sums.get(_UNCOUNTED)
         return Estimate(0.0, 0.0) if sums is None else self._estimated(sums, _UNCOUNTED)
 

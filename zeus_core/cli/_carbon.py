@@ -17,6 +17,7 @@ from zeus_core.cli._electricity_arguments import add_columns, read_signal
 from zeus_core.cli.arguments import factor, number, path
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
+from zeus_core.units import number_text
 from zeus_core.validate import shown
 
 if TYPE_CHECKING:
@@ -34,22 +35,37 @@ _MOST_BEGINS = 20  # of them, evenly over the record: each takes one to two seco
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "mode", choices=("plan", "replay"), help="many begins, all over the record; or the one of --begin"
+        "mode",
+        choices=("plan", "replay"),
+        help="plan: many start times, all over the record; replay: the one of --begin",
     )
     parser.add_argument(
-        "points", type=path, help=f"CSV ({','.join(_COLUMNS)}) or a profile that a search has kept (JSON)"
+        "points", type=path, help=f"CSV ({','.join(_COLUMNS)}) or a profile that a search has written (JSON)"
     )
     parser.add_argument("--signal", type=path, required=True, metavar="FILE", help="CSV of carbon intensity or prices")
-    parser.add_argument("--unit", help="of the values where the file states none: g/kWh (the default) or EUR/MWh")
-    parser.add_argument("--zone", help="of timestamps where the file states none, such as UTC or Europe/Berlin")
+    parser.add_argument("--unit", help="unit of the values where the file states none: g/kWh (the default) or EUR/MWh")
+    parser.add_argument(
+        "--zone", help="time zone of timestamps where the file states none, such as UTC or Europe/Berlin"
+    )
     add_columns(parser)
     parser.add_argument("--hours", type=_hours, required=True, help="duration of the training at full power")
-    parser.add_argument("--slowdown", type=factor, default=1.3, metavar="FACTOR", help="that it may take as long (1.3)")
     parser.add_argument(
-        "--idle-watts", type=_watts, metavar="WATTS", help="of all GPUs in a pause; without it there are no pauses"
+        "--slowdown",
+        type=factor,
+        default=1.3,
+        metavar="FACTOR",
+        help="longest duration, as a multiple of --hours (1.3)",
     )
     parser.add_argument(
-        "--begin", metavar="TIME", help="ISO 8601 with an offset, such as 2026-03-01T08:00+01:00; for replay"
+        "--idle-watts",
+        type=_watts,
+        metavar="WATTS",
+        help="power of all GPUs in a pause; without it there are no pauses",
+    )
+    parser.add_argument(
+        "--begin",
+        metavar="TIME",
+        help="start time, ISO 8601 with an offset, such as 2026-03-01T08:00+01:00; for replay",
     )
 
 
@@ -95,7 +111,7 @@ def _show(outlooks: Sequence[Outlook], signal: RecordedSignal) -> None:
         )
         amount = statistics.fmean(way.amount for way in ways)
         change = "" if name == "full" else f"{statistics.fmean(changes):+.1%}{spread}"
-        rows.append([label, f"{amount:.4g}", change, f"{energy:+.1%}", f"{hours:.1f}"])
+        rows.append([label, number_text(amount), change, f"{energy:+.1%}", f"{hours:.1f}"])
     write(table(rows, "<>>>>"), sys.stdout)
     gains = [1 - outlook.aware.amount / outlook.static.amount for outlook in outlooks]
     gained = percentage(statistics.fmean(gains), mean_uncertainty(gains)) if len(gains) > 1 else f"{gains[0]:.1%}"

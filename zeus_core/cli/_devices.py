@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from zeus_core.cli.text import NOT_MEASURED, readable, table, write
 from zeus_core.errors import DeviceError
+from zeus_core.units import number_text
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
@@ -151,8 +152,10 @@ def _cpu_lines(rows: list[CpuRow]) -> list[str]:
 
 
 def _number(value: float | None, unit: str) -> str:
-    return NOT_MEASURED if value is None else f"{value:.4g}{unit}"
+    return NOT_MEASURED if value is None else f"{number_text(value)}{unit}"
 
 
 def _span(lowest: float | None, highest: float | None, unit: str) -> str:
-    return NOT_MEASURED if lowest is None or highest is None else f"{lowest:.4g} to {highest:.4g}{unit}"
+    return (
+        NOT_MEASURED if lowest is None or highest is None else f"{number_text(lowest)} to {number_text(highest)}{unit}"
+    )

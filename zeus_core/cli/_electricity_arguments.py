@@ -19,7 +19,7 @@ FILE = "FILE[,UNIT[,ZONE]]"
 """A CSV file with the unit and the time zone that it does not state itself."""
 
 
-def add_electricity(parser: argparse.ArgumentParser) -> None:
+def add_electricity(parser: argparse._ActionsContainer) -> None:
     """Declare `--intensity`, `--price` and `--pue`."""
     csv = f"or a CSV file as {FILE}: unit and time zone where the file does not state them"
     parser.add_argument(
@@ -32,7 +32,7 @@ def add_electricity(parser: argparse.ArgumentParser) -> None:
     add_columns(parser)
 
 
-def add_columns(parser: argparse.ArgumentParser) -> None:
+def add_columns(parser: argparse._ActionsContainer) -> None:
     """Declare `--column` and `--where`."""
     parser.add_argument(
         "--column", action="append", default=[], metavar="NAME", help="the column of values in a CSV file of a signal"

@@ -7,16 +7,20 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from zeus_core.adapters.result import number_text
 from zeus_core.cli.arguments import number
 from zeus_core.cli.text import readable, table, write
 from zeus_core.errors import DeviceError, UsageError
-from zeus_core.search.run.prediction import WORKS, Predicted, predict_saving
+from zeus_core.units import number_text
 from zeus_core.validate import shown
+
+if TYPE_CHECKING:
+    from zeus_core.search.run.prediction import Predicted
 
 SUMMARY = "Predict what a power limit saves on a GPU, before any training"
 
+_WORKS = ("memory", "mixed", "compute")  # those of `prediction`, which loads numpy, and help must not
 _SLOWDOWNS = ("5%", "10%", "20%")
 _STEP_WATTS = 5
 
@@ -30,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--slowdown", action="append", metavar="10%%", help="accepted time over the usual; repeatable (5%%, 10%%, 20%%)"
     )
     parser.add_argument(
-        "--work", choices=WORKS, help="what bounds a step: the clock (compute), memory, or some of both"
+        "--work", choices=_WORKS, help="what bounds a step: the clock (compute), memory, or some of both"
     )
     parser.add_argument(
         "--draw", type=_watts, metavar="WATTS", help="mean power of a GPU as it trains now, if you know it"
@@ -44,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Print the table: a row for each model, and a column for each slowdown."""
     from zeus_core.optimizer.asked import checked_slowdown
+    from zeus_core.search.run.prediction import predict_saving
 
     if arguments.gpu_hours is not None and arguments.draw is None:
         raise UsageError("--gpu-hours needs --draw, the mean power of a GPU, such as --draw 310: nvidia-smi shows it")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from zeus_core.cli.arguments import count_or_zero, path
 from zeus_core.cli.text import NOT_MEASURED, complain, table, write
 from zeus_core.errors import UsageError
+from zeus_core.units import duration_text, energy_text, number_text
 
 if TYPE_CHECKING:
     from zeus_core.tracing.facts import PhaseEnergy, RankFacts
@@ -58,7 +59,7 @@ def _merge(arguments: argparse.Namespace) -> int:
     size = _written(arguments.output, lambda file: write_trace(file, merged.trace))
     ranks, skew = merged.trace.ranks, merged.trace.skew_seconds
     hosts = len({rank.host for rank in ranks})
-    aligned = "" if skew is None else f", clocks aligned within {1000 * skew:.2g} ms"
+    aligned = "" if skew is None else f", clocks aligned within {number_text(1000 * skew, 2)} ms"
     write(
         f"{len(ranks)} ranks on {hosts} machines{aligned}: {arguments.output}, {size / 1e6:.1f} MB; open it at "
         "https://ui.perfetto.dev or in chrome://tracing",
@@ -80,16 +81,15 @@ def _add(arguments: argparse.Namespace) -> int:
         (
             row.name,
             str(row.count),
-            f"{row.seconds:.3f}",
-            f"{row.energy_joules:.2f}",
-            f"{row.uncertainty_joules:.2f}",
-            f"{row.energy_joules / row.count:.4g}",
-            f"{row.energy_joules / row.seconds:.1f}" if row.seconds > 0 else NOT_MEASURED,
+            number_text(row.seconds),
+            energy_text(row.energy_joules, row.uncertainty_joules),
+            number_text(row.energy_joules / row.count),
+            number_text(row.energy_joules / row.seconds) if row.seconds > 0 else NOT_MEASURED,
         )
         for row in added.rows
     ]
-    header = ("range", "count", "seconds", "joules", "+-", "joules each", "watts")
-    write(table([header, *rows], "<>>>>>>"), sys.stdout)
+    header = ("range", "count", "seconds", "energy", "J each", "watts")
+    write(table([header, *rows], "<>>>>>"), sys.stdout)
     return 0
 
 
@@ -106,7 +106,7 @@ def _show(arguments: argparse.Namespace) -> int:
         return 0
     rows = [_row(name, phase, total) for name, phase in phases.items()]
     rows += [] if total is None else [_row("total", total, total)]
-    write(table([("activity", "seconds", "joules", "+-", "share", "watts"), *rows], "<>>>>>"), sys.stdout)
+    write(table([("activity", "seconds", "energy", "share", "watts"), *rows], "<>>>>"), sys.stdout)
     for note in _notes(ranks):
         write(note, sys.stdout)
     return 0
@@ -114,14 +114,14 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _row(name: str, phase: PhaseEnergy, total: PhaseEnergy | None) -> tuple[str, ...]:
     joules = phase.measured.energy_joules or 0.0
+    lost = f" (lost: {duration_text(phase.lost_seconds)})" if phase.lost_seconds > 0 else ""
     of_all = None if total is None else total.measured.energy_joules
     return (
         name,
-        f"{phase.seconds:.1f}",
-        f"{joules:.1f}" if phase.lost_seconds == 0 else f"{joules:.1f} (lost: {phase.lost_seconds:.1f} s)",
-        f"{phase.measured.uncertainty_joules:.1f}",
+        number_text(phase.seconds),
+        energy_text(joules, phase.measured.uncertainty_joules) + lost,
         f"{joules / of_all:.1%}" if of_all else NOT_MEASURED,
-        f"{joules / phase.seconds:.1f}" if phase.seconds > 0 else NOT_MEASURED,
+        number_text(joules / phase.seconds) if phase.seconds > 0 else NOT_MEASURED,
     )
 
 

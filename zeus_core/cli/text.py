@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from zeus_core.errors import DeviceError
+from zeus_core.units import energy_text, number_text
 
 NOT_MEASURED = "-"
 _GAP = "  "  # between columns
@@ -32,7 +33,7 @@ def write(text: str, stream: TextIO | None) -> None:
 
 
 def complain(text: str) -> None:
-    """Write a line to standard error; if that cannot be written, there is nobody left to tell."""
+    """Write a line to standard error; if that cannot be written, nobody is there to read it."""
     with contextlib.suppress(OSError, ValueError):
         write(text, sys.stderr)
 
@@ -46,13 +47,13 @@ def readable(read: Callable[[], _Value]) -> _Value | None:
 
 
 def watts(power_watts: float | None) -> str:
-    """Format a power to a tenth of a watt."""
-    return NOT_MEASURED if power_watts is None else f"{power_watts:.1f} W"
+    """Format a power, or the sign of one that was not measured."""
+    return NOT_MEASURED if power_watts is None else f"{number_text(power_watts)} W"
 
 
-def joules(energy_joules: float | None) -> str:
-    """Format an energy to a tenth of a joule."""
-    return NOT_MEASURED if energy_joules is None else f"{energy_joules:.1f} J"
+def joules(energy_joules: float | None, uncertainty_joules: float | None = None) -> str:
+    """Format an energy with its uncertainty, or the sign of one that was not measured."""
+    return NOT_MEASURED if energy_joules is None else energy_text(energy_joules, uncertainty_joules)
 
 
 def table(rows: Sequence[Sequence[str]], alignment: str) -> str:

@@ -159,7 +159,7 @@ def _warn_of_unknown(policy: Policy, gpus: dict[str, Gpu]) -> None:
 
 
 def _restore_left_behind(ledger: Ledger, gpus: dict[str, Gpu], audit: AuditLog) -> None:
-    """Restore what a daemon, or a job, has left that ended without restoring. A failure is kept, and said."""
+    """Restore what a daemon, or a job, has left that ended without restoring. A failure is recorded and reported."""
 
     def restore(entry: LedgerEntry) -> Outcome:
         gpu = gpus.get(entry.device_uuid)

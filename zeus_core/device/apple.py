@@ -35,7 +35,7 @@ class AppleGpu:
     energy_counter_period_seconds: float = _PERIOD_SECONDS
     power_average_seconds: float = _PERIOD_SECONDS
     peak_watts: float = _PEAK_WATTS
-    """The most that it can draw, which no driver tells."""
+    """The most that it can draw, which no driver reports."""
 
     def __init__(self, name: str) -> None:
         self.name: str = f"{name} GPU"

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from zeus_core.adapters.result import energy_text
 from zeus_core.jobs._job_history import JobHistory, SizeSummary
 from zeus_core.jobs._job_records import JobDeclaration
+from zeus_core.units import energy_text, number_text
 
 _WIDTH, _HEIGHT = 640, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 30, 45
@@ -131,7 +131,7 @@ def _svg(title: str, parts: Sequence[str]) -> str:
 def _axes(ticks: Sequence[float], label: str) -> str:
     lines = [
         f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number_text(tick)}</text>'
+        f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(tick)}</text>'
         for tick in ticks
         for y in (_height(tick, ticks[-1]),)
     ]
@@ -146,10 +146,10 @@ def _ticks(highest: float) -> list[float]:
     return [number * step for number in range(math.ceil(highest / step - 1e-9) + 1)]
 
 
-def _number_text(value: float) -> str:
+def _short(value: float) -> str:
     """Format a number with three digits and a prefix of thousands."""
     scale, prefix = next(((scale, prefix) for scale, prefix in _PREFIXES if abs(value) >= 0.9995 * scale), (1.0, ""))
-    return f"{value / scale:.3g}{prefix}"
+    return number_text(value / scale) + prefix
 
 
 def _height(value: float, top: float) -> float:
@@ -162,7 +162,7 @@ def _table(sizes: Sequence[SizeSummary], best: SizeSummary | None) -> str:
     )
     rows = [
         f"<tr><td>{size.batch_size}</td><td>{size.runs}</td><td>{size.reached}</td><td>{cost_text(size)}</td>"
-        f"<td>{'' if size.mean_epochs is None else f'{size.mean_epochs:.3g}'}</td>"
+        f"<td>{'' if size.mean_epochs is None else number_text(size.mean_epochs)}</td>"
         f"<td>{'' if size.mean_joules is None else energy_text(size.mean_joules)}</td>"
         f"<td>{escape(note_text(size, best))}</td></tr>"
         for size in sizes
@@ -174,10 +174,10 @@ def cost_text(size: SizeSummary) -> str:
     """Return the mean cost of a batch size, with its interval, for a table."""
     if size.mean_cost is None:
         return "-"
-    mean = _number_text(size.mean_cost)
+    mean = _short(size.mean_cost)
     if size.low_cost is None or size.high_cost is None:
         return mean
-    return f"{mean} ({_number_text(size.low_cost)} to {_number_text(size.high_cost)})"
+    return f"{mean} ({_short(size.low_cost)} to {_short(size.high_cost)})"
 
 
 def note_text(size: SizeSummary, best: SizeSummary | None) -> str:

@@ -12,12 +12,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from zeus_core.adapters.result import energy_text
 from zeus_core.cli.arguments import path
 from zeus_core.cli.text import NOT_MEASURED, table, write
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
+from zeus_core.units import energy_text, number_text
 
 if TYPE_CHECKING:
     from zeus_core.jobs._job_records import StoredRun
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("mode", choices=("list", "show", "history", "forget", "export"), help="what to do")
     parser.add_argument("job", nargs="?", help="the name of the job; not for list")
     parser.add_argument(
-        "--storage", default="sqlite:///zeus.db", metavar="URL", help="of the database (sqlite:///zeus.db)"
+        "--storage", default="sqlite:///zeus.db", metavar="URL", help="address of the database (sqlite:///zeus.db)"
     )
     parser.add_argument("--html", type=path, metavar="FILE", help="of show: write a page with pictures too")
     parser.add_argument("--json", action="store_true", help="of export: JSON with all evaluations, in place of CSV")
@@ -72,7 +72,8 @@ def _list(storage: str) -> int:
         runs = _read(storage, lambda name=name: _opened(storage, name).runs())  # type: ignore[misc]
         best = JobHistory.from_runs(runs).best
         reached = sum(run.record.outcome == "reached" for run in runs)
-        size, cost = (str(best.batch_size), f"{best.mean_cost:.4g}") if best is not None else (NOT_MEASURED,) * 2
+        size = NOT_MEASURED if best is None else str(best.batch_size)
+        cost = NOT_MEASURED if best is None or best.mean_cost is None else number_text(best.mean_cost)
         rows.append((name, str(len(runs)), str(reached), size, cost, _time(runs[-1]) if runs else NOT_MEASURED))
     write(table(rows, "<>>>><") if len(rows) > 1 else "There are no jobs.", sys.stdout)
     return 0
@@ -88,7 +89,7 @@ def _show(store: JobStore, arguments: argparse.Namespace) -> int:
     write(f"{arguments.job}: {declaration.target}, {declaration.objective}, default {declaration.default}", sys.stdout)
     rows = [["batch size", "runs", "reached", "cost (95 %)", "epochs", "energy", ""]]
     for size in history.sizes:
-        epochs = NOT_MEASURED if size.mean_epochs is None else f"{size.mean_epochs:.3g}"
+        epochs = NOT_MEASURED if size.mean_epochs is None else number_text(size.mean_epochs)
         counts = [str(size.batch_size), str(size.runs), str(size.reached)]
         energy = NOT_MEASURED if size.mean_joules is None else energy_text(size.mean_joules)
         rows.append([*counts, cost_text(size), epochs, energy, note_text(size, history.best)])
@@ -104,8 +105,8 @@ def _history(store: JobStore, arguments: argparse.Namespace) -> int:
     rows = [["run", "started", "batch size", "outcome", "epochs", "metric", "cost", "reason"]]
     for run in store.runs():
         record = run.record
-        metric = NOT_MEASURED if record.last.metric is None else f"{record.last.metric:.4g}"
-        cost = NOT_MEASURED if record.last.cost is None else f"{record.last.cost:.4g}"
+        metric = NOT_MEASURED if record.last.metric is None else number_text(record.last.metric)
+        cost = NOT_MEASURED if record.last.cost is None else number_text(record.last.cost)
         facts = [str(run.number), _time(run), str(record.batch_size), record.outcome, f"{record.last.epoch:g}"]
         rows.append([*facts, metric, cost, record.reason])
     write(table(rows, "><><>>><"), sys.stdout)

@@ -15,6 +15,7 @@ from zeus_core.jobs._run_rules import RunRules, cost_of, scaled_rate
 from zeus_core.ports import TimeSource
 from zeus_core.ports.exchange import Exchange
 from zeus_core.training.run_meter import JobGpus, Meter, Spent
+from zeus_core.units import number_text
 from zeus_core.validate import checked_instance, checked_number, shown
 
 _ROUNDING = 1e-9  # epochs are quotients of steps
@@ -238,7 +239,7 @@ class RecurringRun:
             # Another evaluation is as far away as they were until now. One beyond the bound comes too late.
             ahead = last.cost / len(record.evaluations)
             if last.cost + ahead > record.max_cost * (1 + _ROUNDING):
-                return ended(record, "stopped", f"it cannot pay off any more, at a cost of {last.cost:.4g}")
+                return ended(record, "stopped", f"it cannot pay off any more, at a cost of {number_text(last.cost)}")
         return record
 
     def _ended(self, error: BaseException | None) -> RunRecord:

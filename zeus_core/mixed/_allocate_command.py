@@ -35,17 +35,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=path,
         nargs="+",
         metavar="PROFILE",
-        help="one for each GPU model: CSV (batch_size,power_limit,seconds,watts or a published power trace) or JSON",
+        help="a file for each GPU model: CSV (batch_size,power_limit,seconds,watts or a published power trace) or JSON",
     )
     parser.add_argument("--global-batch", type=count, required=True, metavar="N", help="samples of a step on all GPUs")
     parser.add_argument("--gpus", type=_counts, default=[1], metavar="N", help="GPUs of each model: 4 or 4,8 (1)")
     parser.add_argument(
-        "--blocking-power", type=_powers, metavar="WATTS", help="of a GPU that waits: 60 or 50,68, one each; for CSV"
+        "--blocking-power",
+        type=_powers,
+        metavar="WATTS",
+        help="power of a GPU that waits: 60, or 50,68 for each model; for CSV",
     )
     parser.add_argument(
-        "--max-batch", type=_counts, metavar="N", help="what memory holds: 256 or 256,512 (what was measured)"
+        "--max-batch",
+        type=_counts,
+        metavar="N",
+        help="largest batch that memory holds: 256 or 256,512 (the largest measured)",
     )
-    parser.add_argument("--samples-per-epoch", type=count, metavar="N", help="for CSV with times of epochs")
+    parser.add_argument(
+        "--samples-per-epoch", type=count, metavar="N", help="samples of an epoch, for CSV with times of epochs"
+    )
     parser.add_argument(
         "--where",
         type=_column,
@@ -54,29 +62,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COLUMN=VALUE",
         help="rows of a CSV, such as network=resnet50; can be repeated",
     )
-    parser.add_argument("--multiple-of", type=count, default=1, metavar="N", help="that each batch must be (1)")
+    parser.add_argument("--multiple-of", type=count, default=1, metavar="N", help="number that divides each batch (1)")
     parser.add_argument(
-        "--min-batch", type=count_or_zero, default=0, metavar="N", help="of each GPU (0: some may wait)"
+        "--min-batch", type=count_or_zero, default=0, metavar="N", help="smallest batch of a GPU (0: some may wait)"
     )
     parser.add_argument(
         "--reduce-seconds",
         type=seconds_or_zero,
         default=0.0,
         metavar="SECONDS",
-        help="of the exchange of gradients (0)",
+        help="duration of the exchange of gradients (0)",
     )
     aim = parser.add_mutually_exclusive_group()
     aim.add_argument("--eta", type=_fraction, metavar="ETA", help="weight of energy against time, 0 to 1 (0.5)")
     aim.add_argument(
-        "--slowdown", type=factor, metavar="FACTOR", help="least energy, steps at most so much longer: 1.1"
+        "--slowdown", type=factor, metavar="FACTOR", help="least energy with steps at most this many times as long: 1.1"
     )
     aim.add_argument("--objective", choices=("energy", "time"), help="the least energy, or the shortest steps")
     parser.add_argument("--level", action="store_true", help="keep equal batches, and choose settings alone")
     parser.add_argument(
-        "--budget-watts", type=_watts, metavar="WATTS", help="of all GPUs together, with --level; shared for speed"
+        "--budget-watts", type=_watts, metavar="WATTS", help="sum of the power limits, with --level; shared for speed"
     )
     parser.add_argument("--output", type=path, metavar="FOLDER", help="folder for plan.json and a picture")
-    parser.add_argument("--pictures", choices=("svg", "png", "none"), default="svg", help="their format (svg)")
+    parser.add_argument(
+        "--pictures", choices=("svg", "png", "none"), default="svg", help="format of the pictures (svg)"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from zeus_core.mixed.allocation import AllocationPlan
 from zeus_core.mixed.allocation.allocation_plan import RankShare
 from zeus_core.mixed.allocation.device_options import checked_kind
 from zeus_core.report.figure import new_figure, write_figure
+from zeus_core.units import duration_text, energy_text, number_text
 
 _BAR_CELLS = 32
 _MAX_ROWS = 40  # of a table or a picture; more cannot be read
@@ -26,7 +27,8 @@ def allocation_table(plans: Sequence[AllocationPlan]) -> str:
     for plan in plans:
         gap = "" if plan.gap_fraction is None else f"{plan.gap_fraction:8.3%}"
         line = (
-            f"{plan.name:14} {plan.step_seconds:10.4g} {plan.energy_joules:11.5g} {plan.average_power_watts:9.1f} "
+            f"{plan.name:14} {number_text(plan.step_seconds):>10} {number_text(plan.energy_joules):>11} "
+            f"{number_text(plan.average_power_watts):>9} "
             f"{_change(plan.step_seconds, first.step_seconds)} {_change(plan.energy_joules, first.energy_joules)} "
             f"{_change(plan.cost, first.cost)} {gap:>8}"
         )
@@ -57,8 +59,8 @@ def shares_table(plan: AllocationPlan) -> str:
         mark = " *" if share.is_extrapolated else ""
         bar = _bar(share, plan.step_seconds)
         lines.append(
-            f"{names:>9} {share.device:{width}} {share.batch:7d} {setting:>9} {share.busy_seconds:7.4f} s "
-            f"{waiting:7.4f} s  {bar}{mark}"
+            f"{names:>9} {share.device:{width}} {share.batch:7d} {setting:>9} {duration_text(share.busy_seconds):>9} "
+            f"{duration_text(waiting):>9}  {bar}{mark}"
         )
         rank += count
     if len(groups) > _MAX_ROWS:
@@ -109,4 +111,6 @@ def _draw_plan(axes: Any, plan: AllocationPlan, rows: int) -> None:
     axes.set_yticks(places, [f"{rank}: {share.device}" for rank, share in enumerate(shares)], fontsize="x-small")
     axes.invert_yaxis()
     more = "" if rows == len(plan.ranks) else f" (the first {rows} of {len(plan.ranks)} ranks)"
-    axes.set_title(f"{plan.name}: {plan.step_seconds:.4g} s, {plan.energy_joules:.4g} J{more}", fontsize="small")
+    axes.set_title(
+        f"{plan.name}: {duration_text(plan.step_seconds)}, {energy_text(plan.energy_joules)}{more}", fontsize="small"
+    )

@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 from zeus_core.monitor._integral import next_sums
 from zeus_core.monitor.reading import Breaks, CounterUpdate, GpuEdge, PowerSums
+from zeus_core.units import duration_text
 
 _LATE_UPDATE = 1.05  # periods; updates of real counters come with a jitter of a few milliseconds
 _STUCK_PERIODS = 4  # a counter without an update for longer is stuck; a driver may skip one update, not three
@@ -45,7 +46,7 @@ class CounterTrail:
         self._late_seconds = _LATE_UPDATE * period_seconds
         self._stuck_seconds = _STUCK_PERIODS * period_seconds
         # The same for every window, so that it is logged once.
-        self._stood_still = f"the energy counter stood still for more than {self._stuck_seconds:.3g} s"
+        self._stood_still = f"the energy counter stood still for more than {duration_text(self._stuck_seconds)}"
         self._peak_watts = peak_watts
         self._now = now
         # Replaced as a whole: of two threads one may be forgotten, which the next reading makes up for.
@@ -112,7 +113,7 @@ class CounterTrail:
     ) -> CounterUpdate:
         """Make the update that a new value shows, and complete the last one by it."""
         shown_joules, seen_at = counter_joules - last.counter_joules, latest.seen_at
-        # Readings that come close together tell when the counter was updated.
+        # Readings that come close together show when the counter was updated.
         is_close = seen_at > at - self._period_seconds
         after, until = seen_at if is_close else at - self._period_seconds, self._now()  # the call may have taken long
         # One period more, for a time source as coarse as a period.
@@ -145,7 +146,7 @@ class CounterTrail:
         if shown_joules < 0:
             fault = f"the energy counter went back by {-shown_joules:g} J, as it does when the driver is loaded again"
         elif shown_joules > max_joules:
-            fault = f"the energy counter jumped by {shown_joules:g} J in {seconds:.3g} s"
+            fault = f"the energy counter jumped by {shown_joules:g} J in {duration_text(seconds)}"
         elif self._has_caught_up(latest, last, counter_joules, until):
             last.next_until, last.next_joules = until, last.joules + shown_joules
             return CounterUpdate(last.next_joules, counter_joules, after, until, last.breaks)

@@ -16,6 +16,7 @@ from zeus_core.monitor.counted_energy import TRANSIENTS, counted_energy
 from zeus_core.monitor.reading import GpuEdge
 from zeus_core.ports import TimeSource
 from zeus_core.process.lock import ProcessLock
+from zeus_core.units import number_text
 
 _logger = logging.getLogger(__name__)
 
@@ -208,11 +209,11 @@ class PossiblePower:
 
     def drop(self, power_watts: float) -> NoReturn:
         """Raise `ImpossiblePowerError` for a power that was read, and log the first."""
-        reason = f"the power sensor shows more than the {self.most_watts:.4g} W that the board can draw"
+        reason = f"the power sensor shows more than the {number_text(self.most_watts)} W that the board can draw"
         if not self._is_logged:
             self._is_logged = True
             gpu = f"{self._gpu.name} ({self._gpu.uuid})"
-            _logger.warning("%s: %s, %.4g W; such readings are dropped", gpu, reason, power_watts)
+            _logger.warning("%s: %s, %s W; such readings are dropped", gpu, reason, number_text(power_watts))
         raise ImpossiblePowerError(reason)
 
 

@@ -86,7 +86,7 @@ class GpuEdge(NamedTuple):
         at: The moment, in seconds of the monitor's time source.
         counter_joules: The energy counter; None if the GPU has none, or it could not be read.
         power_watts: The power at that moment; None if it could not be read.
-        fault: Why the energy up to this moment cannot be told from the counter, or from the power where there is none.
+        fault: Why the energy up to this moment is not known by the counter, or by the power where there is none.
         update: The counter's latest update; None if no counter was read yet.
         seen_at: When the counter was last seen at that update.
         held_joules: The power readings since that update, each times the time until the next.

@@ -25,6 +25,7 @@ from zeus_core.ports import TimeSource
 from zeus_core.ports.accelerator import Synchronize, synchronize_with
 from zeus_core.ports.time_source import checked_time_source
 from zeus_core.process.deadline import waiting_for
+from zeus_core.units import rows_html
 from zeus_core.validate import checked_flag, checked_function, checked_instance, checked_path
 
 if TYPE_CHECKING:
@@ -150,6 +151,12 @@ class ZeusMonitor:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a ZeusMonitor cannot be copied or sent to another process; make one there, as ZeusMonitor()")
+
+    def _repr_html_(self) -> str | None:
+        return rows_html(
+            {f"GPU {index}": gpu.name for index, gpu in self.gpus.items()}
+            | {f"CPU {index}": cpu.name for index, cpu in self.cpus.items()}
+        )
 
     def begin_window(self, key: str, sync_execution: bool = True, restart: bool = False) -> None:
         """Open a window.

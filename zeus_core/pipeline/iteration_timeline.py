@@ -7,11 +7,11 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zeus_core.adapters.result import duration_text
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import COMPUTE_KINDS
 from zeus_core.tracing.merge import merge, traces_in
 from zeus_core.training.record.run_records import RunRecord
+from zeus_core.units import duration_text
 
 _MAX_TRACE_BYTES = 4_000_000  # of all ranks, gzipped: they are read within some 20 s
 _MAX_BARS = 6_000  # of some 150 bytes each in the page

@@ -18,6 +18,7 @@ from zeus_core.cli.arguments import count, factor, number, path, seconds, second
 from zeus_core.cli.text import make_folder, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
+from zeus_core.units import duration_text, number_text
 from zeus_core.validate import shown
 
 if TYPE_CHECKING:
@@ -59,13 +60,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpus", type=_counts, metavar="N", help="GPUs that share a stage, for all or for each: 4 or 4,8; for CSV (1)"
     )
     parser.add_argument(
-        "--node-power", type=_watts, metavar="WATTS", help="of the rest of the node for each GPU, at any clock (0)"
+        "--node-power",
+        type=_watts,
+        metavar="WATTS",
+        help="power of the rest of the node for each GPU, at any clock (0)",
     )
     parser.add_argument(
         "--device", metavar="MODEL", help="check that this GPU supports the clocks, such as A100-SXM4-80GB"
     )
     picked = parser.add_mutually_exclusive_group()
-    picked.add_argument("--slowdown", type=factor, metavar="FACTOR", help="over the highest clocks (1: none)")
+    picked.add_argument(
+        "--slowdown",
+        type=factor,
+        metavar="FACTOR",
+        help="longest iteration, as a multiple of that at the highest clocks (1)",
+    )
     picked.add_argument("--time", type=seconds, metavar="SECONDS", help="the longest iteration time")
     picked.add_argument(
         "--straggler", type=seconds, metavar="SECONDS", help="time of another pipeline that this one waits for"
@@ -84,9 +93,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_fraction,
         default=0.0,
         metavar="FRACTION",
-        help="of energy by which the frontier may be too low; 0.005 makes it quick for 64 stages (0: exact)",
+        help="fraction of the energy by which the frontier may be too low; 0.005 is quick for 64 stages (0: exact)",
     )
-    parser.add_argument("--pictures", choices=("svg", "png", "none"), default="svg", help="their format (svg)")
+    parser.add_argument(
+        "--pictures", choices=("svg", "png", "none"), default="svg", help="format of the pictures (svg)"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -125,7 +136,11 @@ def execute(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"--output is {str(arguments.output)!r}, which cannot be written: {error}") from error
     write(_plan_table(plans, frontier), sys.stdout)
-    write(f"T_min {frontier.shortest_seconds:.4f} s, T* {frontier.least_energy_seconds:.4f} s", sys.stdout)
+    write(
+        f"The shortest iteration takes {duration_text(frontier.shortest_seconds)}, and the one of least energy "
+        f"{duration_text(frontier.least_energy_seconds)}.",
+        sys.stdout,
+    )
     write(f"written to {arguments.output}", sys.stdout)
     return 0
 
@@ -134,7 +149,7 @@ def _plan_table(plans: Sequence[Plan], frontier: Frontier) -> str:
     """Return plans as a table, one a line, relative to the highest clocks, with the lowest energy for the same time."""
     seconds, joules = frontier.highest_clock_point
     lines = [
-        f"{'plan':20} {'s/iteration':>12} {'J/iteration':>12} {'time':>8} {'energy':>8} {'bound':>8} {'switches':>9}"
+        f"{'plan':20} {'s/iteration':>12} {'J/iteration':>12} {'time':>8} {'energy':>8} {'at best':>8} {'switches':>9}"
     ]
     for plan in plans:
         bound = plan.bound_joules
@@ -142,8 +157,8 @@ def _plan_table(plans: Sequence[Plan], frontier: Frontier) -> str:
             bound = float(frontier.energy_joules(max(plan.time_seconds, frontier.shortest_seconds)))
         slower, saved, best = plan.time_seconds / seconds - 1, plan.energy_joules / joules - 1, bound / joules - 1
         lines.append(
-            f"{plan.name:20} {plan.time_seconds:12.4f} {plan.energy_joules:12.1f} {slower:+8.2%} {saved:+8.2%} "
-            f"{best:+8.2%} {plan.switches:9d}"
+            f"{plan.name:20} {number_text(plan.time_seconds):>12} {number_text(plan.energy_joules):>12} "
+            f"{slower:+8.2%} {saved:+8.2%} {best:+8.2%} {plan.switches:9d}"
         )
     return "\n".join(lines)
 

@@ -18,6 +18,7 @@ from zeus_core.optimizer.micro_batch.micro_batch_search import indivisible
 from zeus_core.pytorch.kept_state import kept_state
 from zeus_core.pytorch.training_loop import TrainingLoop
 from zeus_core.pytorch.work_facts import facts_of_models
+from zeus_core.units import number_text
 
 _logger = logging.getLogger(__name__)
 
@@ -92,7 +93,8 @@ def _dependence(
     if abs(first - second) <= bound * max(abs(first), abs(second)):
         return None
     return (
-        f"the loss of a step depends on it: {first:.6g} with {sizes[0]}, and {second:.6g} with {sizes[1]} samples "
+        f"the loss of a step depends on it: {number_text(first, 6)} with {sizes[0]}, and {number_text(second, 6)} "
+        f"with {sizes[1]} samples "
         "(a mean of means, or a loss or layer that compares samples)"
     )
 

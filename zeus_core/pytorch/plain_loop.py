@@ -142,7 +142,7 @@ class PlainLoop(TrainingLoop):
         model = getattr(self._model, "_orig_mod", self._model)
         if self.world.size > 1 and not isinstance(model, DistributedDataParallel):
             raise UsageError(
-                f"model is a {type(model).__name__}, of which nobody can tell when a rank has computed its gradients; "
+                f"model is a {type(model).__name__}, of which it is not known when a rank has computed its gradients; "
                 "use DistributedDataParallel, or give the batches"
             )
 

@@ -154,7 +154,7 @@ class TrainingLoop(ABC):
 
     @abstractmethod
     def check_gradients(self) -> None:
-        """Raise `UsageError` if nobody can tell when a rank has its gradients, before it waits for the others."""
+        """Raise `UsageError` if it is not known when a rank has its gradients, before it waits for the others."""
 
 
 def scaled(loss: torch.Tensor, weight: Weight) -> torch.Tensor:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from html import escape
 from itertools import pairwise
 
-from zeus_core.adapters.result import duration_text, energy_text
 from zeus_core.events import Activity
 from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchResult
 from zeus_core.optimizer.setting_history import SettingChange
@@ -16,6 +15,7 @@ from zeus_core.search.comparison import energy_error_fraction
 from zeus_core.settings.entry import setting_text
 from zeus_core.training.record.power_series import EnergyPoint, joules_at
 from zeus_core.training.record.run_records import PartRecord, RunRecord
+from zeus_core.units import duration_text, energy_text, number_text
 
 _WIDTH = 860
 _HEIGHT = 300
@@ -135,16 +135,17 @@ def search_picture(search: SearchResult) -> str:
     lowest = min(trial.joules_per_step - error for trial, error in zip(trials, off, strict=True))
     highest = max(trial.joules_per_step + error for trial, error in zip(trials, off, strict=True))
     is_log = max(seconds) > _LOG_FROM * min(seconds)  # the lowest limits take several times as long
-    ends = (min(seconds) / 1.08, max(seconds) * 1.15) if is_log else _padded(min(seconds), max(seconds))
+    low, high = _padded(min(seconds), max(seconds))  # and room for a label
+    ends = (min(seconds) / 1.08, max(seconds) * 1.3) if is_log else (low, high + 0.1 * (high - low))
     scale = _Scale(*ends, *_padded(lowest, highest), is_log=is_log)
-    parts = [scale.grid("J per step", lambda value: f"{value:.3g} s")]
+    parts = [scale.grid("J per step", lambda value: duration_text(value))]
     places = [(scale.x(trial.seconds_per_step), scale.y(trial.joules_per_step)) for trial in trials]
     parts.append(f'<polyline class="thin" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>')
     names = [f"{setting_text(trial.setting, search.unit)}{f' ({mark})' if mark else ''}" for trial, mark in points]
     for (trial, mark), error, (x, y), name in zip(points, off, places, names, strict=True):
         kind = "chosen" if mark == CHOSEN else "trial"
         low, high = (scale.y(trial.joules_per_step + sign * error) for sign in (-1, 1))
-        text = f"{name}: {trial.joules_per_step:.4g} J, {trial.seconds_per_step:.4g} s"
+        text = f"{name}: {energy_text(trial.joules_per_step)}, {duration_text(trial.seconds_per_step)}"
         parts.append(
             f'<path class="{kind}" d="M{x:.1f},{low:.1f}V{high:.1f}"/>'
             f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"><title>{escape(text)}</title></circle>'
@@ -187,7 +188,7 @@ class _Scale:
         """Draw lines at round numbers, with their labels."""
         lines = [
             f'<path class="axis" d="M{_LEFT},{self.y(value):.1f}H{_WIDTH - _RIGHT}"/>'
-            f'<text x="{_LEFT - 8}" y="{self.y(value) + 4:.1f}" text-anchor="end">{value:.6g}</text>'
+            f'<text x="{_LEFT - 8}" y="{self.y(value) + 4:.1f}" text-anchor="end">{number_text(value)}</text>'
             for value in _round_numbers(self._bottom, self._top)
         ]
         y = _HEIGHT - _BOTTOM + 20
@@ -195,7 +196,7 @@ class _Scale:
             f'<text x="{self.x(value):.1f}" y="{y}" text-anchor="middle">{escape(label(value))}</text>'
             for value in (_round_powers if self._is_log else _round_numbers)(self._begin, self._end)
         ]
-        return f'{"".join(lines)}<text class="unit" x="{_LEFT - 8}" y="12" text-anchor="end">{unit}</text>'
+        return f'{"".join(lines)}<text class="unit" x="0" y="12">{unit}</text>'
 
 
 def _mark(scale: _Scale, at: float, text: str, kind: str) -> str:

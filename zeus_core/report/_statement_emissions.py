@@ -10,7 +10,7 @@ from zeus_core.electricity import Electricity
 from zeus_core.electricity.electricity_amount import slice_of
 from zeus_core.report.run_metrics import Quantity, energy_interval
 from zeus_core.training.record.run_records import RunRecord
-from zeus_core.units import kilowatt_hours_from_joules
+from zeus_core.units import kilowatt_hours_from_joules, number_text
 
 
 @dataclass(frozen=True)
@@ -88,4 +88,4 @@ def factor_text(emissions: Emissions) -> str:
     """Say by what the emissions follow from the energy."""
     pue = "without PUE" if emissions.pue == 1 else f"PUE {emissions.pue:g}"
     stale = f"; {emissions.stale_fraction:.0%} of it at the mean factor" if emissions.stale_fraction > 0 else ""
-    return f"{pue}, at {emissions.factor:.4g} g/kWh ({emissions.source}){stale}"
+    return f"{pue}, at {number_text(emissions.factor)} g/kWh ({emissions.source}){stale}"

@@ -10,7 +10,8 @@ from pathlib import Path
 from zeus_core.report.figure import new_figure, write_figure
 from zeus_core.search import Trial
 from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement
-from zeus_core.validate import checked_instance, checked_list, checked_text, checked_whole_number
+from zeus_core.units import number_text
+from zeus_core.validate import checked_instance, checked_list, checked_number, checked_text, checked_whole_number
 
 _TOO_SLOW = "too slow"
 
@@ -47,7 +48,7 @@ def trial_table(
         if mark and cost == _TOO_SLOW:  # for one step: a bound is for the run, which may have time left
             cost = ""
         lines.append(
-            f"{each.power_limit:4d} W {each.time / steps:9.4f} {each.energy / steps:9.2f} "
+            f"{each.power_limit:4d} W {number_text(each.time / steps):>9} {number_text(each.energy / steps):>9} "
             f"{each.time / baseline.time - 1:+7.1%} {each.energy / baseline.energy - 1:+7.1%} "
             f"{cost:>12}{mark}"
         )
@@ -62,24 +63,31 @@ def _cost_text(selector: OptimumSelector, measurement: PowerLimitMeasurement, ba
     if selector.objective is None:
         return ""
     cost = selector.objective.cost(measurement, baseline)
-    return f"{cost:.1f}" if math.isfinite(cost) else _TOO_SLOW
+    return number_text(cost) if math.isfinite(cost) else _TOO_SLOW
 
 
-def draw_time_energy(trials: Sequence[Trial], chosen_limit_watts: int | None, title: str, path: str | Path) -> None:
-    """Draw time and energy per step at each limit.
+def draw_time_energy(
+    trials: Sequence[Trial],
+    chosen_limit_watts: int | None,
+    title: str,
+    path: str | Path,
+    bound_factor: float | None = None,
+) -> None:
+    """Draw time and energy per step at each limit, with the intervals that hold the energies.
 
     Args:
-        trials: The points, the baseline first.
+        trials: The points, one for each limit.
         chosen_limit_watts: The point to mark.
         title: Heading of the picture.
         path: The file to write; its suffix (`.png`, `.svg`) is the format.
+        bound_factor: The allowed multiple of the time at the highest limit, for a line; None for no line.
 
     Raises:
         UsageError: An argument is wrong, matplotlib is not installed, or the suffix is no format.
         OSError: The file cannot be written.
     """
     check = partial(checked_instance, kind=Trial, example="one of optimizer.trials")
-    trials = checked_list("trials", trials, check, "a list of trials")
+    trials = sorted(checked_list("trials", trials, check, "a list of trials"), key=lambda trial: -trial.setting)
     chosen = _checked_limit(chosen_limit_watts)
     checked_text("title", title)
     figure = new_figure(7, 5)
@@ -94,13 +102,19 @@ def draw_time_energy(trials: Sequence[Trial], chosen_limit_watts: int | None, ti
         color="#4477aa",
         ecolor="#bbbbbb",
         capsize=3,
+        label="measured, with its interval",
     )
+    if bound_factor is not None and trials:
+        factor = checked_number("bound_factor", bound_factor, 1.0, math.inf, "a number, at least 1, such as 1.02")
+        allowed = factor * trials[0].seconds_per_step
+        axes.axvline(allowed, color="#228833", linestyle="--", label=f"allowed: {bound_factor:g} times the time")
     for trial in trials:
         point = trial.seconds_per_step, trial.joules_per_step
         axes.annotate(f"{trial.setting} W", point, (7, 6), textcoords="offset points", fontsize=8)
         if trial.setting == chosen:
             axes.plot(*point, "o", markersize=14, fillstyle="none", color="#cc3311", label="chosen")
-            axes.legend()
+    axes.margins(x=0.15)  # room for the labels
+    axes.legend()
     axes.set_xscale("log")  # the lowest limits take several times as long
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())

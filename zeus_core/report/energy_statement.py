@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from zeus_core._documents import JsonFormat
-from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.electricity import Electricity
 from zeus_core.report._statement_emissions import Emissions, emissions_of, factor_text, sum_of, sum_of_emissions
 from zeus_core.report.run_metrics import Quantity, energy_interval
 from zeus_core.report.run_sections import DATA_CENTRE, gaps, hardware, moment, remarks
 from zeus_core.report.run_text import markdown_table, run_line
 from zeus_core.training.record.run_records import RunRecord
-from zeus_core.units import kilowatt_hours_from_joules
+from zeus_core.units import amount_text, duration_text, energy_text, kilowatt_hours_from_joules, number_text
 
 _FORMAT = JsonFormat("zeus-core statement", 1)
 _METHODS = {
@@ -108,7 +107,7 @@ class Statement:
             ("inside the boundary", "; ".join(self._included())),
             ("outside the boundary", "; ".join(f"{what} ({why})" for what, why in self._excluded())),
             ("method", self._method()),
-            ("hardware", f"{self._hardware()}; {sum(_gpu_hours(run) for _, run in self.runs):.4g} GPU hours"),
+            ("hardware", f"{self._hardware()}; {number_text(sum(_gpu_hours(run) for _, run in self.runs))} GPU hours"),
             ("place", self.location or "not stated"),
             ("time", self._time_text()),
             ("emissions", f"not known: {self._unknown_because}" if self.emissions is None else self._emitted()),
@@ -245,4 +244,4 @@ def _ends(quantity: Quantity | None) -> dict[str, float | None] | None:
 
 
 def _kwh(joules: float) -> str:
-    return f"{kilowatt_hours_from_joules(joules):.5g} kWh"
+    return f"{number_text(kilowatt_hours_from_joules(joules), 5)} kWh"

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from zeus_core.errors import UsageError
 from zeus_core.report.run_metrics import Quantity, named
+from zeus_core.units import number_text
 from zeus_core.validate import shown
 
 _BASELINE = "baseline"
@@ -161,5 +162,4 @@ def _combined(combine: Callable[[float, float], float], left: _Interval, right: 
 
 
 def _shown(interval: _Interval) -> str:
-    low, high = interval
-    return f"{low:.5g}" if low == high else f"{low:.5g} to {high:.5g}"
+    return " to ".join(number_text(end, 5) for end in dict.fromkeys(interval))

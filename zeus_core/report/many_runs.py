@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from zeus_core.adapters.result import duration_text, energy_text
 from zeus_core.events import Activity
 from zeus_core.report.run_metrics import Quantity, metrics_of
 from zeus_core.report.run_sections import activities_in_order, energy_line, hardware, saving_line
 from zeus_core.training.record.run_records import RunRecord
+from zeus_core.units import duration_text, energy_text, number_text
 
 _MOST_IN_FULL = 12  # columns side by side, and pages: more are not read
 _OF_EACH_KIND = 3
@@ -58,7 +58,10 @@ def runs_in_full(runs: Runs, notes: Sequence[tuple[str, bool]] = ()) -> dict[int
             lambda value: f"one of the largest possible gains, {energy_text(value)} outside of steps or done twice",
         ),
         (failed, lambda _: "failed the condition"),
-        (_excess(runs), lambda value: f"{value:.3g} times the energy of the median run on such GPUs for the same work"),
+        (
+            _excess(runs),
+            lambda value: f"{number_text(value)} times the energy of the median run on such GPUs for the same work",
+        ),
     ]
     found: dict[int, list[str]] = {}
     for values, reason in kinds:

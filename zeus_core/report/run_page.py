@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from types import MappingProxyType
 
-from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.events import Activity
 from zeus_core.report._run_pictures import activity_bars, loss_picture, power_picture, search_picture
 from zeus_core.report.many_runs import activities_line, are_many, runs_in_full, table_of
@@ -23,6 +22,7 @@ from zeus_core.report.run_sections import (
 )
 from zeus_core.training.record.loss_curve import energy_to, equal_loss
 from zeus_core.training.record.run_records import RunRecord
+from zeus_core.units import amount_text, duration_text, energy_text, number_text
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #16202c; --soft: #5b6876; --paper: #f6f7f9; --card: #ffffff; --line: #dfe4ea;
@@ -66,6 +66,10 @@ path.chosen { stroke: var(--chosen); stroke-width: 2; } circle.chosen { fill: va
 .key i { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin-right: .4rem; }
 .bad { color: var(--bad); } .good { color: var(--good); } .mark { border-left: 4px solid;
   padding-left: .8rem; } footer { margin-top: 2.5rem; font-size: .85rem; }
+@media screen and (max-width: 40rem) { body { padding: 1rem .4rem 2rem; } section { padding: .8rem; overflow-x: auto; }
+  .cards { grid-template-columns: 1fr 1fr; gap: .4rem; } .card { padding: .5rem .7rem; } .card b { font-size: 1rem; }
+  section > svg { min-width: 38rem; } svg text { font-size: 15px; } table { width: max-content; min-width: 100%; }
+  td { max-width: 17rem; } }
 @media print { :root { --ink: #000; --soft: #444; --paper: #fff; --card: #fff; --line: #bbb; } body { padding: 0;
   font-size: 11px; } section, .card { break-inside: avoid; } .wide { overflow: visible; } }
 """
@@ -150,16 +154,17 @@ def _cards(run: RunRecord) -> str:
     shown = [
         (label, quantity_text(name, metrics[name], run))
         for label, name in (
+            ("saved by the chosen setting", "saving_fraction"),
             (f"per {per.split('_')[2]}", per),
             ("mean power", "power_w"),
-            ("saved by the chosen setting", "saving_fraction"),
             ("CO2 equivalent", "co2_eq_g"),
             ("cost", "cost"),
         )
         if name in metrics
     ]
-    cards = [card("energy of all GPUs", energy_line(run), unrecorded_line(run))]
-    return f'<div class="cards">{"".join([*cards, *(card(label, text) for label, text in shown)])}</div>'
+    cards = [card(label, text) for label, text in shown]
+    cards.insert("saving_fraction" in metrics, card("energy of all GPUs", energy_line(run), unrecorded_line(run)))
+    return f'<div class="cards">{"".join(cards)}</div>'
 
 
 def card(label: str, text: str, more: str = "") -> str:
@@ -212,7 +217,7 @@ def comparison_rows(runs: Sequence[tuple[str, RunRecord]]) -> list[tuple[str, ..
         name, loss = common  # the lowest that all of them have reached
         reached = [energy_to(run.losses[name], loss) for _, run in runs]
         texts = ["-" if point is None else f"{energy_text(point.joules)}, step {point.step}" for point in reached]
-        rows.append((f"energy until {name} {loss:.4g}", *texts))
+        rows.append((f"energy until {name} {number_text(loss)}", *texts))
     rows += [
         (
             name,
@@ -238,11 +243,13 @@ def quantity_text(name: str, quantity: Quantity, run: RunRecord) -> str:
     off = quantity.value - quantity.low
     if quantity.high - quantity.value > 1.01 * off:  # what killed parts may have taken is one-sided
         most = energy_text(quantity.high) if quantity.high < math.inf else "nobody knows how much"
-        return f"{energy_text(quantity.low)} to {most}" if unit == "J" else f"at least {quantity.low:.5g} {unit}"
+        if unit != "J":
+            return f"at least {number_text(quantity.low)} {unit}"
+        return f"{energy_text(quantity.low)} to {most}"
     if unit == "J":
         return energy_text(quantity.value, off)
     if unit == "s":
-        return f"{quantity.value:.4g} s" if name != "seconds" else duration_text(quantity.value)
+        return duration_text(quantity.value)
     if name == "saving_fraction":
         return f"{quantity.value:.1%} ±{100 * off:.1f}"
     if not unit:

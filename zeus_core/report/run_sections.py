@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.events import Activity
 from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchRecord, SearchResult
 from zeus_core.optimizer.setting_history import SettingChange
@@ -17,6 +16,7 @@ from zeus_core.search.comparison import energy_error_fraction, percentage
 from zeus_core.settings.entry import setting_text
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.run_records import REMARKS, RunRecord
+from zeus_core.units import amount_text, duration_text, energy_text, number_text
 
 DATA_CENTRE = "cooling and losses of the data centre"
 _MAX_ROWS = 40  # of a table: a page on 512 GPUs is to be read too
@@ -123,7 +123,12 @@ def _losses(run: RunRecord) -> Section:
     rows = []
     for name, points in run.losses.items():
         best = min(points, key=lambda point: point.value)
-        numbers = (f"{points[0].value:.4g}", f"{best.value:.4g}", energy_text(best.joules), f"{points[-1].value:.4g}")
+        numbers = (
+            number_text(points[0].value),
+            number_text(best.value),
+            energy_text(best.joules),
+            number_text(points[-1].value),
+        )
         rows.append((name, *numbers))
     text = "The energy is that of all GPUs, from the first step of the run, as it was known at the latest log."
     columns = ("", "first", "lowest", "energy until then", "latest")
@@ -144,7 +149,8 @@ def _activities(run: RunRecord) -> Section:
         rows.append(("of it done twice", duration_text(redone.seconds), *_energy_cells(redone), "", "", "", ""))
     rows.append(("total", duration_text(total.seconds), *_energy_cells(total), "100%", total.measured.method, "", ""))
     columns = ("activity", "time", "energy", "mean power", "share", "how", "times begun", "each")
-    return Section("activities", "Where the energy went", remarks(run), columns, rows)
+    shown = len(columns) if run.account.visits else -2  # files of earlier versions do not have the last two
+    return Section("activities", "Where the energy went", remarks(run), columns[:shown], [row[:shown] for row in rows])
 
 
 def remarks(run: RunRecord) -> str:
@@ -168,7 +174,7 @@ def _devices(run: RunRecord) -> Section:
     if len(rows) > _MAX_ROWS:
         what = "GPUs" if all(rank.count == 1 for rank in run.latest.ranks) else "kinds of GPUs of a machine"
         text += f" The first {_MAX_ROWS} of {len(rows)} {what}; the JSON format has all of them."
-    columns = ("rank", "GPU", "name", "energy", "mean power", "limit at the begin", "machine", "UUID")
+    columns = ("rank", "GPU", "name", "energy", "mean power", "first limit", "machine", "UUID")
     return Section("devices", "Ranks and devices", text.strip(), columns, rows[:_MAX_ROWS])
 
 
@@ -189,7 +195,14 @@ def _search(run: RunRecord, search: SearchResult) -> Section:
     for trial, mark in search.points():
         change = "" if before is None else f"{trial.joules_per_step / before.joules_per_step - 1:+.1%}"
         slower = "" if before is None else f"{trial.seconds_per_step / before.seconds_per_step - 1:+.1%}"
-        cells = (_step_energy(trial), change, f"{trial.seconds_per_step:.4g} s", slower, f"{trial.steps}", mark)
+        cells = (
+            _step_energy(trial),
+            change,
+            duration_text(trial.seconds_per_step),
+            slower,
+            f"{trial.steps}",
+            mark,
+        )
         rows.append((setting_text(trial.setting, search.unit), *cells))
     if search.chosen is not None and not any(mark == CHOSEN for _, mark in search.points()):
         rows.append((setting_text(search.chosen, search.unit), "not measured", "", "", "", "0", CHOSEN))

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from zeus_core._documents import JsonFormat
-from zeus_core.adapters.result import duration_text
 from zeus_core.codec import encode
 from zeus_core.report.many_runs import are_many, runs_in_full, table_of
 from zeus_core.report.run_metrics import Quantity, metrics_of, unit_of
@@ -24,6 +23,7 @@ from zeus_core.report.run_sections import (
     unrecorded_line,
 )
 from zeus_core.training.record.run_records import RunRecord
+from zeus_core.units import duration_text
 
 _FORMAT = JsonFormat("zeus-core report", 1)
 

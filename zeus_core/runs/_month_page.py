@@ -25,7 +25,7 @@ from zeus_core.runs._counting import (
     sums,
 )
 from zeus_core.runs._run_rows import LOW_POWER_FRACTION
-from zeus_core.runs._sums_shown import COLUMNS, NO_NAME, cells, energy_text, grouped_sums, hours, kwh, number
+from zeus_core.runs._sums_shown import COLUMNS, NO_NAME, cells, grouped_sums, hours, kwh, kwh_text, number
 
 if TYPE_CHECKING:
     import pyarrow
@@ -229,7 +229,7 @@ def _table(
     for name, amounts in [*shown, ("total", whole)]:
         row = cells(name, amounts)
         others = (row[place].replace(", ", "\n") if place == cost else row[place] for place in places[1:])
-        rows.append((row[0], energy_text(amounts), _share(amounts, whole), *others))
+        rows.append((row[0], kwh_text(amounts), _share(amounts, whole), *others))
     columns = (by.removeprefix("tag:"), "kWh", "share", *(COLUMNS[place - 1] for place in places[1:]))
     return Section(f"by-{title.rpartition(' ')[2]}", title, "", columns, rows)
 
@@ -250,7 +250,7 @@ def _share(amounts: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
 def _outcomes(found: MonthSums) -> Section:
     whole = found.whole
     rows = [
-        (_STATES.get(name, name), energy_text(each), _share(each, whole), f"{each['runs']:,}", hours(each, "gpu"))
+        (_STATES.get(name, name), kwh_text(each), _share(each, whole), f"{each['runs']:,}", hours(each, "gpu"))
         for name, each in found.tables["state"].items()
     ]
     redone = {"millijoules": whole["redone_millijoules"]}

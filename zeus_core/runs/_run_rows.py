@@ -21,6 +21,7 @@ from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.run_identity import RunIdentity
 from zeus_core.training.record.run_records import DeviceRecord, PartRecord, RunRecord
 from zeus_core.training.record.window_run import FIXED
+from zeus_core.units import number_text
 
 TEXTS = ("run", "user", "job", "project", "cluster", "namespace", "tags", "gpu", "device", "state", "currency")
 """The columns that are text."""
@@ -206,7 +207,7 @@ def _whole(amount: float) -> int:
         UsageError: No run has so much.
     """
     if not -_MOST < amount < _MOST:
-        raise UsageError(f"it has {amount:.3g} thousandths of a unit, which no run has")
+        raise UsageError(f"it has {number_text(amount)} thousandths of a unit, which no run has")
     return round(amount)
 
 

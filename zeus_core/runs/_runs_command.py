@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._documents import JsonFormat
-from zeus_core.adapters.result import number_text
 from zeus_core.cli.arguments import path
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
+from zeus_core.units import number_text
 
 if TYPE_CHECKING:
     import pyarrow

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from zeus_core.adapters.result import number_text
 from zeus_core.runs._counting import Counted, by_currency, sums
+from zeus_core.units import amount_text, number_text
 
 if TYPE_CHECKING:
     import pyarrow
@@ -51,12 +51,12 @@ def cells(name: str, amounts: Mapping[str, Any]) -> tuple[str, ...]:
     per_token = ""
     if amounts["tokens"]:
         scale = 3.6e6 * amounts["tokens"]
-        per_token = f"{amounts['token_millijoules'] / scale:.4g} ±{amounts['off_token_millijoules'] / scale:.2g}"
+        per_token = amount_text(amounts["token_millijoules"] / scale, amounts["off_token_millijoules"] / scale, "")
     return (
         name or NO_NAME,
         f"{amounts['runs']:,}",
         hours(amounts, "gpu"),
-        energy_text(amounts),
+        kwh_text(amounts),
         per_token,
         number(amounts["milligrams"] / 1e6, amounts["off_milligrams"] / 1e6) if amounts["charged_millijoules"] else "",
         ", ".join(f"{number(each / 1e6, off / 1e6)} {unit}" for unit, (each, off) in amounts["cost"].items()),
@@ -71,7 +71,7 @@ def cells(name: str, amounts: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def energy_text(amounts: Mapping[str, Any]) -> str:
+def kwh_text(amounts: Mapping[str, Any]) -> str:
     """Return the kWh of a sum, and how far they can be off: upwards also by what was not recorded, if that is known."""
     value, low = kwh(amounts["millijoules"]), kwh(amounts["off_millijoules"])
     more = low + kwh(amounts["more_millijoules"])

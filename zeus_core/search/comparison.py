@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeus_core.search.trial import Trial
+from zeus_core.units import duration_text, energy_text, rows_html
 from zeus_core.validate import checked_instance
 
 # Two normal standard errors hold the truth in 95 % of cases.
@@ -131,13 +132,18 @@ class Comparison:
             return "not known: too few steps were measured, or too little of their energy"
         saving = percentage(self.saving_fraction, self.saving_uncertainty)
         if not self.is_certain:
-            return f"too small or too briefly measured to tell: {saving}{self.changed_text}"
+            return f"too small, or too briefly measured, to be certain: {saving}{self.changed_text}"
         return f"{saving} of the energy of a step{self.changed_text}"
 
     @property
     def changed_text(self) -> str:
         """A remark that the work or the machine has changed, to continue a sentence; empty if it has not."""
         return "; the work or the machine changed meanwhile, which ± allows for" if self.has_drifted else ""
+
+    def _repr_html_(self) -> str | None:
+        return rows_html(
+            {"before": _described(self.before), "after": _described(self.after), "saving": self.saving_text}
+        )
 
     def __str__(self) -> str:
         """Format both costs and the relative change."""
@@ -181,11 +187,11 @@ def quotient_uncertainty(before: tuple[float, float], after: tuple[float, float]
 
 def _described(trial: Trial) -> str:
     uncertainty = (trial.measurement.total_uncertainty_joules or 0.0) / trial.steps
-    return f"{trial.seconds_per_step:.4f} s and {trial.joules_per_step:.2f} J (±{uncertainty:.2f}) per step"
+    return f"{duration_text(trial.seconds_per_step)} and {energy_text(trial.joules_per_step, uncertainty)} per step"
 
 
 def energy_error_fraction(trial: Trial) -> float:
-    """Return how far the energy of a step can be off, as a fraction of it; infinite if it cannot be told."""
+    """Return how far the energy of a step can be off, as a fraction of it; infinite if it is not known."""
     measured = _quotient(trial.measurement.total_uncertainty_joules or 0.0, trial.measurement.total_energy or 0.0)
     if not measured <= _MAX_UNCERTAINTY_FRACTION:
         return math.inf

@@ -15,8 +15,8 @@ class Verdict:
     """A judgement on a choice.
 
     Attributes:
-        holds: Whether the choice does what its rule demands; None if that cannot be told.
-        text: The failure, or the fact that cannot be told, to continue a sentence; may be empty.
+        holds: Whether the choice does what its rule demands; None if that is not known.
+        text: The failure, or the fact that is not known, to continue a sentence; may be empty.
     """
 
     holds: bool | None
@@ -55,7 +55,7 @@ def verdict_on(
 
 def _verdict(holds: bool | None, failure: str, demand: str) -> Verdict:
     if holds is None:
-        return Verdict(None, f", and whether {demand} cannot be told")
+        return Verdict(None, f", and whether {demand} is not known")
     return Verdict(holds, "" if holds else f", but {failure}")
 
 

@@ -21,6 +21,7 @@ from zeus_core.selfcheck._load import Load
 from zeus_core.selfcheck._readings import check_counter, check_idle, check_resting_power
 from zeus_core.selfcheck._setting_changes import check_clock, check_power_limit, check_restored, check_saving
 from zeus_core.selfcheck._truth import check_agreement, check_marks, check_truth
+from zeus_core.units import number_text
 
 _logger = logging.getLogger(__name__)
 
@@ -190,5 +191,5 @@ def _row(finding: Finding) -> str:
 def _shown(finding: Finding) -> str:
     if finding.value is None:
         return "not measured"
-    value = finding.value if isinstance(finding.value, str) else f"{finding.value:.4g}"
+    value = finding.value if isinstance(finding.value, str) else number_text(finding.value)
     return f"{value} {finding.unit}".strip()

@@ -19,7 +19,7 @@ from zeus_core.settings import Knob, PowerLimitKnob, SmClockKnob
 _LOWER_FRACTION = 0.65  # of the original limit, or of the highest clock: low enough to bind, above most minimums
 _POLL_SECONDS = 0.004
 _NEAR_FRACTION = 0.1  # of the change of the power: what is left when the change counts as done
-_MIN_CHANGE_FRACTION = 0.05  # of the power: a smaller change cannot be told from its scatter
+_MIN_CHANGE_FRACTION = 0.05  # of the power: a smaller change is hidden by its scatter
 _SLOWDOWN_FACTOR = 1.1
 _SEARCH_STEPS = 4000  # as in the README's examples: long enough for a search to pay
 _SEARCH_SECONDS = 75.0

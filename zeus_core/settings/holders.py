@@ -140,7 +140,7 @@ def read_original(gpu: Gpu, kind: Kind) -> float | None:
     """Return the original of a GPU, after what processes that were killed have left there was restored.
 
     Where another object or another process changes it, the original is the one that this one knows. Where the driver
-    does not tell it, it is the one that the user knows.
+    does not report it, it is the one that the user knows.
 
     Raises:
         DeviceError: It cannot be read.

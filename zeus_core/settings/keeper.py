@@ -55,7 +55,7 @@ class Keeper:
         return restore_device(self._open_gpu, entry)
 
     def restore_each(self, entries: Iterable[LedgerEntry], done: Callable[[Outcome], None]) -> None:
-        """Restore some devices at the same time, and tell what became of each. Waits for all of them."""
+        """Restore some devices at the same time, and return what became of each. Waits for all of them."""
         threads = [threading.Thread(target=lambda due=entry: done(self.restore(due))) for entry in entries]
         for thread in threads:
             thread.start()

@@ -53,7 +53,7 @@ class Outcome(Record):
         if self.kind == "failed":
             return f"{self.entry.words} (`{self.entry.command}`) could not be restored: {self.entry.failure}"
         if self.kind == "replaced":
-            kind = self.entry.kind  # the daemon does not tell the value
+            kind = self.entry.kind  # the daemon does not report the value
             other = f"another {kind.words}" if self.value is None else kind.text(self.value)
             return (
                 f"{self.entry.words} is not restored: {self.replaced_by} has set {other} since, which stays "
@@ -85,7 +85,7 @@ def who_set(gpu: Any, value: float, entry: LedgerEntry) -> str:
         return "the driver, which has started anew with the machine,"
     try:
         is_default = entry.kind.is_any(value, [entry.kind.read_default(gpu)])
-    except Exception:  # a board that does not tell
+    except Exception:  # a board that does not report it
         is_default = False
     return "the driver, which was reloaded or has reset the GPU, or somebody else" if is_default else "somebody else"
 
@@ -117,7 +117,7 @@ class Claim:
         return False
 
     def read_back(self, gpu: Any, value: float) -> float | None:
-        """Read what the board shows for a value that was set, and note it; None if the driver does not tell."""
+        """Read what the board shows for a value that was set, and note it; None if the driver does not report it."""
         try:
             shown = self.entry.kind.read(gpu)
         except DeviceError:
@@ -146,7 +146,7 @@ class BareGpus:
         self._nvml.open()
 
     def gpu(self, uuid: str) -> Any:
-        """Open a GPU by its UUID, whose form tells the driver. Raises `DeviceError` if that has none."""
+        """Open a GPU by its UUID, whose form names its driver. Raises `DeviceError` if that has none."""
         return open_card(uuid) if is_card_uuid(uuid) else self._nvml.gpu(uuid)
 
 
@@ -162,7 +162,7 @@ def restore_device(open_gpu: Callable[[str], Any], entry: LedgerEntry) -> Outcom
 def restore_entry(gpu: Any, entry: LedgerEntry) -> Outcome:
     """Restore the original, if the value in force is one of ours or cannot be read. Never raises.
 
-    Passing faults are tried again, within 0.3 s of waiting. A value that the driver does not tell, such as a locked
+    Passing faults are tried again, within 0.3 s of waiting. A value that the driver does not report, such as a locked
     clock, is not in force any more once the machine has started anew.
     """
     kind, original, value = entry.kind, entry.original, None

@@ -25,7 +25,7 @@ class _Hang:
 
 
 class FaultyGpu:
-    """A `Gpu` that forwards every call to another one, except those told to fail.
+    """A `Gpu` that forwards every call to another one, except those that are set to fail.
 
         gpu = FaultyGpu(SimulatedGpu(find_preset("A40")))
         gpu.fail("read_power_watts", DriverFaultError("no answer"), times=2)

@@ -1,4 +1,4 @@
-"""The facts of a trace that its events do not tell: ranks, clocks, devices, updates, energy by phase. Pure."""
+"""The facts of a trace that its events do not hold: ranks, clocks, devices, updates, energy by phase. Pure."""
 
 from __future__ import annotations
 

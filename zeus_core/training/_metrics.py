@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from zeus_core.adapters.result import number_text
 from zeus_core.events import Activity
+from zeus_core.units import number_text
 
 
 class Metric(NamedTuple):

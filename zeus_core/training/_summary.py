@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from zeus_core.adapters.contained import Overhead
-from zeus_core.adapters.result import duration_text, energy_text, watt_hours_text
 from zeus_core.search.comparison import percentage
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_rows, electricity_summary_values
 from zeus_core.training.record.run_records import REMARKS
-from zeus_core.units import watt_hours_from_joules
+from zeus_core.units import duration_text, energy_text, rows_html, watt_hours_from_joules, watt_hours_text
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
@@ -128,6 +127,9 @@ class TrainingSummary:
             rows["in hooks"] = str(self.overhead)
         return rows
 
+    def _repr_html_(self) -> str | None:
+        return rows_html(self.rows())
+
     def __str__(self) -> str:
         """Format a table with one line for each activity, and a sentence."""
         rows = [(activity.words, tally) for activity, tally in self.account.in_order()]
@@ -189,12 +191,11 @@ def _measured_text(tally: Tally) -> str:
 
 def _cells(tally: Tally) -> str:
     joules, watts = tally.energy_joules, tally.power_watts
-    energy = f"{tally.measured_joules:.1f} J ±{tally.measured.uncertainty_joules:.1f}"
+    seconds = f"{duration_text(tally.seconds):>12}"
     if joules is None:
-        return (
-            f"{tally.seconds:10.1f} s {f'at least {tally.measured_joules:.1f} J':>24}, {tally.lost_seconds:.1f} s lost"
-        )
-    return f"{tally.seconds:10.1f} s {energy:>24} {'' if watts is None else f'{watts:.0f} W':>7}"
+        return f"{seconds} {_measured_text(tally):>24}, {duration_text(tally.lost_seconds)} lost"
+    energy = energy_text(joules, tally.measured.uncertainty_joules)
+    return f"{seconds} {energy:>24} {'' if watts is None else f'{watts:.0f} W':>7}"
 
 
 def known_values(values: Mapping[str, float | None]) -> dict[str, float]:

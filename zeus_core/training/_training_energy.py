@@ -193,7 +193,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self._optimizer.use_world(world)
 
     def use_work(self, work: Mapping[str, int | str]) -> None:
-        """Tell the optimizer's work from other work; see `GlobalPowerLimitOptimizer.use_work`."""
+        """Distinguish the optimizer's work from other work; see `GlobalPowerLimitOptimizer.use_work`."""
         self._optimizer.use_work(work)
         self._note_work(work)
 

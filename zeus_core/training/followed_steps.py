@@ -7,13 +7,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from zeus_core.adapters.result import energy_text, show_result
+from zeus_core.adapters.result import show_result
 from zeus_core.events import TrainingOptimizer
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.asked import asked_optimizer
 from zeus_core.ports import World
 from zeus_core.process.restore_registry import at_end_of_worker
 from zeus_core.training._training_energy import TrainingEnergy, under_way
+from zeus_core.units import duration_text, energy_text
 
 MakeOptimizer = Callable[[ZeusMonitor], TrainingOptimizer | None]
 
@@ -80,5 +81,5 @@ class FollowedSteps:
         if summary is None or joules is None or not self.steps:
             return dict(self.rows)
         seconds = summary.account.training.seconds / self.steps
-        text = f"{self.steps}: {energy_text(joules / self.steps)} and {seconds:.3g} s each"
+        text = f"{self.steps}: {energy_text(joules / self.steps)} and {duration_text(seconds)} each"
         return {"steps": text, **self.rows}

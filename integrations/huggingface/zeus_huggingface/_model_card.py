@@ -13,7 +13,7 @@ from transformers import Trainer
 
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training.charges.charged_electricity import electricity_source
-from zeus_core.units import kilowatt_hours_from_joules
+from zeus_core.units import kilowatt_hours_from_joules, number_text
 
 _HEADING = "## Energy of the training"
 
@@ -44,7 +44,7 @@ def add_energy(folder: Path, energy: TrainingEnergy) -> None:
     joules = None if summary is None else summary.account.total.energy_joules
     if summary is None or joules is None or not path.exists():
         return
-    rows = {"energy in kWh": f"{kilowatt_hours_from_joules(joules):.4g}", **energy.result()}
+    rows = {"energy in kWh": number_text(kilowatt_hours_from_joules(joules)), **energy.result()}
     table = "\n".join(f"| {label} | {text} |" for label, text in rows.items())
     section = f"{_HEADING}\n\nThe energy is that of the GPUs, measured by zeus-core.\n\n| | |\n|---|---|\n{table}\n"
     card: Any = ModelCard.load(path)

@@ -41,7 +41,7 @@ class PassHooks:
     | reward | the models among `reward_funcs`, `reward_model`, and the method that calls all of them |
 
     The accelerator is synchronized at both ends of each. A reference that is the model itself with its adapters
-    switched off cannot be told apart.
+    switched off cannot be distinguished.
 
     Args:
         trainer: Any trainer.

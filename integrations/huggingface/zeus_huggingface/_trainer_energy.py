@@ -10,7 +10,6 @@ from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerCont
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from zeus_core.adapters import contained
-from zeus_core.adapters.result import energy_text
 from zeus_core.events import STEP_END, Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import LevellingOptimizer
@@ -21,6 +20,7 @@ from zeus_core.optimizer.micro_batch.micro_batch_optimizer import (
     checked_micro_batch,
 )
 from zeus_core.training import TrainingEnergy, TrainingSummary
+from zeus_core.units import energy_text
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
 from zeus_huggingface._listener import Reporter, TrainerListener, Training, listening
 from zeus_huggingface._model_card import add_energy

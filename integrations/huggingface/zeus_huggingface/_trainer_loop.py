@@ -153,7 +153,7 @@ class TrainerLoop(TrainingLoop):
             raise UsageError("auto_find_batch_size is true, which changes the batches of all ranks; turn it off")
 
     def check_gradients(self) -> None:
-        """Check that a rank can tell when it has computed its gradients; see `TrainingLoop`."""
+        """Check that a rank knows when it has computed its gradients; see `TrainingLoop`."""
         check_gradients(self._trainer.accelerator)
 
     def _obstacle_to_probes(self) -> str | None:

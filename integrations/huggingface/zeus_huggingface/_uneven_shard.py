@@ -136,10 +136,10 @@ def check_averaging(accelerator: Accelerator) -> None:
 
 
 def check_gradients(accelerator: Accelerator) -> None:
-    """Raise `UsageError` if nobody can tell when a rank has computed its gradients, before it waits for the others."""
+    """Raise `UsageError` if it is not known when a rank has computed its gradients, before it waits for the others."""
     kind = accelerator.distributed_type
     if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         raise UsageError(
-            f"accelerator uses {kind.value}, with which nobody can tell when a rank has computed its gradients; use "
+            f"accelerator uses {kind.value}, with which it is not known when a rank has computed its gradients; use "
             "DistributedDataParallel, or give the batches"
         )

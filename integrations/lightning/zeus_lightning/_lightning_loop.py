@@ -137,12 +137,12 @@ class LightningLoop(TrainingLoop):
             )
 
     def check_gradients(self) -> None:
-        """Check that a rank can tell when it has computed its gradients; see `TrainingLoop`."""
+        """Check that a rank knows when it has computed its gradients; see `TrainingLoop`."""
         trainer = self._trainer
         kinds = {kind.__name__ for kind in type(trainer.strategy).__mro__}
         if not kinds & {"SingleDeviceStrategy", "DDPStrategy"}:
             raise UsageError(
-                f"strategy is a {type(trainer.strategy).__name__}, with which nobody can tell when a rank has computed "
+                f"strategy is a {type(trainer.strategy).__name__}, with which it is not known when a rank has computed "
                 "its gradients; use ddp, or give the batches"
             )
 

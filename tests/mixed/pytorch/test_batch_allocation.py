@@ -206,7 +206,7 @@ def refusals():
             BatchAllocation(16, job.monitor),
             "whose gradients nothing averages over the 2 ranks",
         ),
-        (sharded(), BatchAllocation(16, job.monitor), "nobody can tell when a rank has computed its gradients"),
+        (sharded(), BatchAllocation(16, job.monitor), "it is not known when a rank has computed its gradients"),
         (job.network, BatchAllocation(16, both), "it must measure that of this rank: gpu_indices=[local_rank]"),
         (job.network, BatchAllocation(16 + 2 * job.rank, job.monitor), "the ranks have different arguments"),
         (job.network, BatchAllocation(16, job.monitor, max_batch=7), "the ranks hold 14 at most"),

@@ -311,7 +311,7 @@ def test_a_profile_slower_than_training_is_reported_and_predicts_from_the_baseli
         assert not warnings
         return
     ((by_the_profile, taken),) = warnings
-    assert float(by_the_profile) == pytest.approx(factor * float(taken), rel=1e-3)
+    assert float(by_the_profile) == pytest.approx(factor * float(taken), abs=0.01)  # they are printed with three digits
 
 
 def test_a_machine_that_becomes_slower_is_not_the_plans_fault():

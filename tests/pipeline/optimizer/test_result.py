@@ -34,29 +34,29 @@ def rows(phase=Phase.REPLAYING, baseline=BEFORE, predicted=PREDICTED, measured=A
 def test_a_plan_in_force_says_what_it_saves_with_its_uncertainty():
     assert rows() == {
         "clock plan": "in force for each instruction",
-        "before": "2 s and 2000.0 J per iteration",
-        "after": "2.02 s and 1700.0 J per iteration",
-        "saving": "300.0 ± 12.8 J per iteration (15.0% ±0.6)",
+        "before": "2 s and 2 kJ per iteration",
+        "after": "2.02 s and 1.7 kJ per iteration",
+        "saving": "300 ±13 J per iteration (15.0% ±0.6)",
         "slowdown": "+1.0% ±0.7 time per iteration",
-        "profiling": "12 iterations, 6.0 s longer than at the original clocks",
+        "profiling": "12 iterations, 6 s longer than at the original clocks",
     }
 
 
 def test_a_saving_within_its_uncertainty_is_not_one():
     after = Iteration(2.0, (1.9,), 1990.0, 0.01, 30.0)
-    assert rows(measured=after)["saving"] == "too small to tell: 0.5% ±1.6"
+    assert rows(measured=after)["saving"] == "too small to be certain: 0.5% ±1.6"
     assert "saving" not in rows(measured=Iteration(2.0, (1.9,), None))
     assert rows(measured=Iteration(2.0, (1.9,), 1000.0, math.inf, math.inf))["saving"].startswith("too small")
 
 
-SAVED = "300.0 ± 12.8 J per iteration (15.0% ±0.6)"
+SAVED = "300 ±13 J per iteration (15.0% ±0.6)"
 
 
 @pytest.mark.parametrize("phase", [Phase.JUDGING, Phase.BASELINE, Phase.PLANNING, Phase.OFF])
 def test_the_latest_measured_saving_outlives_the_plan_with_the_reason(phase):
     later = Iteration(2.3, (2.2,), 2300.0, 0.01, 10.0)
     shown = rows(phase, later, predicted=None, reason="an iteration took 2.3 s")
-    assert (shown["saving"], shown["before"]) == (SAVED, "2 s and 2000.0 J per iteration")
+    assert (shown["saving"], shown["before"]) == (SAVED, "2 s and 2 kJ per iteration")
     assert shown["clock plan"].startswith("none")
     assert shown["clock plan"].endswith(": an iteration took 2.3 s")
 
@@ -76,7 +76,7 @@ def test_a_plan_is_in_force_once_an_iteration_has_run_with_it():
 
 def test_before_the_first_comparison_there_is_a_prediction():
     shown = rows(measured=None)
-    assert shown["predicted"] == "2 s and 1690.0 J per iteration"
+    assert shown["predicted"] == "2 s and 1.69 kJ per iteration"
     assert "saving" not in shown
 
 
@@ -120,7 +120,7 @@ def test_the_result_of_a_training_that_ends_while_its_plan_is_judged(capsys):
     run, (box,) = shown_by(capsys, 67, slowed_by=slowed_by)
     assert run.first.phases[-1] is Phase.JUDGING
     assert re.search(r"clock plan +none at the end, as it was judged again: an iteration took [\d.]+ s", box)
-    assert re.search(r"saving +[\d.]+ ± [\d.]+ J per iteration", box)
+    assert re.search(r"saving +[\d.]+ ±[\d.]+ J per iteration", box)
 
 
 def test_a_plan_that_no_iteration_has_run_with_is_not_in_force(capsys):

@@ -97,7 +97,7 @@ def test_a_saving_is_the_latest_comparisons_mean_with_errors_of_both_sides():
         watch.add(measured(joules))
     saving = watch.saving(BASELINE)
     assert saving == Saving(pytest.approx(100.0), pytest.approx(math.hypot(10.0, 10.0 / math.sqrt(5))))
-    assert str(saving) == "100.0 ± 11.0 J per iteration"
+    assert str(saving) == "100 ±11 J per iteration"
     assert watch.saving(Iteration(2.0, (1.9,), None)) is None
 
 

@@ -183,7 +183,7 @@ def test_at_a_fixed_slope_the_frontier_is_affine_in_the_microbatches():
 
 def test_a_time_below_the_least_is_refused_with_the_least():
     frontier = Frontier.from_profile(smooth_profile(2), schedules.one_f_one_b(2, 2))
-    with pytest.raises(UsageError, match=f"T_min, {frontier.shortest_seconds!r}"):
+    with pytest.raises(UsageError, match=f"shorter than {frontier.shortest_seconds!r}"):
         frontier.at(frontier.shortest_seconds * 0.99)
     with pytest.raises(UsageError, match="nan"):
         frontier.at(float("nan"))

@@ -155,7 +155,7 @@ def test_plans_are_picked_by_time_by_slowdown_or_by_a_straggler():
         ({"time_seconds": 1.0, "slowdown_factor": 1.0}, "name exactly one"),
         ({"time_seconds": math.nan}, "time_seconds is nan"),
         ({"slowdown_factor": math.nan}, "slowdown_factor is nan"),
-        ({"slowdown_factor": 0.5}, "T_min"),
+        ({"slowdown_factor": 0.5}, "no clocks make an iteration shorter"),
         ({"straggler_seconds": math.inf}, "straggler_seconds is inf"),
         ({"slowdown_factor": 1.0, "switch_seconds": math.nan}, "switch_seconds is nan"),
         ({"slowdown_factor": 1.0, "dwell_seconds": -1.0}, "dwell_seconds is -1.0"),

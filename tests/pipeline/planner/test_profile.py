@@ -163,7 +163,7 @@ def test_a_gain_in_time_within_the_noise_buys_nothing():
     )
     faster = MeasuredOption(1425, 0.0998, 60.0, 0.0005)
     kept = [option.clock_mhz for option in pareto_options(costs_of((faster, fast, same, slow), 80.0))]
-    assert kept == [1425, 1395, 1200]  # the fastest stays, so that T_min does
+    assert kept == [1425, 1395, 1200]  # the fastest stays, so that the shortest time does
 
 
 def test_the_fingerprint_of_a_profile_stays():

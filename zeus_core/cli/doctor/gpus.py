@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zeus_core._sysfs import SYSFS_VARIABLE
 from zeus_core.cli.doctor.check import Check, still_counters
 from zeus_core.cli.doctor.nvidia import Driver
-from zeus_core.cli.text import readable
+from zeus_core.cli.text import readable, watts
 from zeus_core.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
@@ -77,7 +77,9 @@ def _remarks(gpu: Gpu) -> Iterator[str]:
 
     power_watts, most_watts = readable(gpu.read_power_watts), peak_watts(gpu)
     if power_watts is not None and power_watts > most_watts:
-        excess = f"the power sensor shows {power_watts:.4g} W, more than the {most_watts:.4g} W that the board can draw"
+        excess = (
+            f"the power sensor shows {watts(power_watts)}, more than the {watts(most_watts)} that the board can draw"
+        )
         yield f"{excess}: such readings are dropped"
     if (reason := getattr(gpu, "no_counter_because", None)) is not None:
         yield reason

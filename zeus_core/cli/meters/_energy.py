@@ -16,6 +16,7 @@ from zeus_core.cli.meters.energy_totals import devices_to_json, summarize, total
 from zeus_core.cli.text import joules, write
 from zeus_core.errors import NoDeviceError
 from zeus_core.measurement import DeviceEnergy, Measurement
+from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
     from zeus_core.cli.meters.metering import MachineMeter
@@ -47,7 +48,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write(json.dumps(_FORMAT.document(_fields(meter, measurement)), indent=2), sys.stdout)
         return 0
-    write(f"energy of {measurement.time:.2f} s", sys.stdout)
+    write(f"energy of {duration_text(measurement.time)}", sys.stdout)
     write(summarize(measurement, meter.names, meter.notes), sys.stdout)
     return 0
 

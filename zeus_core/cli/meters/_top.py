@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from zeus_core._documents import JsonFormat
 from zeus_core.cli.arguments import add_gpus, add_period, check_gpu_indices, notes_on_silent
 from zeus_core.cli.meters._display import ticks
-from zeus_core.cli.text import NOT_MEASURED, readable, table, write
+from zeus_core.cli.text import NOT_MEASURED, readable, table, watts, write
 from zeus_core.ports.time_source import MonotonicTime
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class _Board:
             NOT_MEASURED if memory is None else f"{memory}/{(self.memory_bytes or 0) / 2**30:.0f} GiB",
             _text("{:.0f} C", self.temperature_celsius),
             *(
-                _text("{:.4g} W", value)
+                watts(value)
                 for value in (self.power_watts, self.limit_watts, self.enforced_limit_watts, self.default_limit_watts)
             ),
             _text("{:.0f} MHz", self.sm_clock_mhz),

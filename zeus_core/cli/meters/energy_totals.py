@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zeus_core.adapters.result import watt_hours_text
 from zeus_core.cli.text import joules, table, watts
 from zeus_core.codec import encode
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
-from zeus_core.units import kilowatt_hours_from_joules
+from zeus_core.units import kilowatt_hours_from_joules, watt_hours_text
 
 
 def devices_to_json(measurement: Measurement, names: Mapping[Device, str]) -> list[dict[str, Any]]:
@@ -63,12 +62,12 @@ def summarize(
     total, is_complete = known_total(measurement)
     if total.energy_joules is not None:
         rows.append(("  total" if is_complete else "  total, at least", "", *_cells(total, "", seconds)))
-        lines = [table(rows, "<<>><>"), *losses, f"  {watt_hours_text(total.energy_joules)}"]
+        lines = [table(rows, "<<><>"), *losses, f"  {watt_hours_text(total.energy_joules)}"]
     return "\n".join([*lines, *charges, *(f"  {note}" for note in notes)])
 
 
 def known_total(measurement: Measurement) -> tuple[DeviceEnergy, bool]:
-    """Add up the energies that are known; the total is lost if none is. Also tell whether these are all energies."""
+    """Add up the energies that are known; the total is lost if none is. Also return whether these are all energies."""
     known = [energy for energy in measurement.devices.values() if energy.energy_joules is not None]
     if not known:
         return DeviceEnergy.lost("no energy was measured"), False
@@ -76,6 +75,5 @@ def known_total(measurement: Measurement) -> tuple[DeviceEnergy, bool]:
 
 
 def _cells(energy: DeviceEnergy, method: str, seconds: float) -> tuple[str, ...]:
-    uncertainty = "" if energy.uncertainty_joules is None else f"\u00b1{energy.uncertainty_joules:.1f}"
     power = watts(energy.average_power_watts(seconds))
-    return joules(energy.energy_joules), uncertainty, method, f"{power} on average"
+    return joules(energy.energy_joules, energy.uncertainty_joules), method, f"{power} on average"

@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeus_core._launch import SIMULATED
 from zeus_core.cli._electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.arguments import add_gpus
 from zeus_core.cli.run._reached import ReachedPrograms
-from zeus_core.cli.run._run_options import USAGE, Asked, add_asked, asked_by
+from zeus_core.cli.run._run_options import Asked, add_asked, asked_by
 from zeus_core.cli.run._run_record import RunRecord, check_writable, write_record
 from zeus_core.cli.run._start_by import add_start_by, wait_for_start
 from zeus_core.cli.text import complain, write
@@ -35,18 +36,14 @@ _EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.usage = (
-        f"%(prog)s [-h] {USAGE} [--gpus 0,1]\n"
-        "       [--intensity 380g/kWh] [--price 0.31EUR/kWh] [--pue RATIO] [--output FILE] [--quiet]\n"
-        "       [--start-by FILE --deadline TIME --duration 3h] -- command ..."
-    )
+    parser.usage = "%(prog)s [options] -- command ..."
     parser.epilog = f"Example: {_EXAMPLE}. The command's exit code is returned; signals are passed on to it."
     add_asked(parser)
     add_gpus(parser)
-    add_electricity(parser)
-    add_start_by(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurement to this file, as JSON")
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
+    add_electricity(parser.add_argument_group("emissions and cost"))
+    add_start_by(parser.add_argument_group("a start at a clean or cheap hour"))
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -116,6 +113,8 @@ def _run(
     command: Sequence[str], mask: set[int], meter: GuardedMeter, asked: Asked, is_quiet: bool
 ) -> tuple[int, RunRecord]:
     environment = asked.environment(os.environ)
+    if meter.is_simulated:
+        environment[SIMULATED] = "1"
     programs = ReachedPrograms(environment) if asked.finds_trainings else None
     steps, outputs = _followed(meter, asked, is_quiet) if asked.step_pattern is not None else (None, None)
     start_time, begin = time.time(), time.monotonic()

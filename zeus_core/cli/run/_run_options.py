@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer import GlobalPowerLimitOptimizer
 
-USAGE = "[--trainer] [--save 10%%] [--observe] [--limit 300W] [--clock 1200MHz]\n       [--step-pattern 'step (\\d+)']"
-
 
 @dataclass(frozen=True)
 class Asked:

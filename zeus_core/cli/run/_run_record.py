@@ -19,6 +19,7 @@ from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.files import follow_own_links, is_special, write_atomically
 from zeus_core.ports.site_defaults import for_catalogue
+from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._step_output import Point
@@ -68,7 +69,7 @@ class RunRecord:
         command = shlex.join(self.command)
         if len(command) > _MAX_COMMAND_CHARACTERS:
             command = command[: _MAX_COMMAND_CHARACTERS - 3] + "..."
-        head = f"zeus-core: {command}: {self.measurement.time:.2f} s, {end}"
+        head = f"zeus-core: {command}: {duration_text(self.measurement.time)}, {end}"
         charges = [] if self.charges is None else self.charges.lines()
         lines = [head, summarize(self.measurement, self.names, self.notes, charges)]
         if self.steps is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from zeus_core.cli._electricity_arguments import FILE, signal_from_file
 from zeus_core.cli.text import complain
 from zeus_core.errors import UsageError
+from zeus_core.units import number_text
 from zeus_core.validate import shown
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class _EndedError(BaseException):
     """A signal asks this process to end."""
 
 
-def add_start_by(parser: argparse.ArgumentParser) -> None:
+def add_start_by(parser: argparse._ActionsContainer) -> None:
     """Declare `--start-by`, `--deadline` and `--duration`."""
     parser.add_argument(
         "--start-by",
@@ -108,11 +109,14 @@ def _reason(best: BestStart, followed: RecordedSignal, now: float, deadline: flo
         last = _time_text(followed.end_seconds)
         return f"starts at once: the last value of {source} is of {last}, too old to foresee any"
     if best.begin_seconds <= now:
-        return f"starts at once: {best.mean:.4g} {unit} are expected meanwhile, and no less later ({known}{rest})"
+        return (
+            f"starts at once: {number_text(best.mean)} {unit} are expected meanwhile, and no less later ({known}{rest})"
+        )
     change = f", {best.mean / best.mean_now - 1:+.0%}" if best.mean_now > 0 else ""
     return (
-        f"starts at {_time_text(best.begin_seconds)}, in {_duration_text(best.begin_seconds - now)}: {best.mean:.4g} "
-        f"{unit} are expected then over {_duration_text(duration)}, and {best.mean_now:.4g} now{change} ({known}{rest})"
+        f"starts at {_time_text(best.begin_seconds)}, in {_duration_text(best.begin_seconds - now)}: "
+        f"{number_text(best.mean)} {unit} are expected then over {_duration_text(duration)}, and "
+        f"{number_text(best.mean_now)} now{change} ({known}{rest})"
     )
 
 

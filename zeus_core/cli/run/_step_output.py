@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zeus_core.cli.text import table
+from zeus_core.units import number_text
 
 if TYPE_CHECKING:
     from zeus_core.events import TrainingOptimizer
@@ -154,7 +155,8 @@ def steps_table(points: Sequence[Point]) -> str:
     for before, after in [*pairwise(points), (points[0], points[-1])]:
         steps, seconds, joules = (b - a for a, b in zip(before, after, strict=True))
         watts = f"{joules / seconds:.0f} W" if seconds > 0 else "-"
-        rows.append((f"{before.steps + 1}-{after.steps}", f"{seconds / steps:.4g}", f"{joules / steps:.4g}", watts))
+        seconds_each, joules_each = number_text(seconds / steps), number_text(joules / steps)
+        rows.append((f"{before.steps + 1}-{after.steps}", seconds_each, joules_each, watts))
     return table(rows[: -1 if len(points) == 2 else None], "<>>>")
 
 

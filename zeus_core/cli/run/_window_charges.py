@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import Any
 
-from zeus_core.adapters.result import amount_text
 from zeus_core.cli.meters.energy_totals import known_total
 from zeus_core.electricity import Electricity
 from zeus_core.measurement import Measurement
@@ -16,6 +15,7 @@ from zeus_core.process.sampler import Sampler
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import charge_source
 from zeus_core.training.charges.charging import Charge, Charging
+from zeus_core.units import amount_text
 
 # Within such a time the energy counts as spread evenly, and the uncertainty covers any other way; a reading takes some
 # milliseconds, so all of them less than 0.1 % of a core.

@@ -22,7 +22,7 @@ class RaplZone:
     """The energy of one zone since this object was made, counted on across wrap-arounds.
 
     Wrap-arounds are counted as long as the zone is read more than once in each, which `RaplKeeper` ensures. A counter
-    that was reset otherwise, as by reloading intel_rapl, cannot be told from one that wrapped around.
+    that was reset otherwise, as by reloading intel_rapl, cannot be distinguished from one that wrapped around.
 
     Several threads may use it. A forked process goes on counting by itself from where its parent was.
 

@@ -194,7 +194,7 @@ class SimulatedGpu:
                 self._integrate()
                 if not self._jobs:
                     return
-                # At least an instant: a wait too short for the time source to tell would be waited for again, for ever.
+                # At least an instant: a wait that the time source cannot show would be waited for again, for ever.
                 seconds_left = max(sum(self._seconds_left(job) for job in self._jobs), _INSTANT_SECONDS)
                 self._waiting[threading.get_ident()] = setting_changed = _SettingChanged()
             self._time_source.wait(setting_changed, seconds_left)
@@ -205,7 +205,7 @@ class SimulatedGpu:
         self.synchronize()
 
     def exact_energy_joules(self) -> float:
-        """Return the true energy up to this moment, which no real device can tell, from where the counter counts."""
+        """Return the true energy up to this moment, which no real device knows, from where the counter counts."""
         with self._lock:
             self._integrate()
             return self._energy_joules

@@ -24,7 +24,7 @@ from zeus_core.errors import DeviceError, DriverFaultError, NoDeviceError, NotSu
 from zeus_core.ports.accelerator import FrameworkGpu
 from zeus_core.ports.time_source import MonotonicTime, TimeSource
 from zeus_core.process.lock import ProcessLock
-from zeus_core.units import joules_from_amd_units
+from zeus_core.units import joules_from_amd_units, number_text
 
 _logger = logging.getLogger(__name__)
 
@@ -106,8 +106,8 @@ class AmdGpu(SysfsGpu):
             self._time_source.wait(Event(), _LOOK_POLL_SECONDS)
             counter_joules = read_energy_joules(self._card)
         if counter_joules == first_joules and (first_joules == 0 or min(powers, default=0.0) > _BUSY_WATTS):
-            power = f", while the power is {powers[-1]:.4g} W" if powers else ""
-            self._drop(f"the energy counter stands still at {first_joules:.6g} J{power}")
+            power = f", while the power is {number_text(powers[-1])} W" if powers else ""
+            self._drop(f"the energy counter stands still at {first_joules:.0f} J{power}")
         return counter_joules
 
     def _drop(self, reason: str) -> None:
@@ -145,7 +145,7 @@ class _Comparison:
         if integral_joules < _BUSY_WATTS * seconds or abs(counted_joules - integral_joules) <= most_joules:
             return None
         counted_watts, watts = counted_joules / seconds, integral_joules / seconds
-        return f"the energy counter shows {counted_watts:.4g} W, and the power {watts:.4g} W"
+        return f"the energy counter shows {number_text(counted_watts)} W, and the power {number_text(watts)} W"
 
 
 def read_energy_joules(card: Card) -> float:

@@ -48,14 +48,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help=f"of {', '.join(_POLICIES)}, or package.module:Class of your own (default,published,adaptive)",
     )
-    parser.add_argument("--recurrences", type=count, default=50, metavar="N", help="of each job (50)")
-    parser.add_argument("--seeds", type=count, default=20, metavar="N", help="the same luck for all policies (20)")
+    parser.add_argument("--recurrences", type=count, default=50, metavar="N", help="runs of each job (50)")
+    parser.add_argument(
+        "--seeds", type=count, default=20, metavar="N", help="seeds of the random draws, the same for all policies (20)"
+    )
     parser.add_argument(
         "--submissions", type=path, metavar="FILE", help="CSV with group and start_time: recurrences that may overlap"
     )
-    parser.add_argument("--half-life", type=_runs, metavar="RUNS", help="after which an observation counts half")
-    parser.add_argument("--eta", type=_eta, default=0.5, metavar="WEIGHT", help="of energy in the cost, 0 to 1 (0.5)")
-    parser.add_argument("--search", choices=tuple(_SEARCHES), default="grid", help="for the power limit (grid)")
+    parser.add_argument(
+        "--half-life", type=_runs, metavar="RUNS", help="number of runs after which an observation counts half"
+    )
+    parser.add_argument(
+        "--eta", type=_eta, default=0.5, metavar="WEIGHT", help="weight of energy in the cost, 0 to 1 (0.5)"
+    )
+    parser.add_argument("--search", choices=tuple(_SEARCHES), default="grid", help="search for the power limit (grid)")
     parser.add_argument("--workers", type=count, default=1, metavar="N", help="processes; more than 1 need joblib (1)")
     parser.add_argument("--csv", type=path, metavar="FILE", help="write every training")
     parser.add_argument("--picture", type=path, metavar="FILE", help="draw the regret; needs matplotlib")

@@ -117,7 +117,7 @@ def fitted_option(points: Sequence[MeasuredBatch]) -> DeviceOption:
     if len(firsts) < 2:
         raise UsageError(
             f"at {points[0].setting} there is only the batch size {points[0].batch}; measure another one too, as one "
-            "does not tell how the time depends on the batch"
+            "does not show how the time depends on the batch"
         )
     lines = [_fitted_line(batches, seconds, int(first)) for first in firsts[:-1]]
     line = min(lines, key=lambda one: _badness(one, batches, seconds))

@@ -13,6 +13,7 @@ from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.files import is_special
 from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOptions, checked_kind
+from zeus_core.units import duration_text, energy_text, rows_html
 from zeus_core.validate import (
     checked_flag,
     checked_instance,
@@ -24,6 +25,7 @@ from zeus_core.validate import (
 )
 
 _FORMAT = JsonFormat("zeus-core allocation plan", 1)
+_MAX_SHOWN = 16  # ranks in a notebook
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,14 @@ class AllocationPlan:
         slowest = max(share.busy_seconds for share in ranks)
         if slowest > self.step_seconds:
             raise UsageError(f"a rank computes for {slowest:g} s, longer than the step, {self.step_seconds:g} s")
+
+    def _repr_html_(self) -> str | None:
+        rows = {"plan": self.name, "step": f"{duration_text(self.step_seconds)}, {energy_text(self.energy_joules)}"}
+        for rank, share in enumerate(self.ranks[:_MAX_SHOWN]):
+            setting = checked_kind(share.knob).text(share.setting)
+            rows[f"rank {rank}"] = f"{share.batch} samples on {share.device} at {setting}"
+        more = len(self.ranks) - _MAX_SHOWN
+        return rows_html(rows | ({"and": f"{more} more ranks"} if more > 0 else {}))
 
     @classmethod
     def from_shares(

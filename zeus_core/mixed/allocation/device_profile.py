@@ -112,8 +112,8 @@ class DeviceProfile:
         """Read a table of batch size, setting, time and power, one measured step a row.
 
         The columns are `batch_size`, `power_limit` (watts) or `sm_clock` (MHz), `seconds` of a step and `watts`; or, as
-        in the published traces (Zeus, NSDI'23), `time_per_epoch` and `average_power`. All other columns tell kinds of
-        work apart.
+        in the published traces (Zeus, NSDI'23), `time_per_epoch` and `average_power`. All other columns distinguish
+        kinds of work.
 
         Args:
             path: The file.

@@ -13,6 +13,7 @@ from zeus_core.mixed.allocation import AllocationPlan, DeviceProfile, allocate
 from zeus_core.mixed.allocation.device_profile import keep_profile, kept_profile
 from zeus_core.mixed.allocation.trial_windows import trial_splits
 from zeus_core.mixed.pytorch._batch_allocation import BatchAllocation
+from zeus_core.units import duration_text, number_text
 
 _logger = logging.getLogger(__name__)
 
@@ -85,5 +86,5 @@ def plan_summary(plan: AllocationPlan) -> str:
     shares = ", ".join(f"{share.batch} on a {share.device} at {share.setting}" for share in plan.ranks)
     beyond = [str(rank) for rank, share in enumerate(plan.ranks) if share.is_extrapolated]
     note = f"; the batch of rank {', '.join(beyond)} is beyond those measured" if beyond else ""
-    expected = f"a step is to take {plan.step_seconds:.3g} s and {plan.energy_joules:.3g} J"
+    expected = f"a step is to take {duration_text(plan.step_seconds)} and {number_text(plan.energy_joules)} J"
     return f"batches of the ranks: {shares}; {expected}{note}"

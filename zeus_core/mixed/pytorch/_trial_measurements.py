@@ -83,7 +83,7 @@ class TrialMeasurements:
             self._monitor.time_source.wait(threading.Event(), _BLOCKED_SECONDS)
         elif measured is not None:
             if self._events is None:
-                raise UsageError("nobody can tell when a rank has computed its gradients")
+                raise UsageError("it is not known when a rank has computed its gradients")
             self._now = StepWindow(self._monitor, self._events, measured, sizes[self._rank])
 
     def disturbed(self, trials: Sequence[Trial]) -> list[int]:

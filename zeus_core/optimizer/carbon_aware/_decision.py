@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from zeus_core.adapters.result import amount_text
 from zeus_core.electricity import Signal
+from zeus_core.units import amount_text, number_text
 
 _logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class DecisionLog:
     def reason(self, now: float) -> str:
         """Return the reason for a decision: the signal at the time."""
         (part,) = self._signal.parts(now, now)
-        return f"the {signal_name(self._signal)} is {part.value:.4g} {self._signal.facts.unit}"
+        return f"the {signal_name(self._signal)} is {number_text(part.value)} {self._signal.facts.unit}"
 
     def note(self, setting: int | None, pause: Pause | None, reason: str, budget_left: float | None) -> None:
         """Log a decision, if it differs from the one before.
@@ -76,7 +76,7 @@ class DecisionLog:
         elif pause.ends_process:
             text = f"training ends, to go on at {time_text(pause.until_seconds)}"
         else:
-            text = f"training pauses, as far as can be told until {time_text(pause.until_seconds)}"
+            text = f"training pauses, by the forecast until {time_text(pause.until_seconds)}"
         if text != self._latest:
             self._latest = text
             rest = "" if budget_left is None else f"; of the budget {self._amount(budget_left)} is left"

@@ -26,6 +26,7 @@ from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.run.run_search import RunSearch
 from zeus_core.search.run.safe_clock import SafeClock
 from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -317,8 +318,8 @@ class ActivitySearch(SettingSearch):
         if limiter.observes:
             return rows
         rows["changes"] = (
-            f"{limiter.switches:,} of the setting, {limiter.switching_seconds:.3g} s of calls of the driver beside "
-            f"training; {self.visits.all_late_seconds:.3g} s longer as settings came late"
+            f"{limiter.switches:,} of the setting, {duration_text(limiter.switching_seconds)} of driver calls beside "
+            f"training; {duration_text(self.visits.all_late_seconds)} longer as settings came late"
         )
         if limiter.is_limited:
             rows["changes"] += f"; visits were without their own beyond {limiter.changes_per_hour} changes an hour"

@@ -33,7 +33,7 @@ MOST_ACTIVITIES = 32
 
 _FIRST_VISITS = 5  # in the first block of an activity, which rank 0 has not ordered
 _COMMON_ERROR = 0.25  # of the uncertainty of a visit: 0.16 with 620 W before 300 W, and an update each 0.1 s
-_MAX_LATE_SHARE = 0.1  # of a visit at the setting before; one that was later tells little of its own
+_MAX_LATE_SHARE = 0.1  # of a visit at the setting before; one that was later says little of its own
 _MAX_DEPTH = 64  # of activities within activities
 _MAX_BLOCK_VISITS = 4096  # that are measured: the readings of more would fill the memory
 
@@ -69,7 +69,7 @@ class Visits:
         self._under_way: list[ActivityVisits | None] = []  # none for what has no setting of its own
         self._is_in_step = False
         self.activities: dict[str, ActivityVisits] = {}
-        """Those that were visited, by name, in this order."""
+        """The activities that were visited, by name, in this order."""
         self.late_seconds: float = 0.0
         """How much longer steps and visits took by the settings before, since `take_late_seconds`."""
         self.all_late_seconds: float = 0.0
@@ -192,7 +192,7 @@ class ActivityVisits:
         self.visits: int = 0
         """All visits of the run so far."""
         self.measured: int = 0
-        """Those of the block under way."""
+        """The visits of the block under way."""
         self._is_measured = False  # the visit under way
         self._setting = original
         self._begin_block()

@@ -33,6 +33,7 @@ from zeus_core.ports import TimeSource
 from zeus_core.ports.exchange import Exchange
 from zeus_core.search import Trial
 from zeus_core.search.comparison import standard_deviation
+from zeus_core.units import duration_text, energy_text
 
 _numbers = itertools.count(1)
 
@@ -402,7 +403,9 @@ class CommonBlock:
         self.is_spoiled, trial = ended.is_spoiled, ended.trial
         if trial is not None:
             text = self._limiter.kind.text(trial.setting)
-            _logger.info("%s: %.4g s, %.4g J per step", text, trial.seconds_per_step, trial.joules_per_step)
+            _logger.info(
+                "%s: %s, %s per step", text, duration_text(trial.seconds_per_step), energy_text(trial.joules_per_step)
+            )
         # An outlier would have taken as long at the original setting, and is not what a bound is about.
         run.seconds = ended.run_seconds - run.excess_seconds
         return trial

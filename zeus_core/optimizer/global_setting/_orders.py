@@ -17,7 +17,7 @@ from zeus_core.search.run.run_search import Block, RunSearch
 if TYPE_CHECKING:
     from zeus_core.search.adaptive_search import AdaptiveSearch
 
-# In updates of the energy counter. Fewer tell little of the power; more lengthen the trials of quick steps.
+# In updates of the energy counter. Fewer say little of the power; more lengthen the trials of quick steps.
 _MIN_BLOCK_UPDATES = 5
 _MIN_PIECE_UPDATES = 3
 _PIECES = 8  # of a block: one that is left out costs so little, and they are enough to tell whether the GPU has settled

@@ -154,6 +154,6 @@ def _choice_text(search: SettingSearch) -> str:
     energy_factor, time_factor = _expected(search)
     steps = sum(steps for setting, steps in search.searched_steps.items() if setting != search.original)
     return (
-        f"{_choice_state(search)}, for {energy_factor - 1:+.1%} energy and {time_factor - 1:+.1%} time as "
-        f"far as can be told, after {steps} steps of search"
+        f"{_choice_state(search)}, for {energy_factor - 1:+.1%} energy and {time_factor - 1:+.1%} time by "
+        f"what is known, after {steps} steps of search"
     )

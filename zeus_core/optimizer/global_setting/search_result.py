@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zeus_core.adapters.result import duration_text, energy_text
 from zeus_core.optimizer.setting_history import SettingChange
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, energy_error_fraction, percentage
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.verdict import Verdict
 from zeus_core.settings.entry import setting_text
+from zeus_core.units import duration_text, energy_text
 
 CHOSEN = "chosen"
 """The mark of the choice in tables and pictures."""
@@ -254,7 +254,7 @@ class SearchResult:
         longer = f"{duration_text(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
         more = f"{energy_text(abs(joules), uncertainty)} {'more' if joules >= 0 else 'less'}"
         if abs(joules) <= uncertainty:
-            return f"{steps}, {longer} than {at} for the same energy, as far as can be told"
+            return f"{steps}, {longer} than {at} for the same energy, within its error"
         return f"{steps}, {longer} and {more} than {at}{self._earned_back(joules)}"
 
     def _earned_back(self, joules: float) -> str:
@@ -321,7 +321,7 @@ def _per_step_text(comparison: Comparison) -> str:
     texts = []
     for trial in (comparison.before, comparison.after):
         joules = energy_text(trial.joules_per_step, _joules_error(trial))
-        texts.append(f"{joules} in {trial.seconds_per_step:.4g} s")
+        texts.append(f"{joules} in {duration_text(trial.seconds_per_step)}")
     return " before; ".join(texts) + " after"
 
 

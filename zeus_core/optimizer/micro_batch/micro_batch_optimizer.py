@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias
 
 from zeus_core.adapters import contained
 from zeus_core.adapters.contained import log_fault
-from zeus_core.adapters.result import duration_text, energy_text
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
@@ -26,6 +25,7 @@ from zeus_core.ports.world import checked_world
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, percentage
 from zeus_core.search.objectives import Energy, OptimumSelector, checked_selector
+from zeus_core.units import duration_text, energy_text
 from zeus_core.validate import (
     checked_function,
     checked_instance,

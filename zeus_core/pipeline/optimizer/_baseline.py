@@ -37,6 +37,7 @@ from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import DeviceEvent
 from zeus_core.process.deadline import CALL_SECONDS, outside_of_hooks
 from zeus_core.process.parallel import ParallelCalls
+from zeus_core.units import duration_text, energy_text
 
 _logger = logging.getLogger(__name__)
 
@@ -112,13 +113,13 @@ class MeasuringBaseline(Stage):
         for pipeline, seconds in enumerate(baseline.work_seconds):
             expected_seconds = profile.work_seconds(pipeline)
             if not _MIN_WORK_FACTOR * expected_seconds <= seconds <= _MAX_WORK_FACTOR * expected_seconds:
-                return f"{seconds:.4g} s at the original clocks, and {expected_seconds:.4g} s"
+                return f"{duration_text(seconds)} at the original clocks, and {duration_text(expected_seconds)}"
         expected_joules = profile.joules(baseline.step_seconds)
         if baseline.energy_joules is None:
             return ""
         off_joules = abs(baseline.energy_joules - expected_joules)
         if off_joules > max(_MAX_ENERGY_ERROR_FRACTION * expected_joules, baseline.uncertainty_joules):
-            return f"{baseline.energy_joules:.4g} J at the original clocks, and {expected_joules:.4g} J"
+            return f"{energy_text(baseline.energy_joules)} at the original clocks, and {energy_text(expected_joules)}"
         return ""
 
     def _read_plan(self, path: str, baseline: Iteration) -> list[Deployment]:
@@ -181,11 +182,11 @@ class Judging(MeasuringBaseline):
         if verdict is Verdict.EVERY_PLAN:
             settings = self._context.settings
             _logger.warning(
-                "%s met the allowed iteration time of %.4g s; the last took %.4g s. Training continues at the "
+                "%s met the allowed iteration time of %s; the last took %s. Training continues at the "
                 "original clocks; a larger slowdown_factor allows for more",
                 "no plan" if settings.plan_path is None else f"the plan {settings.plan_path} has not",
-                settings.slowdown_factor * baseline.step_seconds,
-                self._delays.delayed_seconds,
+                duration_text(settings.slowdown_factor * baseline.step_seconds),
+                duration_text(self._delays.delayed_seconds),
             )
             return GivenUp(baseline, reason="none was fast enough")
         reason = f"{self._delayed.reason}: {verdict.value}"

@@ -10,6 +10,7 @@ from zeus_core.pipeline import COMPUTE_KINDS, Instruction, Schedule, read_plan
 from zeus_core.pipeline.optimizer._plan_follower import Wait
 from zeus_core.pipeline.profile.iterations import Iteration, Saving
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
+from zeus_core.units import duration_text
 
 # Work of a plan from a file over the allowed time: profiles of other runs differ a little, by less than 10 %; a plan
 # for another partition or model usually by more.
@@ -112,9 +113,10 @@ class Deployment:
         """
         if self.work_seconds > _MAX_ALLOWED_FACTOR * allowed_seconds:
             raise UsageError(
-                f"plan_path is {path!r}, a plan for iterations of {self.work_seconds:.4g} s; here they take "
-                f"{work_seconds:.4g} s at the original clocks, and may take {allowed_seconds:.4g} s; plan it for this "
-                "job's model and partition, or allow for it with a larger slowdown_factor"
+                f"plan_path is {path!r}, a plan for iterations of {duration_text(self.work_seconds)}; here they take "
+                f"{duration_text(work_seconds)} at the original clocks, and may take "
+                f"{duration_text(allowed_seconds)}; plan it for this job's model and partition, or allow for it with a "
+                "larger slowdown_factor"
             )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from zeus_core.adapters.result import duration_text
 from zeus_core.pipeline.optimizer._deployment import Prediction
 from zeus_core.pipeline.optimizer._replaying import Comparison
 from zeus_core.pipeline.optimizer.frequency_phases import Phase
 from zeus_core.pipeline.profile.iterations import Iteration, Saving
 from zeus_core.search.comparison import percentage, quotient_uncertainty
+from zeus_core.units import duration_text, energy_text
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _change_rows(before: Iteration, after: Iteration) -> dict[str, str]:
     )
     known = percentage(saving, uncertainty)
     certain = f"{joules} ({known})"
-    return {"saving": certain if abs(saving) > uncertainty else f"too small to tell: {known}", **rows}
+    return {"saving": certain if abs(saving) > uncertainty else f"too small to be certain: {known}", **rows}
 
 
 def _of(iteration: Iteration) -> str:
@@ -106,5 +106,5 @@ def _of(iteration: Iteration) -> str:
 
 
 def _described(seconds: float, joules: float | None) -> str:
-    energy = "its energy was lost" if joules is None else f"{joules:.1f} J"
-    return f"{seconds:.4g} s and {energy} per iteration"
+    energy = "its energy was lost" if joules is None else energy_text(joules)
+    return f"{duration_text(seconds)} and {energy} per iteration"

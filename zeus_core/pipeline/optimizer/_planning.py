@@ -14,6 +14,7 @@ from zeus_core.pipeline.optimizer.frequency_phases import Conclusion, GivenUp, P
 from zeus_core.pipeline.profile.iterations import Iteration
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
+from zeus_core.units import duration_text
 
 # Excess of the instructions by the profile over all measured work, as a fraction of it, that is more than the scatter
 # of both: the model is wrong by as much, which is logged.
@@ -160,11 +161,11 @@ class Planning(Stage):
             work_seconds = baseline.work_seconds[pipeline]
             if self._context.is_first and deployment.excess_seconds > _MAX_EXCESS_FRACTION * work_seconds:
                 _logger.warning(
-                    "the instructions of pipeline %d take %.4g s by the profile, and all work of an iteration took "
-                    "%.4g s, which is what times are predicted from",
+                    "the instructions of pipeline %d take %s by the profile, and all work of an iteration took "
+                    "%s, which is what times are predicted from",
                     pipeline,
-                    work_seconds + deployment.excess_seconds,
-                    work_seconds,
+                    duration_text(work_seconds + deployment.excess_seconds),
+                    duration_text(work_seconds),
                 )
         saving = total_saving(deployments)
         if saving is None or saving.joules >= saving.uncertainty_joules:  # 0 if it is the original clocks

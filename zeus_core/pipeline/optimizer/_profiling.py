@@ -17,6 +17,7 @@ from zeus_core.pipeline.profile.profiler import MIN_COUNTER_UPDATES, SETTLING_SE
 from zeus_core.pipeline.profile.rank_profile import RankProfile
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import DeviceEvent
+from zeus_core.units import duration_text
 
 # The longest time that profiling may cost over the same iterations at the original clocks: 2 % of the first hour.
 _MAX_COST_SECONDS = 0.02 * 3600.0
@@ -178,10 +179,10 @@ class Profiling(Stage):
             return True
         if self._context.is_first:
             _logger.warning(
-                "profiling ends after %d clocks, which took %.3g s longer than at the original clocks: another one "
+                "profiling ends after %d clocks, which took %s longer than at the original clocks: another one "
                 "would cost more than 2 %% of an hour. Fewer profile_instructions allow for more clocks",
                 clocks,
-                cost_seconds,
+                duration_text(cost_seconds),
             )
         return False
 

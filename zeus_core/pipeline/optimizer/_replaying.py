@@ -28,6 +28,7 @@ from zeus_core.pipeline.optimizer.frequency_phases import Changed, Conclusion, D
 from zeus_core.pipeline.profile.iterations import Iteration, SavingWatch, StepWindow, WindowReport
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import DeviceEvent
+from zeus_core.units import duration_text
 
 # Steps in which the latest one that the device has finished is looked for. Training rarely runs further ahead of its
 # device; stragglers are not detected where it does.
@@ -230,7 +231,9 @@ class Replaying(Stage):
             self._window = StepWindow(self._context.monitor)
             waiting = [plan.prediction.step_seconds for plan in self._deployments if plan.is_waiting]
             if self._delays.is_too_slow(measured.step_seconds, self._planned.baseline.step_seconds, waiting):
-                return self._delayed(f"an iteration took {measured.step_seconds:.4g} s, longer than is allowed")
+                return self._delayed(
+                    f"an iteration took {duration_text(measured.step_seconds)}, longer than is allowed"
+                )
             self.comparison = Comparison(self._planned.baseline, measured)  # of iterations that nothing has delayed
             if self._is_saving_doubtful(measured):
                 reason = f"it seems not to save: {self._savings.saving(self._planned.baseline)}"

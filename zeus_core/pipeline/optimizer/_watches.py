@@ -140,7 +140,7 @@ _MIN_CHANGE_FACTOR = 1.2
 
 
 class WorkWatch:
-    """The time that the computations of one rank take in an iteration, compared with that of earlier iterations."""
+    """The time that the computations of one rank take in an iteration, compared with earlier iterations."""
 
     def __init__(self) -> None:
         self._usual_seconds: deque[float] = deque(maxlen=_USUAL_STEPS)

@@ -19,6 +19,7 @@ from zeus_core.pipeline.planner.pipeline_problem import Problem, checked_problem
 from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
 from zeus_core.pipeline.planner.waiting_clocks import WaitingClocks, execute_waits, watts_after_work
+from zeus_core.units import duration_text, energy_text, rows_html
 from zeus_core.validate import (
     checked_instance,
     checked_list,
@@ -135,6 +136,11 @@ class Plan:
                 f"time_seconds is {time_seconds!r}, before the end of the iteration, {self.time_seconds!r}"
             )
         return self.energy_joules + self.blocking_power_watts * (time_seconds - self.time_seconds)
+
+    def _repr_html_(self) -> str | None:
+        rows = {"plan": self.name, "schedule": f"{self.schedule.name}, {len(self.schedule.ranks)} ranks"}
+        rows |= {"iteration": f"{duration_text(self.time_seconds)}, {energy_text(self.energy_joules)}"}
+        return rows_html(rows | {"changes of clocks": f"{self.switches} an iteration"})
 
     def execution(self, profile: PipelineProfile) -> Execution:
         """Predict when each instruction runs, in the order of `Problem(profile, schedule).graph`.

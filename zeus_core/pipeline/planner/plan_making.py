@@ -18,6 +18,7 @@ from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.planner.simple_plans import simple_plans, stage_clocks_bound
 from zeus_core.pipeline.planner.switching.switching import plan_switches
 from zeus_core.pipeline.planner.waiting_clocks import choose_waiting_clocks
+from zeus_core.units import number_text
 from zeus_core.validate import checked_instance, checked_number
 
 _NAME = "frontier"
@@ -42,17 +43,17 @@ def make_plan(
 
     Args:
         frontier: The frontier of the pipeline.
-        time_seconds: The longest iteration time. Beyond T* the plan is that of T*, as more time costs energy.
+        time_seconds: The longest iteration time. Beyond the time of least energy it is no longer.
         slowdown_factor: The longest iteration time over that at the highest clocks; 1 is no slowdown.
         straggler_seconds: Time of another pipeline that this one waits for. Waiting costs the same at all clocks, so
-            the plan uses time beyond T* too, up to `frontier.slowest_seconds`.
+            the plan uses time beyond that of least energy too, up to `frontier.slowest_seconds`.
         switch_seconds: Duration of each clock switch; about 0.005 on an NVIDIA GPU.
         switch_joules: Energy of each clock switch on each GPU above waiting.
         dwell_seconds: The shortest allowed time from one switch of a rank to its next.
         effort: Search effort relative to the default, up to 1000; 0 is the quickest.
 
     Raises:
-        UsageError: An argument is out of its range, the time is below T_min, or too short for the switches.
+        UsageError: An argument is out of its range, or the time too short for any iteration or for the switches.
     """
     checked_instance("frontier", frontier, Frontier, "Frontier.from_profile(profile, schedule)")
     limit = _limit_seconds(frontier, time_seconds, slowdown_factor, straggler_seconds)
@@ -139,8 +140,8 @@ def _limit_seconds(frontier: Frontier, time: float | None, slowdown: float | Non
     if value * highest_seconds < frontier.shortest_seconds * (1 - ROUNDING):
         lowest = frontier.shortest_seconds / highest_seconds
         raise UsageError(
-            f"slowdown_factor is {value!r}; it must be at least {lowest:.6g}, as no clocks make an iteration shorter "
-            f"than T_min, {frontier.shortest_seconds!r} s"
+            f"slowdown_factor is {value!r}; it must be at least {number_text(lowest, 6)}, as no clocks make an "
+            f"iteration shorter than {frontier.shortest_seconds!r} s"
         )
     return frontier.check_time(max(value * highest_seconds, frontier.shortest_seconds))
 

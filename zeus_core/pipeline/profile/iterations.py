@@ -13,6 +13,7 @@ from zeus_core.monitor.reading import Reading
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.search.comparison import mean_uncertainty
+from zeus_core.units import energy_text
 
 _MEDIAN_FACTOR = 1.25  # standard error of the median of normal values over that of their mean
 
@@ -162,8 +163,7 @@ class Saving:
         return self.joules < -self.uncertainty_joules
 
     def __str__(self) -> str:
-        known = f"{self.uncertainty_joules:.1f}" if math.isfinite(self.uncertainty_joules) else "?"
-        return f"{self.joules:.1f} ± {known} J per iteration"
+        return f"{energy_text(self.joules, self.uncertainty_joules)} per iteration"
 
 
 class SavingWatch:

@@ -14,6 +14,7 @@ from zeus_core.pipeline.profile.clock_search import MeasuredPoint
 from zeus_core.pipeline.profile.interpolation import interpolated
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 from zeus_core.pipeline.profile.rank_profile import InstructionRow, RankProfile
+from zeus_core.units import duration_text
 
 # Duration of an instruction too short to be measured. A profile must not hold 0; a microsecond is far below the
 # resolution of a plan.
@@ -206,7 +207,7 @@ class JobProfile:
                 if row.energy_joules is None:
                     guess = (
                         "its energy counter does not advance, or the instructions "
-                        f"({row.time_seconds:.3g} s) are too short for one that advances every "
+                        f"({duration_text(row.time_seconds)}) are too short for one that advances every "
                         f"{self.job.counter_update_period_seconds:g} s; if so, measuring more of them may help: use a "
                         "larger profile_instructions"
                     )

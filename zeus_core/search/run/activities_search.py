@@ -49,7 +49,7 @@ _LEAST_FACTOR = 1.0001  # of the steps of an activity: to what nothing is left o
 # 18.8 and 14.4, 19.7 and 14.1; with steps of 0.04 and 0.12 19.9 and 13.7, 19.6 and 13.7; with 0.15 and 0.4 for the
 # farthest 19.6 and 13.5 (and one run beyond its bound, by 0.03 %), 19.6 and 14.3; with 2 trials 19.7 and 13.3.
 _HOPE = 1.0
-_MIN_STEP = 0.07  # of the clock or limit: closer to a setting that was tried, a trial tells little more
+_MIN_STEP = 0.07  # of the clock or limit: closer to a setting that was tried, a trial adds little
 _FARTHEST = 0.25  # of the lowest setting that was tried: beyond, little is known
 _MAX_TRIALS = 4
 

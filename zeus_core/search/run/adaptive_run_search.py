@@ -192,7 +192,7 @@ class AdaptiveRunSearch:
             return f"{original} is the only setting"
         beyond = self._excluded if self._doubted is None else self._doubted
         if self._factor is not None and beyond < len(self._settings):
-            return f"steps at {text(self._settings[beyond])} took more than {self._factor:.4g} times as long"
+            return f"steps at {text(self._settings[beyond])} took more than {self._factor:g} times as long"
         if self._factor is None:
             return f"no setting below {original} is expected to cost less"
         return (

@@ -25,7 +25,7 @@ class EachSetting:
     """A `RunSearch` that measures one setting after another, and keeps a slowdown bound for the whole run.
 
     Between two settings it returns to the original one. A block of seconds t per step, between visits of the original
-    of o1 and o2, has the slowdown 2 t / (o1 + o2), so that a drift of the work cancels; of the energy likewise. With S
+    of o1 and o2, has the slowdown 2 t / (o1 + o2), so that a drift of the work cancels; and so for the energy. With S
     seconds so far, that would have been Q at the original setting, and R to come there, the run keeps the factor f at
     a slowdown s if
 

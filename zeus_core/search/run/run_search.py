@@ -42,8 +42,8 @@ class RunSearch(Protocol):
             ...  # end the block early once not search.may_continue(steps, seconds)
             search.tell(trial, run_steps, run_seconds)
 
-    The blocks told are all it knows. To resume a search, tell a new one the same blocks: it asks for the same one next.
-    A block whose measurement is lost is not told; the search asks for it again.
+    It knows nothing but these blocks. To resume a search, give a new one the same blocks: it asks for the same one
+    next. A block whose measurement is lost is not reported; the search asks for it again.
     """
 
     def ask(self) -> Block:
@@ -94,7 +94,7 @@ class RunSearch(Protocol):
         ...
 
     def prediction(self, setting: int | None = None) -> Prediction | None:
-        """Predict what a setting would do, beside the original one; None if it cannot be told.
+        """Predict what a setting would do, beside the original one; None if it is not known.
 
         Args:
             setting: The setting; that of `choice` if None.

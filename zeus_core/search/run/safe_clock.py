@@ -1,4 +1,4 @@
-"""A search of SM clocks that uses what the clocks of the GPUs tell, without a measurement of time.
+"""A search of SM clocks that uses what the clocks of the GPUs show, without a measurement of time.
 
 Safe: at a clock f, a step takes at most f_e / f times as long as at the mean clock f_e that the GPU runs at by itself.
 The part that computes takes so much longer, and the rest does not. So the highest f_e of the GPUs over the factor of a
@@ -117,7 +117,7 @@ class SafeClock:
 
     @property
     def _is_level_due(self) -> bool:
-        """Whether the level clock is still to be tried, as nothing lower is chosen and a trial of it can tell."""
+        """Whether the level clock is still to be tried, as nothing lower is chosen and a trial of it can show that."""
         level, choice = self.level_mhz, self._search.choice
         if level is None or not self._is_over or self._level_trials or (choice is not None and choice <= level):
             return False

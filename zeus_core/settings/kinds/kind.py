@@ -22,7 +22,7 @@ class Kind:
 
     Args:
         step: The distance between two settings of a search, in the unit; `fine_step` if None.
-        original: The original that a user knows, where the driver does not tell it; None for a free device.
+        original: The original that a user knows, where the driver does not report it; None for a free device.
 
     Attributes:
         name: The name in files and on the wire of the daemon, such as "power_limit".
@@ -37,7 +37,7 @@ class Kind:
         fine_step: The distance between two settings, for a search whose number of trials does not depend on it.
         coarse_step: The distance for others.
         is_ordered: Whether a lower value takes less energy and more time. Else no value is between two others, all that
-            a board supports may be set whatever the original is, and a value counts only if the board enforces it.
+            a board supports may be set for any original, and a value counts only if the board enforces it.
         has_curves: Whether a search knows how time and power change along the settings, and predicts what it has not
             measured; else it measures each.
     """
@@ -69,11 +69,11 @@ class Kind:
         return hash(type(self))
 
     def read(self, gpu: Any) -> float | None:
-        """Read the value that was set last; None where the driver does not tell it."""
+        """Read the value that was set last; None where the driver does not report it."""
         raise NotImplementedError
 
     def read_default(self, gpu: Any) -> float | None:
-        """Read the value that the driver begins with; None where it does not tell it."""
+        """Read the value that the driver begins with; None where it does not report it."""
         return None
 
     def read_enforced(self, gpu: Any) -> float | None:

@@ -31,7 +31,7 @@ class SmClock(Kind):
     tolerance: float = 30.0  # clocks come in steps of 7.5 to 15 MHz, and a reading may be rounded to the next
 
     def read(self, gpu: Any) -> None:
-        """Return None: the driver does not tell."""
+        """Return None: the driver does not report it."""
 
     def read_accepted(self, gpu: Any) -> Sequence[float]:
         """Read the clocks that the GPU supports."""

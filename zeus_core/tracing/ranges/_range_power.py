@@ -18,6 +18,7 @@ from zeus_core.attribution.timeline import Estimate
 from zeus_core.errors import UsageError
 from zeus_core.tracing.facts import Update
 from zeus_core.tracing.ranges._range_columns import Columns, Key, Stretch
+from zeus_core.units import duration_text
 
 _SHIFTS = np.linspace(-1.0, 1.0, 9)  # times how late updates can be seen
 _MIN_SHIFT_SECONDS = 0.002
@@ -43,7 +44,9 @@ class ClassPower:
     def __init__(self, updates: Sequence[Update], stretches: Sequence[Stretch], end: float, peak_watts: float) -> None:
         intervals = _sound_intervals(updates, stretches[0].begin, end, peak_watts)
         if not intervals:
-            raise UsageError(f"of the {end - stretches[0].begin:.3g} s of ranges, the energy trace holds no updates")
+            raise UsageError(
+                f"of the {duration_text(end - stretches[0].begin)} of ranges, the energy trace holds no updates"
+            )
         columns = Columns(stretches, end)
         self._numbers, self._size = columns.numbers, columns.size
         self._peak_watts = peak_watts

@@ -243,7 +243,7 @@ def _rows(ranges: Ranges, measured: Sequence[_Measured]) -> list[RangeRow]:
 
 
 def _energy(device: _Measured, seconds: Mapping[Key, float], of_all: Mapping[Key, float]) -> Estimate:
-    """Return the energy of classes, of which those too short to be told apart have the power around them."""
+    """Return the energy of classes, of which those too short to be distinguished have the power around them."""
     pooled: dict[Key, float] = {}
     for key, some in seconds.items():
         pooled[device.pooled[key]] = pooled.get(device.pooled[key], 0.0) + some

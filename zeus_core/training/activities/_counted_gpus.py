@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zeus_core._step_gaps import StepGaps
 from zeus_core.adapters import contained
-from zeus_core.adapters.result import duration_text
 from zeus_core.attribution.amount import Amount, whole_quanta
 from zeus_core.attribution.divided_energy import DividedEnergy, Division
 from zeus_core.attribution.power_sum import PowerSum
@@ -28,6 +27,7 @@ from zeus_core.process.lock import ProcessLock
 from zeus_core.training.activities._repeated_call import MIN_WAIT_SECONDS, RepeatedCall
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint, PowerSeries
+from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
     from zeus_core.tracing.recorder import TraceRecorder

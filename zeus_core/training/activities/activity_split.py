@@ -19,6 +19,7 @@ from zeus_core.training.account import TRAINING
 from zeus_core.training.activities._counted_gpus import BEFORE, CountedGpus
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint
+from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
     from zeus_core.tracing.recorder import TraceRecorder
@@ -338,15 +339,15 @@ class ActivitySplit:
     def _leave_out(self, seconds: float, other: Activity = Activity.BETWEEN_STEPS, usual_seconds: float = 0.0) -> float:
         """Charge so many seconds, in which steps were the activity, to another one. Return the moment they end.
 
-        That is now, or when the usual time of a step that has just ended began. The GPU was waited for in between.
+        They end now, or where the usual time of a step that has just ended began. The GPU was waited for in between.
         """
         now = self._time_source.now() - usual_seconds
         begin = max(now - seconds, self._since)
         if self._says_how and other is Activity.BETWEEN_STEPS and other not in self._seconds:
             _logger.warning(
-                "%.3g s between two steps, in which nothing was reported, are charged to no step. If it was an "
+                "%s between two steps, in which nothing was reported, are charged to no step. If it was an "
                 "evaluation, announce it: with energy.during(Activity.EVALUATION): evaluate()",
-                now - begin,
+                duration_text(now - begin),
             )
         self._gap_seconds += (now - begin) * (other is Activity.BETWEEN_STEPS)
         self._gpus.leave_out(begin, now, other)

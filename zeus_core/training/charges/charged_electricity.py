@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeus_core.adapters.result import amount_text, duration_text, energy_text
 from zeus_core.training.account import Account
 from zeus_core.training.charges.charging import Charge
-from zeus_core.units import kilowatt_hours_from_joules
+from zeus_core.units import amount_text, duration_text, energy_text, kilowatt_hours_from_joules, number_text
 from zeus_core.validate import checked_instance
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def charge_source(charge: Charge, signal: Signal, pue: float, devices: str) -> s
     basis = "" if facts.basis is None else f"; {facts.basis}"
     kilowatt_hours = pue * kilowatt_hours_from_joules(charge.joules)
     value = charge.amount / kilowatt_hours if kilowatt_hours > 0 else facts.average
-    return f"{devices}, {stated_pue}, at {value:.4g} {facts.unit} ({facts.source}{basis})"
+    return f"{devices}, {stated_pue}, at {number_text(value)} {facts.unit} ({facts.source}{basis})"
 
 
 def _charges(account: Account, electricity: Electricity) -> dict[str, Charge | None]:

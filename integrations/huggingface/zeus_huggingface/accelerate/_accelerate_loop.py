@@ -107,7 +107,7 @@ class AccelerateLoop(TrainingLoop):
         check_averaging(self._accelerator)
 
     def check_gradients(self) -> None:
-        """Check that a rank can tell when it has computed its gradients; see `TrainingLoop`."""
+        """Check that a rank knows when it has computed its gradients; see `TrainingLoop`."""
         check_gradients(self._accelerator)
 
     @property

@@ -98,7 +98,7 @@ class Frontier:
             on_progress: Called many times with how far the walk from the slow end is, from 0 to 1. An error that it
                 raises ends the walk.
             precision: By how much the energies of the frontier may be too low, over that at the highest clocks. They
-                are never too high, so bounds remain bounds; T_min stays exact.
+                are never too high, so bounds remain bounds; the shortest time stays exact.
 
         Raises:
             UsageError: Profile and schedule do not fit, see `Problem`; `on_progress` cannot be called; or the precision
@@ -129,7 +129,7 @@ class Frontier:
 
     @property
     def shortest_seconds(self) -> float:
-        """The shortest iteration time, T_min: every instruction at its fastest option as measured."""
+        """The shortest iteration time: every instruction at its fastest option as measured."""
         return self.problem.shortest_seconds
 
     @cached_property
@@ -149,7 +149,7 @@ class Frontier:
 
     @cached_property
     def times_seconds(self) -> Numbers:
-        """Iteration times of the breakpoints, rising from T_min to T*."""
+        """Iteration times of the breakpoints, rising from the shortest one to that of least energy."""
         times: Numbers = self._times[self._first :][::-1].copy()
         return times
 
@@ -172,12 +172,12 @@ class Frontier:
         """Return the lowest energy of an iteration that may take a given time, in joules.
 
         Args:
-            time_seconds: One or more iteration times; beyond T* the iteration ends at T*.
+            time_seconds: One or more iteration times; beyond that of least energy the iteration ends there.
             until_seconds: End of the time over which energy counts, if the GPUs then wait, such as for another
-                pipeline; an iteration beyond T* can then save energy. The end of the iteration if None.
+                pipeline; a longer iteration can then save energy. The end of the iteration if None.
 
         Raises:
-            UsageError: A time is below T_min, or not a number.
+            UsageError: A time is below the shortest one, or not a number.
         """
         asked = np.asarray(time_seconds, np.float64)
         for value in np.ravel(asked).tolist():
@@ -197,26 +197,26 @@ class Frontier:
         """Return an iteration time that is possible, in seconds.
 
         Raises:
-            UsageError: It is below T_min, or not a number.
+            UsageError: It is below the shortest one, or not a number.
         """
         if not isinstance(time_seconds, int | float) or math.isnan(time_seconds):
             raise UsageError(f"time_seconds is {time_seconds!r}; give a number of seconds")
         if time_seconds < self.shortest_seconds * (1 - ROUNDING):
             raise UsageError(
-                f"time_seconds is {time_seconds!r}, but no clocks make an iteration shorter than T_min, "
+                f"time_seconds is {time_seconds!r}, but no clocks make an iteration shorter than "
                 f"{self.shortest_seconds!r} s"
             )
         return max(float(time_seconds), self.shortest_seconds)
 
     def at(self, time_seconds: float, is_waiting: bool = False) -> FrontierPoint:
-        """Return the point of the frontier at an iteration time, or at T* if that is earlier.
+        """Return the point of the frontier at an iteration time, or that of least energy if it is earlier.
 
         Args:
             time_seconds: Iteration time.
             is_waiting: Whether the GPUs wait until then anyway; then times up to `slowest_seconds` can save energy.
 
         Raises:
-            UsageError: The time is below T_min, or not a number.
+            UsageError: The time is below the shortest one, or not a number.
         """
         return next(self.points([time_seconds], is_waiting))
 
