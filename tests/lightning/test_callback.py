@@ -507,19 +507,26 @@ def test_a_clock_is_searched_instead_of_a_limit_with_that_optimizer(tmp_path, mo
     assert work["parameters"] > 0
 
 
-def test_steps_and_validations_may_have_clocks_of_their_own(tmp_path, monitor, gpu):
+def test_steps_and_long_validations_may_have_clocks_of_their_own(tmp_path, monitor, gpu):
     def make_optimizer(monitor):
-        own = {"activities": "each", "changes_per_hour": 10**6, "max_steps": 120}
+        own = {"activities": "each", "changes_per_hour": 10**6, "max_steps": 80}
         return GlobalClockOptimizer(monitor, EnergyWithin(1.1), **own)
 
+    def trained(callbacks):
+        module, often = Module(gpu), {"val_check_interval": 4, "check_val_every_n_epoch": None}
+        make_trainer(tmp_path, callbacks, max_steps=80, **often).fit(module, loader(20), loader(20))
+        gpu.submit(Work(1e6, 90.0))
+        assert gpu.read_sm_clock_mhz() == 1410, "it is unlocked again"
+        return module.losses, [weight.tolist() for weight in module.parameters()]
+
     callback = ZeusCallback(monitor, make_optimizer, quiet=True)
-    often = {"val_check_interval": 4, "check_val_every_n_epoch": None}
-    make_trainer(tmp_path, callback, max_steps=120, **often).fit(Module(gpu), loader(20), loader(20))
-    rows = callback.energy.optimizer.result()
+    assert trained(callback) == trained([])
+    rows, trials = callback.energy.optimizer.result(), callback.energy.optimizer._search.trials_of("evaluation")
     assert "of the time" in rows["during evaluation"]
     assert "of the energy" in rows["during steps"]
-    gpu.submit(Work(1e6, 90.0))
-    assert gpu.read_sm_clock_mhz() == 1410, "it is unlocked again"
+    assert len({trial.setting for trial in trials}) > 1
+    seconds = 20 * gpu.preset.physics.operating_point(FORWARD, 350).seconds
+    assert trials[0].seconds_per_step == pytest.approx(seconds, rel=0.01), "the whole of it"
 
 
 def test_logs_add_up_where_validations_follow_the_last_of_them(tmp_path, monitor, gpu):

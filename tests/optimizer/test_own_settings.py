@@ -4,9 +4,12 @@ import gc
 import json
 import os
 import threading
+from contextlib import nullcontext
 
 import pytest
+import torch
 
+from tests.optimizer.test_ranks import run_ranks
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.electricity import ConstantSignal
 from zeus_core.errors import PermissionDeniedError, UsageError
@@ -15,8 +18,12 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer, LevellingOptimizer
 from zeus_core.optimizer.carbon_aware import CarbonAware
 from zeus_core.optimizer.power_limit import EnergyWithin, Phase
+from zeus_core.pytorch import torch_world
+from zeus_core.report.run_sections import sections_of
 from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
+from zeus_core.training import TrainingEnergy
+from zeus_core.training.record.run_file import read_run
 
 STEP, GENERATION = Work(2.0, 620.0, 1.0, 0.85), Work(3.0, 300.0, 1.0, 0.05)  # 60 % of the time at 300 of 700 W
 OFTEN = 10**6  # changes in an hour
@@ -103,6 +110,23 @@ def test_passes_within_steps_are_visits_and_no_part_of_steps():
     training.optimizer.on_train_end()
 
 
+def test_an_activity_goes_on_after_those_within_it():
+    training = Training(activities="each", changes_per_hour=OFTEN)
+    training.train(20, lambda step: nested(training, step))
+    for name, seconds in (("evaluation", 2.0), ("rollout", 3.0)):
+        trial = training.optimizer._search.trials_of(name)[0]
+        assert trial.seconds_per_step == pytest.approx(seconds, rel=0.03)
+    training.optimizer.on_train_end()
+    assert not training.time_source._repeated, "no clock is sampled any more"
+
+
+def test_a_checkpoint_within_steps_is_no_part_of_them():
+    training = Training(activities="each")
+    training.train(10, within=lambda: training.visit(Activity.CHECKPOINT, Work(1.0, 100.0)))
+    assert training.optimizer.trials[0].seconds_per_step == pytest.approx(2.0, rel=0.03)
+    training.optimizer.on_train_end()
+
+
 @pytest.mark.parametrize("kind", [GlobalClockOptimizer, GlobalPowerLimitOptimizer])
 def test_steps_alone_are_searched_as_ever(kind):
     each, common = Training(kind, activities="each").train(120), Training(kind).train(120)
@@ -111,14 +135,30 @@ def test_steps_alone_are_searched_as_ever(kind):
     assert each.optimizer.result() == common.optimizer.result()
 
 
-def test_the_result_names_settings_shares_and_savings_of_activities():
-    optimizer = Training(activities="each", changes_per_hour=OFTEN).generating(200).optimizer
-    optimizer.on_train_end()
+def test_result_run_file_and_report_show_each_activity(tmp_path):
+    training = Training(activities="each", changes_per_hour=OFTEN)
+    optimizer = training.optimizer
+    training.optimizer = TrainingEnergy(optimizer=optimizer, folder=tmp_path, quiet=True)
+    training.generating(120).optimizer.on_train_end()
     rows = optimizer.result()
     assert "60% of the time" in rows["during generation"] or "59% of the time" in rows["during generation"]
     assert "of the energy" in rows["during steps"]
     assert "of the setting" in rows["changes"]
     assert optimizer.saving_fraction is None or optimizer.saving_fraction > optimizer.saving_uncertainty
+    run = read_run(tmp_path)
+    activities = run.latest.search_record().result.activities
+    assert activities == optimizer._search.activity_results()
+    generation, steps = activities["generation"], activities["steps"]
+    assert generation.seconds / (generation.seconds + steps.seconds) == pytest.approx(0.6, abs=0.02)
+    assert generation.setting < 0.9 * steps.setting
+    saved, off = generation.saving
+    assert 0 < off < saved
+    assert saved == pytest.approx(0.3, abs=0.15)
+    (section,) = (each for each in sections_of(run) if each.name == "activity-settings")
+    assert [row[0] for row in section.rows] == ["steps", "generation"]
+    assert f"{generation.setting} MHz" in section.rows[1]
+    (others,) = (each for each in sections_of(run) if each.name == "results")
+    assert not [row for row in others.rows if row[0].startswith("during")]
 
 
 def test_an_activity_that_draws_far_less_has_no_limit_of_its_own():
@@ -141,6 +181,7 @@ def nested(training, step):
     training.optimizer.on_pause(Activity.EVALUATION)
     training.gpu.execute(Work(1.0, 400.0))
     training.visit(Activity("rollout"), GENERATION)
+    training.visit(Activity.EVALUATION, Work(1.0, 400.0))
     training.optimizer.on_resume()
 
 
@@ -223,13 +264,12 @@ def test_dropping_the_optimizer_in_an_activity_restores_the_original():
     assert training.clock_mhz == training.gpu.preset.highest_clock_mhz
 
 
-@pytest.mark.parametrize("has_it", [{0, 1}, {0}, {1}])
-def test_ranks_agree_also_if_one_of_them_generates(has_it):
+def test_ranks_agree_also_if_the_first_alone_generates():
     def rank_main(world):
         training = Training(world=world, index=world.rank, activities="each", changes_per_hour=OFTEN)
 
         def before(step):
-            if world.rank in has_it:
+            if world.rank == 0:
                 training.visit(Activity.GENERATION, GENERATION)
 
         training.train(150, before)
@@ -242,6 +282,73 @@ def test_ranks_agree_also_if_one_of_them_generates(has_it):
     orders = ThreadWorld.run(2, rank_main, 30.0)
     assert orders[0] == orders[1]
     assert set(orders[0].settings) == {"generation"}
+
+
+@pytest.mark.parametrize("activities", ["each", "common"])
+def test_an_activity_within_steps_of_one_rank_ends_them_nowhere_else(activities):
+    """The loop has a collective call of its own in each step, which no rank reaches while it waits for another one."""
+
+    def rank_main(world):
+        training = Training(world=world, index=world.rank, activities=activities)
+        judge = lambda: training.visit(Activity("judge"), Work(1.0, 400.0, 1.0, 0.3))  # noqa: E731
+        training.train(30, within=judge if world.rank == 1 else lambda: None)
+        assert training.optimizer.phase is not Phase.OFF
+        training.optimizer.on_train_end()
+        return training.optimizer.trials
+
+    first, second = ThreadWorld.run(2, rank_main, 5.0)
+    assert first == second
+    assert len(first) > 1
+
+
+def train_over_gloo(rank, is_ours):
+    """A plain loop with names of its own: both ranks roll out, the second one judges as well."""
+    training, world = Training(index=rank, activities="each", changes_per_hour=OFTEN, bound=1.05), torch_world()
+    energy = TrainingEnergy(optimizer=training.optimizer, world=world, quiet=True) if is_ours else None
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    losses, clocks = [], {"rollout": [], "judge": []}
+
+    def visit(name, work):
+        with energy.during(name) if is_ours else nullcontext():
+            training.gpu.execute(work)
+            clocks[name].append(training.clock_mhz)
+
+    def step():
+        training.gpu.execute(STEP)
+        loss = model(torch.randn(2, 4) + rank).square().mean()
+        loss.backward()
+        for weight in model.parameters():
+            torch.distributed.all_reduce(weight.grad)
+            weight.data -= 0.01 * weight.grad  # without torch.optim, which each rank would import
+            weight.grad = None
+        losses.append(loss.item())
+        training.time_source.advance(max(world.gather(training.time_source.now())) - training.time_source.now())
+
+    with energy if is_ours else nullcontext():
+        for number in range(50):
+            visit("rollout", GENERATION)
+            if rank == 1 and number % 2:
+                visit("judge", Work(1.0, 400.0, 1.0, 0.3))
+            with energy.step() if is_ours else nullcontext():
+                step()
+        order = training.optimizer._search.order if is_ours else None
+    assert training.clock_mhz == training.gpu.preset.highest_clock_mhz
+    return losses, [weight.tolist() for weight in model.parameters()], order, clocks
+
+
+def test_ranks_of_gloo_agree_on_settings_and_learn_the_same(tmp_path):
+    folders = [tmp_path / "with", tmp_path / "without"]
+    for folder in folders:
+        folder.mkdir()
+    ours, plain = (
+        [found for found, _ in run_ranks(2, folder, train_over_gloo, folder == folders[0])] for folder in folders
+    )
+    assert [rank[:2] for rank in ours] == [rank[:2] for rank in plain]
+    assert ours[0][2] == ours[1][2]
+    assert set(ours[0][2].settings) == {"rollout", "judge"}
+    for _, _, _, clocks in ours:
+        assert clocks["rollout"][-1] < 0.8 * clocks["rollout"][0]
 
 
 def test_observing_predicts_each_activity_and_changes_nothing():
@@ -341,10 +448,12 @@ class HangingGpu(SimulatedGpu):
     def __init__(self):
         super().__init__(find_preset("H100"))
         self.gate, self.arrived, self.locked = threading.Event(), threading.Event(), []
+        self.threads = []
         self.gate.set()
 
     def lock_sm_clock(self, clock_mhz):
         self.locked.append(clock_mhz)
+        self.threads.append(threading.current_thread())
         self.arrived.set()
         self.gate.wait(60)
         super().lock_sm_clock(clock_mhz)
@@ -372,6 +481,7 @@ def test_no_hook_waits_for_the_driver_and_the_newest_request_wins():
         optimizer._search.visits.activities[activity].take_order(clock_mhz)
     gpu.gate.clear()
     gpu.arrived.clear()
+    gpu.threads.clear()
     optimizer.on_pause(Activity.GENERATION)
     assert gpu.arrived.wait(60), "it was requested"
     optimizer.on_resume()
@@ -382,6 +492,7 @@ def test_no_hook_waits_for_the_driver_and_the_newest_request_wins():
     gpu.gate.set()
     assert gpu.arrived.wait(60)
     assert gpu.locked[-1] == 1200, "900 and then the original were overtaken"
+    assert threading.current_thread() not in gpu.threads
     optimizer.on_resume()
     optimizer.on_train_end()
     assert gpu._locked_clock_mhz == gpu.preset.highest_clock_mhz

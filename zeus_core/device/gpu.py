@@ -9,8 +9,11 @@ from zeus_core._sysfs import is_place
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.validate import checked_list, checked_object, shown
 
-SIMULATED_GPUS_VARIABLE, OF_DAEMON = "ZEUS_SIMULATED_GPUS", "daemon"
-"""The environment variable that asks for simulated GPUs, and its value for those of a daemon."""
+SIMULATED_GPUS_VARIABLE = "ZEUS_SIMULATED_GPUS"
+"""The environment variable that asks for simulated GPUs."""
+
+OF_DAEMON = "daemon"
+"""Its value for the simulated GPUs of a daemon."""
 
 
 class PowerRange(NamedTuple):

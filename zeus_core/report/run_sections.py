@@ -12,7 +12,7 @@ from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchRecor
 from zeus_core.optimizer.setting_history import SettingChange
 from zeus_core.report.run_metrics import energy_interval
 from zeus_core.search import Trial
-from zeus_core.search.comparison import energy_error_fraction
+from zeus_core.search.comparison import energy_error_fraction, percentage
 from zeus_core.settings.entry import setting_text
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.run_records import REMARKS, RunRecord
@@ -49,9 +49,9 @@ def sections_of(run: RunRecord) -> list[Section]:
         _devices(run),
         Section("power", "Power over time", _power_text(run)),
         _losses(run),
-        *([] if search is None else [_search(run, search)]),
+        *([] if search is None else [_search(run, search), _settings_of_activities(search)]),
         *([] if record is None or not record.changes else [_changes(record)]),
-        _results(run.latest.results, {REMARKS} if search is None else {REMARKS, search.name, "saving", "slowdown"}),
+        _results(run.latest.results, {REMARKS} if search is None else _shown_of(search)),
         _electricity(run),
         Section("gaps", "What was not measured, and why", "", ("what", "why"), gaps(run)),
         _parts(run),
@@ -211,6 +211,31 @@ def _search(run: RunRecord, search: SearchResult) -> Section:
     text += f" Slowdown: {search.slowdown_text}." if search.slowdown_text else ""
     columns = ("setting", "energy of a step (95 %)", "energy", "time of a step", "time", "steps measured", "")
     return Section("search", "The search and its choice", text, columns, rows)
+
+
+def _settings_of_activities(search: SearchResult) -> Section:
+    activities = search.activities
+    seconds = math.fsum(one.seconds for one in activities.values())
+    joules = math.fsum(one.joules for one in activities.values())
+    rows = []
+    for name, one in activities.items():
+        saving = "" if one.saving is None else percentage(*one.saving)
+        slowdown = "" if one.slowdown is None else percentage(one.slowdown[0] - 1, one.slowdown[1], sign="+")
+        if one.prediction is not None and one.prediction.setting != search.original:
+            setting = setting_text(one.prediction.setting, search.unit)
+            saving = f"{setting} would save {one.prediction.saving_fraction:.1%}"
+        shares = (f"{one.seconds / seconds:.1%}", f"{one.joules / joules:.1%}" if joules else "")
+        settings = (setting_text(search.original, search.unit), setting_text(one.setting, search.unit))
+        rows.append((name.replace("_", " "), *shares, *settings, saving, slowdown, one.follows_because or ""))
+    text = "Savings and slowdowns are those of all choices on average." if rows else ""
+    columns = ("activity", "of the time", "of the energy", "original", "setting", "saving", "time", "as steps")
+    return Section("activity-settings", "Each activity its own setting", text, columns, rows)
+
+
+def _shown_of(search: SearchResult) -> set[str]:
+    """Return the labels of results that other sections show."""
+    activities = {f"during {name.replace('_', ' ')}" for name in search.activities}
+    return {REMARKS, search.name, "saving", "slowdown", *activities}
 
 
 def _step_energy(trial: Trial) -> str:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zeus_core.optimizer.global_setting.search_options import SearchArguments
+    from zeus_core.optimizer.global_setting.search_result import ActivityResult
     from zeus_core.search.run.activities_search import ActivitiesRunSearch
 
 _PREDICTED_SHARE = 0.25  # of a run: later, more than its bound may be used up by the rest of it
@@ -275,6 +276,26 @@ class ActivitySearch(SettingSearch):
             return self.original
         return self.choice if setting == FOLLOWS else setting
 
+    def activity_results(self) -> dict[str, ActivityResult]:
+        """See `SettingSearch`; empty where there are steps alone."""
+        from zeus_core.optimizer.global_setting.search_result import ActivityResult  # at the end of training alone
+
+        parts, observes = self.parts(), self.limiter.observes
+        return {
+            name: ActivityResult(
+                part.visits,
+                part.seconds,
+                part.joules,
+                part.setting,
+                part.choices,
+                _known(part.saving),
+                _known(part.slowdown),
+                None if observes else self.order.following.get(name),
+                self._orders.expected.get(name) if observes else None,
+            )
+            for name, part in (parts.items() if len(parts) > 1 else ())
+        }
+
     def rows(self) -> dict[str, str]:
         """Return what is known of steps and activities as labelled lines; empty where there are steps alone."""
         parts = self.parts()
@@ -349,3 +370,7 @@ class ActivitySearch(SettingSearch):
             if name in self.visits.activities:
                 self.visits.activities[name].take_order(self.original if self.limiter.observes else setting)
         return outcome
+
+
+def _known(value: tuple[float, float] | None) -> tuple[float, float] | None:
+    return None if value is None or math.isinf(value[1]) else value

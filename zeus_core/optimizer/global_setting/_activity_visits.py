@@ -6,7 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from zeus_core.events import Activity, Event, PassBegin, PassEnd, Pause, Resume, StepBegin, StepEnd
+from zeus_core.events import (
+    Activity,
+    Event,
+    Interference,
+    PassBegin,
+    PassEnd,
+    Pause,
+    Resume,
+    StepBegin,
+    StepEnd,
+    TrainEnd,
+)
 from zeus_core.measurement import DeviceEnergy, Measurement
 from zeus_core.optimizer.activity_limiter import ActivityLimiter
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
@@ -79,14 +90,21 @@ class Visits:
     def receive(self, event: Event) -> None:
         """Follow an event: activities begin and end."""
         limiter = self._limiter
-        if limiter is None or limiter.is_over:
-            return
+        if limiter is not None and not limiter.is_over:
+            self._follow(limiter, event)
+        if type(event) is TrainEnd:
+            for visits in self.activities.values():
+                visits.recorder.drop_trial()  # it samples clocks in between
+
+    def _follow(self, limiter: ActivityLimiter, event: Event) -> None:
         match event:
             case Pause() | PassBegin():
                 self._enter(limiter, event.activity, isinstance(event, PassBegin))
             case Resume() | PassEnd():
                 if self._under_way:
                     self._leave(limiter)
+            case Interference():  # what happens within a visit belongs to it
+                pass
             case _:
                 while self._under_way:
                     self._leave(limiter)
@@ -103,8 +121,14 @@ class Visits:
         name = str(getattr(activity, "value", activity))
         is_part = name in _OTHERS or (is_pass and (self._under_way or not self._is_in_step))
         visits = None if is_part or len(self._under_way) >= _MAX_DEPTH else self._visits_of(name, limiter)
+        if visits in self._under_way:  # within itself
+            visits = None
+        is_in_steps = not any(self._under_way)
         self._under_way.append(visits)
         if visits is None:
+            if is_in_steps and not is_pass:
+                self._steps.synchronize()
+                self._steps.interrupt()
             return
         self._steps.synchronize()
         outer = self._innermost(len(self._under_way) - 1)
@@ -117,6 +141,8 @@ class Visits:
     def _leave(self, limiter: ActivityLimiter) -> None:
         visits = self._under_way.pop()
         if visits is None:
+            if not any(self._under_way):
+                self._steps.resume()
             return
         self._steps.synchronize()
         late_seconds = self._leave_out(limiter, visits.recorder, is_last=True)

@@ -200,4 +200,5 @@ class SearchFacts(TrainingOptimizer):
             ranks=course.exchange.size,
             refused=search.refused,
             temperatures_celsius=tuple(search.temperatures_celsius),
+            activities=search.activity_results(),
         )

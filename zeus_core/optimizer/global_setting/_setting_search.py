@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from zeus_core.errors import DeviceError
 from zeus_core.optimizer.global_setting._measuring import CommonBlock, RunSteps, TrialRecorder
@@ -22,6 +22,9 @@ from zeus_core.ports.world import WholeNumbers
 from zeus_core.search import Trial
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.settings.kinds import Kind
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer.global_setting.search_result import ActivityResult
 
 # Readings are lost while a driver restarts or another process interferes, which passes. More tries lengthen a search
 # that cannot succeed; fewer end one that could.
@@ -169,6 +172,10 @@ class SettingSearch:
 
     def rows(self) -> dict[str, str]:
         """Return what is known of activities with settings of their own, as labelled lines."""
+        return {}
+
+    def activity_results(self) -> dict[str, ActivityResult]:
+        """Return the facts of steps and activities with settings of their own, by name."""
         return {}
 
     def predicted(self, setting: int) -> Prediction | None:

@@ -299,9 +299,20 @@ class ActivityPart(NamedTuple):
 
     @property
     def saving(self) -> tuple[float, float] | None:
-        """The energy that the choice saves, as a fraction, and how far it can be off; None without a choice."""
+        """The energy that the choices save, as a fraction, and how far it can be off; None without a choice."""
         comparison = self.comparison
         return None if comparison is None else (comparison.saving_fraction, comparison.saving_uncertainty)
+
+    @property
+    def slowdown(self) -> tuple[float, float] | None:
+        """The time of a visit at the choices over that at the original setting, and how far it can be off."""
+        comparison = self.comparison
+        return None if comparison is None else (comparison.slowdown_factor, comparison.slowdown_uncertainty)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """The settings that were chosen, and measured there, the highest first."""
+        return tuple(sorted(self.measured.at_choices, reverse=True))
 
     @property
     def original_joules(self) -> float:
@@ -319,4 +330,5 @@ class ActivityPart(NamedTuple):
             return f"; saving {comparison.saving_text}"
         saving = percentage(comparison.saving_fraction, comparison.saving_uncertainty)
         slowdown = percentage(comparison.slowdown_factor - 1, comparison.slowdown_uncertainty, sign="+")
-        return f"; saves {saving} of it, for {slowdown} time"
+        at = f" at {self.choices[-1]} to {self.choices[0]}" if len(self.choices) > 1 else ""
+        return f"; saves {saving} of it, for {slowdown} time{at}"

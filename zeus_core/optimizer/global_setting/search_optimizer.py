@@ -21,6 +21,7 @@ from zeus_core.events import (
     Forget,
     Interference,
     Pause,
+    Resume,
     StepBegin,
     StepEnd,
     TrainBegin,
@@ -201,6 +202,7 @@ class SearchOptimizer(SearchFacts):
                 return
             self._under_way.remove(StepBegin)
             self._is_result_due = True
+            self._recorder.resume()
         elif not self._takes(event):
             return
         self._course.receive(event)
@@ -236,18 +238,17 @@ class SearchOptimizer(SearchFacts):
             case EpochEnd():
                 self._leave_step()
                 self._under_way.discard(EpochBegin)
+            case Resume() if self._visits is None:
+                self._recorder.resume()
+                return False
+            case Pause() if self._is_within_step(event):
+                self._visit(event)
+                return False
             case Pause():
                 self._leave_step()
                 self._recorder.skips_next_step = event.on_all_ranks and self._exchange.size > 1
             case Interference():
-                is_measuring = self._course.state.window is Window.OPEN
-                self._expects_interference = self._expects_interference or is_measuring
-                if self._exchange.size == 1:
-                    return True
-                self._recorder.pause()
-                if is_measuring:  # no rank may count other steps than the others do
-                    self._recorder.spoil_trial()
-                return False
+                return self._takes_interference()
             case TrainEnd():
                 self._end_training()
                 return False
@@ -258,6 +259,27 @@ class SearchOptimizer(SearchFacts):
             case _:
                 return False
         return True
+
+    def _takes_interference(self) -> bool:
+        is_measuring = self._course.state.window is Window.OPEN
+        self._expects_interference = self._expects_interference or is_measuring
+        if self._exchange.size == 1:
+            return True
+        self._recorder.pause()
+        if is_measuring:  # no rank may count other steps than the others do
+            self._recorder.spoil_trial()
+        return False
+
+    def _is_within_step(self, event: Pause) -> bool:
+        """Leave work within a step out of it. Returns whether the step goes on after it.
+
+        A step ends with an exchange of all ranks. So no work ends it that the others may not have.
+        """
+        if event.on_all_ranks or StepBegin not in self._under_way:
+            return False
+        if self._visits is None and self._exchange.size > 1:
+            self._recorder.interrupt()
+        return self._visits is not None or self._exchange.size > 1
 
     def _leave_step(self) -> None:
         if StepBegin in self._under_way:

@@ -29,6 +29,33 @@ _UNRESTORED = {
 
 
 @dataclass(frozen=True)
+class ActivityResult:
+    """An activity, or the steps, of a training whose activities have settings of their own.
+
+    Attributes:
+        visits: How many visits, or steps, there were.
+        seconds: Their time.
+        joules: Their energy, by the power of those that were measured.
+        setting: The setting of the visits to come.
+        choices: All that were chosen, and that it had.
+        saving: The energy that they save on average, as a fraction, and how far it can be off; None if unknown.
+        slowdown: The time of a visit at them over that at the original setting, and how far it can be off.
+        follows_because: The reason that it has the setting of the steps; None if it has its own.
+        prediction: The expected effect of the best setting; None if settings were changed.
+    """
+
+    visits: int
+    seconds: float
+    joules: float
+    setting: int
+    choices: tuple[int, ...] = ()
+    saving: tuple[float, float] | None = None
+    slowdown: tuple[float, float] | None = None
+    follows_because: str | None = None
+    prediction: Prediction | None = None
+
+
+@dataclass(frozen=True)
 class SearchResult:
     """The facts at the end of a training.
 
@@ -61,6 +88,7 @@ class SearchResult:
         ranks: The number of ranks.
         temperatures_celsius: The temperature of the hottest GPU of this rank at the end of each block, if it is known.
         refused: The settings that a board does not enforce, each with the reason.
+        activities: The steps and all activities, by name, if these have settings of their own.
     """
 
     name: str
@@ -89,6 +117,7 @@ class SearchResult:
     ranks: int = 1
     refused: Mapping[int, str] = field(default_factory=dict)
     temperatures_celsius: tuple[float, ...] = ()
+    activities: Mapping[str, ActivityResult] = field(default_factory=dict)
 
     def rows(self) -> dict[str, str]:
         """Return the result as labelled lines."""

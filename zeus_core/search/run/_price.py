@@ -11,7 +11,7 @@ At a price of lambda joules per second each activity on its own minimises
     E_a(s) - lambda (M_a(s) - rho V_a(s)),
 
 where rho is the derivative of the right side by V, as found in the round before. The lowest lambda that keeps the bound
-is found by bisection. What it leaves of the bound goes to one activity after another; the result is compared with the
+is found by bisection. The rest of the bound goes to one activity after another; the result is compared with the
 best setting for all, from which the same is tried.
 """
 
