@@ -176,7 +176,7 @@ def test_where_nothing_may_be_changed_the_command_of_an_administrator_is_stated(
 def test_reports_show_its_cost():
     measured = [PowerLimitMeasurement(300, 1000.0, 10.0), PowerLimitMeasurement(200, 780.0, 10.9)]
     _, first, second = trial_table(measured, 10, Price(), 200).splitlines()
-    assert first.split()[-1] == "20.0"
+    assert first.split()[-1] == "20"
     assert second.split()[-3:] == ["18.7", "<-", "chosen"]
 
 

@@ -13,6 +13,7 @@ from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy
 from zeus_core.training.record.loss_curve import LossCurves, LossPoint, energy_to, equal_loss
 from zeus_core.training.record.run_file import read_run
+from zeus_core.units import number_text
 
 
 def trained(folder, decay):
@@ -41,7 +42,8 @@ def test_losses_stand_beside_the_energy_in_file_and_report(tmp_path, capsys):
     trained(tmp_path / "slow", 0.9)
     page = tmp_path / "page.html"
     assert main(["report", str(tmp_path / "fast"), str(tmp_path / "slow"), "--output", str(page)]) == 0
-    assert f"energy until eval_loss {4.1 * 0.9**12:.4g}" in page.read_text(), "the lowest that both have reached"
+    both_have_reached = f"energy until eval_loss {number_text(4.1 * 0.9**12)}"
+    assert both_have_reached in page.read_text()
     assert page.read_text().count('aria-label="Losses over the energy of the run"') == 2
     assert main(["report", str(tmp_path / "fast"), "--format", "json"]) == 0
     assert "eval_accuracy" in json.dumps(json.loads(capsys.readouterr().out))

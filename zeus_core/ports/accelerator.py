@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from zeus_core.validate import checked_one_of
 
-INDEXED_TYPES = frozenset({"cuda", "xpu"})
+_MODULES = ("cuda", "xpu")  # of torch
+
+INDEXED_TYPES = frozenset(_MODULES)
 """The types of a `torch.device` whose index is that of a GPU; ROCm's is "cuda"."""
 
 Synchronize = Callable[[Sequence[int]], None]
@@ -52,16 +54,21 @@ def torch_platform() -> str | None:
 
 def gpu_modules() -> dict[str, Any]:
     """Return `torch.cuda`, also for ROCm, and `torch.xpu`, by the type of the device: those that have GPUs."""
-    found: dict[str, Any] = {kind: getattr(sys.modules.get("torch"), kind, None) for kind in sorted(INDEXED_TYPES)}
+    found: dict[str, Any] = {kind: getattr(sys.modules.get("torch"), kind, None) for kind in _MODULES}
     return {kind: module for kind, module in found.items() if module is not None and module.is_available()}
 
 
 def _used_module() -> Any:
     """Return the module of the GPUs that this process computes by; None before that.
 
-    Asking for more would make torch take hold of the GPUs, which must not happen before a fork.
+    Asking for more would make torch take hold of the GPUs, which must not happen before a fork; and this is each step.
     """
-    return next((module for module in gpu_modules().values() if module.is_initialized()), None)
+    torch: Any = sys.modules.get("torch")
+    for kind in _MODULES:
+        module = getattr(torch, kind, None)
+        if module is not None and module.is_initialized():
+            return module
+    return None
 
 
 def torch_gpus() -> list[FrameworkGpu] | None:
