@@ -255,13 +255,11 @@ def test_grpo_generates_at_a_clock_of_its_own_and_learns_the_same(tmp_path):
         "energy",
         lambda monitor: ZeusTrainerCallback(optimizer=GlobalClockOptimizer(monitor, within, **own), quiet=True),
     )
-    alone = train("alone", lambda monitor: HFGlobalPowerLimitOptimizer(monitor, within, knob="auto", quiet=True, **own))
-    for each in (energy, alone):
-        assert 1 - each[0] / untouched[0] >= 1.8 * (1 - limit[0] / untouched[0])
-        assert each[1] <= 1.025 * untouched[1]
-        assert each[2:] == untouched[2:]
+    assert 1 - energy[0] / untouched[0] >= 1.8 * (1 - limit[0] / untouched[0])
+    assert energy[1] <= 1.025 * untouched[1]
+    assert energy[2:] == untouched[2:]
     assert len(set(untouched[3])) > 1
-    assert rewards["energy"] == rewards["alone"] == rewards["untouched"]
+    assert rewards["energy"] == rewards["untouched"]
 
 
 @pytest.mark.long

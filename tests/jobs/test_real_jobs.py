@@ -17,7 +17,7 @@ from tests.support.recurring import Untried, job_in
 from tests.support.recurring_training import DEFAULT, run_once, wait_until
 from zeus_core.jobs._job_store import JobStore
 
-RUNS = 12
+RUNS = 8
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -46,7 +46,7 @@ def is_stale(storage):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_twelve_nights_of_which_one_is_killed_and_two_overlap(tmp_path, storage):
+def test_eight_nights_of_which_one_is_killed_and_two_overlap(tmp_path, storage):
     run_once(tmp_path, storage)
 
     killed = start(tmp_path, storage, "--hang")

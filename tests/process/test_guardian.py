@@ -472,7 +472,7 @@ def test_the_guardian_outlives_its_owner_where_memory_is_short(start):
     assert Path(f"/proc/{guardian}/oom_score_adj").read_text() == "-1000\n"
 
 
-RUNS = 5
+RUNS = 3
 NEXT_START = "guardian killed, then the owner: from the next start's first call"
 
 
