@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from zeus_core.errors import DeviceError
+from zeus_core.cli.text import readable
 from zeus_core.ports.background import repeatedly
 
 if TYPE_CHECKING:
-    from zeus_core.device import Gpu
     from zeus_core.measurement import Measurement
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.training.record.run_records import RunRecord
@@ -67,11 +66,5 @@ class WindowPower:
 
 def limits_watts(monitor: ZeusMonitor) -> dict[int, float | None]:
     """Return the power limit of each GPU, by index; None if it cannot be read."""
-    return dict(zip(monitor.gpus, monitor.ask(_limit_watts, None), strict=True))
-
-
-def _limit_watts(gpu: Gpu) -> float | None:
-    try:
-        return gpu.read_power_limit_watts()
-    except DeviceError:
-        return None
+    limits: list[float | None] = monitor.ask(lambda gpu: readable(gpu.read_power_limit_watts), None)
+    return dict(zip(monitor.gpus, limits, strict=True))
