@@ -27,13 +27,15 @@ def trained(folder, decay):
                 gpu.execute(Work(0.5, 300.0))
             if step % 3 == 0:
                 energy.log()
-                energy.record_losses({"loss": 4.0 * decay**step, "nothing": float("nan")})
+                energy.record_losses({"loss": 4.0 * decay**step, "nothing": float("nan"), "text": "no number"})
                 energy.record_losses({"eval_loss": 4.1 * decay**step, "eval_accuracy": 1 - decay**step})
     return folder
 
 
-def test_losses_stand_beside_the_energy_in_file_and_report(tmp_path, capsys):
+def test_losses_stand_beside_the_energy_in_file_and_report(tmp_path, capsys, caplog):
     run = read_run(trained(tmp_path / "fast", 0.8))
+    assert "no number" not in caplog.text
+    assert "Traceback" not in caplog.text
     assert list(run.losses) == ["loss", "eval_loss", "eval_accuracy"]
     points = run.losses["eval_loss"]
     assert [point.step for point in points] == [3, 6, 9, 12]

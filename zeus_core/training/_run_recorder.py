@@ -295,8 +295,9 @@ class RunRecorder:
         joules = None if part is None else (part.earlier.total + (part.reported or part.own).total).energy_joules
         if part is not None and joules is not None:
             for name, value in values.items():
-                if math.isfinite(value):
-                    part.losses.add(name, LossPoint(part.step, round(joules, 3), float(value)))
+                with suppress(TypeError, ValueError):  # a trainer of a user's own may log texts
+                    if math.isfinite(number := float(value)):
+                        part.losses.add(name, LossPoint(part.step, round(joules, 3), number))
 
     @property
     def gpu_count(self) -> int:
