@@ -117,9 +117,7 @@ def train(arguments: argparse.Namespace) -> int:
     gpu = discover_gpus()[engine.local_rank]
     simulate(module, gpu, arguments.block_seconds, 3.0 if arguments.activation_checkpointing else 2.0)
     if rank == 0:
-        print(
-            f"at most {arguments.steps} iterations of {STAGES} stages; the clocks are planned meanwhile", flush=True
-        )
+        print(f"at most {arguments.steps} iterations of {STAGES} stages; the clocks are planned meanwhile", flush=True)
     log = StepLog(gpu, is_shown=rank == 0)
     batches = microbatches(engine.train_micro_batch_size_per_gpu(), seed=engine.grid.get_data_parallel_id())
     optimizer = perseus.optimizer

@@ -191,7 +191,6 @@ class TestAbsence:
             discovery = discover_cpus(root)
             assert (discovery.cpus, discovery.psys, discovery.zones) == ((), (), ())
             assert "no RAPL" in discovery.unavailable_because
-            assert str(root) in discovery.unavailable_because
 
     def test_this_machine_can_be_asked(self):
         discovery = discover_cpus()
