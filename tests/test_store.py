@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer.trial_store import Conditions, JsonTrialStore, NoTrialStore, latest_trials
+from zeus_core.optimizer.trial_store import Conditions, JsonTrialStore, TrialStore, latest_trials
 from zeus_core.search import Trial
 from zeus_core.testing.contracts import TrialStoreContract
 
@@ -332,9 +332,9 @@ class TestJsonTrialStore(TrialStoreContract):
 class TestNoTrialStore(TrialStoreContract):
     @pytest.fixture
     def make_store(self):
-        return NoTrialStore
+        return TrialStore
 
     def test_it_keeps_nothing(self):
-        store = NoTrialStore()
+        store = TrialStore()
         store.save(A40S, TRIALS)
         assert store.load(A40S) == []

@@ -47,7 +47,7 @@ from zeus_core.optimizer.global_setting.search_options import (
     kinds_of,
 )
 from zeus_core.optimizer.setting_history import SettingHistory
-from zeus_core.optimizer.trial_store import JsonTrialStore, NoTrialStore, TrialStore
+from zeus_core.optimizer.trial_store import JsonTrialStore, TrialStore
 from zeus_core.ports import World
 from zeus_core.ports.world import checked_world
 from zeus_core.search.objectives import OptimumSelector
@@ -111,7 +111,7 @@ class SearchOptimizer(SearchFacts):
         """The monitor that measures."""
         self._gpus = list(monitor.gpus.values())
         store: TrialStore = (
-            NoTrialStore()
+            TrialStore()
             if profile_path is None
             else JsonTrialStore(Path(checked_path("profile_path", profile_path, "profile.json")), profile_steps)
         )
