@@ -92,11 +92,6 @@ class CpuDiscovery:
     unavailable_because: str | None = None
     psys: tuple[RaplZone, ...] = ()
 
-    @property
-    def zones(self) -> tuple[RaplZone, ...]:
-        """All zones that are read, for a `RaplKeeper`."""
-        return (*(zone for cpu in self.cpus for zone in getattr(cpu, "zones", ())), *self.psys)
-
 
 def discover_cpus(root: Path = POWERCAP_ROOT, read_text: ReadText = direct_or_daemon) -> CpuDiscovery:
     """Find the CPU packages whose energy this process can read: by RAPL, or of Apple silicon. No fault of it raises.
