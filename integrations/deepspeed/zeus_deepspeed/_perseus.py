@@ -15,9 +15,9 @@ import torch
 from zeus_core.adapters import Patches
 from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError, ZeusError
-from zeus_core.events import PipelineObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.selection import warn_unless_measured
+from zeus_core.pipeline import PipelineObserver
 from zeus_core.ports import DeviceEvents, World
 from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.ports.exchange import Exchange
