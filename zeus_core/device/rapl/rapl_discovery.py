@@ -1,7 +1,5 @@
 """The CPU packages of this machine: those that can be measured, and why others cannot."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
