@@ -58,7 +58,7 @@ from zeus_core.validate import checked_flag, checked_path
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
     from zeus_core.optimizer.carbon_aware.follower import Follower
-    from zeus_core.optimizer.global_setting.search_result import SearchRecord
+    from zeus_core.optimizer.search_result import SearchRecord
 
 _Self = TypeVar("_Self", bound="SearchOptimizer")
 
@@ -104,7 +104,7 @@ class SearchOptimizer(SearchFacts):
             changes_per_hour,
         )
         if any(map(options.is_adaptive, options.kinds)):
-            import zeus_core.optimizer.global_setting.search_result
+            import zeus_core.optimizer.search_result
             import zeus_core.search.run.adaptive_run_search  # noqa: F401
         monitor = checked_monitor(monitor)
         self.monitor: ZeusMonitor = monitor
@@ -311,7 +311,7 @@ class SearchOptimizer(SearchFacts):
             return {}  # a warning has said so
         result, because = self._search_result(), self._course.ended_because
         if result is None and because is not None:
-            from zeus_core.optimizer.global_setting.search_result import restored_text, restoring_rows
+            from zeus_core.optimizer.search_result import restored_text, restoring_rows
 
             unrestored = self._course.unrestored
             text = f"{because}{restored_text(unrestored, 'the original setting')}"
@@ -381,6 +381,6 @@ def search_record(optimizer: object) -> SearchRecord | None:
     """Return the latest search of an optimizer; None of optimizers of other kinds."""
     if not isinstance(optimizer, SearchOptimizer):
         return None
-    from zeus_core.optimizer.global_setting.search_result import SearchRecord  # at the end of training alone
+    from zeus_core.optimizer.search_result import SearchRecord  # at the end of training alone
 
     return SearchRecord(optimizer._search_result(), optimizer._history.changes)
