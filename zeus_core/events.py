@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from zeus_core.errors import UsageError
 from zeus_core.units import rows_html
@@ -337,6 +338,9 @@ class TrainingHooks:
         """Set facts that distinguish the work of a step from other work, such as the size of the model."""
 
 
+_Self = TypeVar("_Self", bound="TrainingOptimizer")
+
+
 class TrainingOptimizer(TrainingHooks):
     """An optimizer that takes part in a training: measures it, and chooses a setting. By itself it chooses none."""
 
@@ -376,3 +380,15 @@ class TrainingOptimizer(TrainingHooks):
 
     def load_state_dict(self, state: Any) -> None:
         """Continue from a checkpoint in the next training."""
+
+    def close(self) -> None:
+        """Restore the original settings, as at the end of training. Training that continues resumes the search."""
+        self.on_train_end()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from zeus_core.adapters import contained
 from zeus_core.adapters.result import show_result
@@ -59,8 +58,6 @@ if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
     from zeus_core.optimizer.carbon_aware.follower import Follower
     from zeus_core.optimizer.search_result import SearchRecord
-
-_Self = TypeVar("_Self", bound="SearchOptimizer")
 
 
 class SearchOptimizer(SearchFacts):
@@ -324,18 +321,6 @@ class SearchOptimizer(SearchFacts):
         search = self._search
         own = {} if search is None else search.rows()
         return {**result.rows(), **own, **self._course.rival_rows, **({} if credit is None else credit.rows())}
-
-    def close(self) -> None:
-        """Restore the original limits. Training that continues, or begins again, resumes the search."""
-        self.on_train_end()
-
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def _is_at_rest(self) -> bool:
