@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from zeus_core._identity import ProcessIdentity
 from zeus_core.device import Gpu
@@ -22,9 +22,6 @@ from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.kinds import Kind
 from zeus_core.settings.ledger import known_ledgers
 from zeus_core.settings.restoring import restore_entry
-
-if TYPE_CHECKING:
-    from zeus_core.settings.restoration import Restoration
 
 _MIG_VARIABLE = "ZEUS_MIG_LIMITS"
 _SHOWN_PROCESSES = 4  # an instance can have 48 of them (NVIDIA MPS)
@@ -50,54 +47,72 @@ def user_of(user: object, is_at_rest: Callable[[], bool] = lambda: False) -> Kno
     return KnobUser(f"the {type(user).__name__} at {id(user):#x} of this process", is_at_rest)
 
 
+class Holding(Protocol):
+    """The settings that one knob changes."""
+
+    @property
+    def user(self) -> KnobUser:
+        """The object that uses the knob."""
+        ...
+
+    @property
+    def originals(self) -> dict[Hashable, float | None]:
+        """The original of each setting, by a key for the GPU and the kind of setting."""
+        ...
+
+    def give_up(self, to: str) -> bool:
+        """Restore the originals for good, as another object takes the GPUs over. False if a driver refuses."""
+        ...
+
+
 class Holders:
-    """Which restoration, of a knob, has which settings. A forked child begins without any.
+    """Which holding has which settings. A forked child begins without any.
 
     No lock is taken, as signal handlers restore at any moment. Each step changes a dictionary once, which is atomic.
     """
 
     def __init__(self) -> None:
-        self._by_key: dict[Hashable, tuple[int, Restoration]] = {}  # with the process id
+        self._by_key: dict[Hashable, tuple[int, Holding]] = {}  # with the process id
         self._shown: dict[Hashable, dict[float, float]] = {}  # what boards show for originals that they round
 
-    def take(self, restoration: Restoration) -> None:
-        """Let a restoration have its settings. One whose user is at rest gives them up.
+    def take(self, holding: Holding) -> None:
+        """Let a holding have its settings. One whose user is at rest gives them up.
 
         Raises:
-            DeviceHeldError: Another restoration has one, and its user is not at rest, or it cannot be restored.
+            DeviceHeldError: Another holding has one, and its user is not at rest, or it cannot be restored.
         """
-        for key in restoration.originals:
-            while (other := self._offer(key, restoration)) is not restoration:
+        for key in holding.originals:
+            while (other := self._offer(key, holding)) is not holding:
                 if not other.user.is_at_rest():
                     because = (
                         "and its training has not ended: end it (`on_train_end`, `close` or `restore`) before another "
                         "one begins"
                     )
-                elif not other.give_up(restoration.user.words):
+                elif not other.give_up(holding.user.words):
                     because = "and could not restore it"
                 else:
                     continue
-                self.leave(restoration)
+                self.leave(holding)
                 raise DeviceHeldError(f"{other.user.words} controls the GPU, {because}")
 
-    def _offer(self, key: Hashable, restoration: Restoration) -> Restoration:
-        """Give a setting to a restoration, if nobody has it. Returns who has it then."""
-        process_id, found = self._by_key.setdefault(key, (os.getpid(), restoration))
+    def _offer(self, key: Hashable, holding: Holding) -> Holding:
+        """Give a setting to a holding, if nobody has it. Returns who has it then."""
+        process_id, found = self._by_key.setdefault(key, (os.getpid(), holding))
         if process_id != os.getpid():  # the parent's
-            found = restoration
-            self._by_key[key] = (os.getpid(), restoration)
+            found = holding
+            self._by_key[key] = (os.getpid(), holding)
         return found
 
-    def leave(self, restoration: Restoration) -> None:
-        """Forget a restoration, whose settings are restored. Any thread and signal handlers may call this."""
-        for key in restoration.originals:
-            if self.find(key) is restoration:
+    def leave(self, holding: Holding) -> None:
+        """Forget a holding, whose settings are restored. Any thread and signal handlers may call this."""
+        for key in holding.originals:
+            if self.find(key) is holding:
                 self._by_key.pop(key, None)
 
-    def find(self, key: Hashable) -> Restoration | None:
-        """Return the restoration of this process that has a setting; None if there is none."""
-        process_id, restoration = self._by_key.get(key, (None, None))
-        return restoration if process_id == os.getpid() else None
+    def find(self, key: Hashable) -> Holding | None:
+        """Return the holding of this process that has a setting; None if there is none."""
+        process_id, holding = self._by_key.get(key, (None, None))
+        return holding if process_id == os.getpid() else None
 
     def note_shown(self, key: Hashable, original: float, shown: float) -> None:
         """Note the value that a board shows for an original. A board that rounds cannot return to one between."""
@@ -131,8 +146,8 @@ def read_original(gpu: Gpu, kind: Kind) -> float | None:
         DeviceError: It cannot be read.
     """
     key = setting_key(gpu, kind)
-    restoration = holders.find(key) if kind.is_readable else None
-    if restoration is not None and (original := restoration.originals[key]) is not None:
+    holding = holders.find(key) if kind.is_readable else None
+    if holding is not None and (original := holding.originals[key]) is not None:
         return original
     restore_residue(gpu)
     if not kind.is_readable:
