@@ -43,8 +43,8 @@ def catalogue(files, tmp_path_factory):
 
 
 def summed(capsys, folder, *options):
-    code = main(["runs", "sum", str(folder), "--format", "json", *options])
-    assert code == 0
+    capsys.readouterr()
+    assert main(["runs", "sum", str(folder), "--format", "json", *options]) == 0
     return json.loads(capsys.readouterr().out)["sums"]
 
 
@@ -125,7 +125,6 @@ def test_a_command_and_the_training_in_it_count_once(tmp_path, capsys):
     (run / "zeus-energy" / "run.json").write_text(json.dumps(record))
     (tmp_path / "m.json").write_text(json.dumps(command))
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "m.json"), str(run)]) == 0
-    capsys.readouterr()
     (amounts,) = summed(capsys, tmp_path / "catalogue").values()
     assert (amounts["runs"], amounts["millijoules"]) == (2, 9_999_000)
     assert amounts["tokens"] == record["account"]["tokens"]
@@ -134,7 +133,6 @@ def test_a_command_and_the_training_in_it_count_once(tmp_path, capsys):
 def test_what_is_saved_follows_from_the_steps_at_the_chosen_setting(tmp_path, capsys):
     run = ROOT / "tests" / "samples" / "run"
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(run)]) == 0
-    capsys.readouterr()
     (amounts,) = summed(capsys, tmp_path / "catalogue").values()
     record = json.loads((run / "zeus-energy" / "run.json").read_text())
     result = record["parts"][0]["search"]["result"]
@@ -293,10 +291,51 @@ def test_runs_of_each_outcome_are_in_every_sum(tmp_path, capsys):
         document["start_time"] += 1e4 * (signal is None)
         (tmp_path / "runs" / f"{code}-{signal}.json").write_text(json.dumps(document))
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "runs")]) == 0
-    capsys.readouterr()
     sums = summed(capsys, tmp_path / "catalogue", "--by", "state")
     assert {name: amounts["runs"] for name, amounts in sums.items()} == {"ended": 1, "failed": 3, "stopped": 3}
     assert min(sums["failed"]["millijoules"], sums["stopped"]["millijoules"]) > 0
+
+
+KILLED = """
+import os, pathlib, signal
+from tests.support.kept_runs import NO_CPUS
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.testing import VirtualTime
+from zeus_core.training import TrainingEnergy
+
+time_source = VirtualTime()
+time_source.set_clock(1_790_000_000.0)
+gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
+energy = TrainingEnergy(ZeusMonitor(gpus=[gpu], cpus=NO_CPUS, time_source=time_source), folder="output")
+energy.on_train_begin()
+new = pathlib.Path("catalogue/new")
+for seconds in (10.0, 300.0, 300.0):  # a log each: the first one and that after ten minutes are recorded
+    with energy.step():
+        gpu.execute(Work(seconds, 300.0))
+    energy.log()
+while not any('"step": 3' in path.read_text() for path in new.iterdir()):
+    pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_that_was_killed_is_in_the_sums(tmp_path, capsys):
+    (new := tmp_path / "catalogue" / "new").mkdir(parents=True)
+    environment = {**os.environ, "ZEUS_CATALOGUE": str(tmp_path / "catalogue"), "SLURM_JOB_ID": "7"}
+    environment["PYTHONPATH"] = str(ROOT)
+    ended = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=environment, check=False)
+    assert ended.returncode == -9
+    (record,) = new.glob("7-*.json")
+    assert main(["runs", "add", str(tmp_path / "catalogue"), str(record)]) == 0
+    assert list(summed(capsys, tmp_path / "catalogue", "--by", "state")) == ["running"]
+    assert main(["runs", "add", "--ended", str(tmp_path / "catalogue"), str(record)]) == 0
+    sums = summed(capsys, tmp_path / "catalogue", "--by", "state")
+    assert list(sums) == ["interrupted"]
+    amounts = sums["interrupted"]
+    assert (amounts["runs"], amounts["gpu_milliseconds"], amounts["unbounded"]) == (1, 610_000, 0)
+    assert amounts["millijoules"] == pytest.approx(610 * 300e3, rel=0.05)
+    assert amounts["more_millijoules"] == 610 * 400_000, "as long again, at the limit of the GPU"
 
 
 def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
@@ -317,7 +356,6 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
     record = RunRecord(["train"], 0, None, 1_772_409_600.0, whole, names, True, [], power=power)
     (tmp_path / "m.json").write_text(json.dumps(record.document()))
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "m.json")]) == 0
-    capsys.readouterr()
     amounts = summed(capsys, tmp_path / "catalogue")["all"]
     assert amounts["seen_gpu_milliseconds"] == pytest.approx(1e3 * whole.time, abs=2)
     assert amounts["low_gpu_milliseconds"] == pytest.approx(30_000, abs=500)

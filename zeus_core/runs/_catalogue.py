@@ -63,11 +63,12 @@ class Catalogue:
         self._folder = folder
         self.complaints: list[str] = []
 
-    def add(self, places: Sequence[Path]) -> int:
+    def add(self, places: Sequence[Path], have_ended: bool = False) -> int:
         """Add the runs at some places, of which those in the catalogue already are left out; return how many.
 
         Args:
             places: Files of runs, and folders with any number of them.
+            have_ended: Whether it is known that all have ended: who was going on at the latest record was killed.
 
         Raises:
             UsageError: There is nothing at one of the places, or the catalogue cannot be written.
@@ -82,6 +83,8 @@ class Catalogue:
             except (ArithmeticError, ValueError, LookupError) as error:  # a UsageError too
                 self.complaints.append(str(error) if str(path) in str(error) else f"the run file {path}: {error}")
                 continue
+            if have_ended and found[0]["state"] == "running":
+                found = [_killed(row) for row in found]
             version = found[0]["run"], found[0]["until_ms"]
             if version in known:
                 continue
@@ -227,6 +230,12 @@ class Catalogue:
 
 
 _COLUMNS = (*TEXTS, *MOMENTS, *AMOUNTS)
+
+
+def _killed(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of a run that was killed: it counts more than what was added while the run went on."""
+    state = "interrupted" if row["state"] == "running" else row["state"]
+    return {**row, "state": state, "until_ms": row["until_ms"] + 1}
 
 
 def _day(seconds: float) -> str:

@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", nargs="*", metavar="RUN", help="of add: files of runs, or folders with any number; of show: its name"
     )
+    parser.add_argument("--ended", action="store_true", help="of add: all have ended, so what was going on was killed")
     parser.add_argument(
         "--by",
         metavar="WHAT",
@@ -66,7 +67,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     catalogue = Catalogue(arguments.catalogue)
     if arguments.mode == "add":
-        added = catalogue.add([Path(place) for place in arguments.runs])
+        added = catalogue.add([Path(place) for place in arguments.runs], arguments.ended)
         text = f"{added} runs added to {arguments.catalogue}"
     else:
         modes = {"list": _listed, "show": _shown, "sum": _summed, "report": _reported, "export": _exported}
