@@ -183,4 +183,6 @@ def test_prometheus_sees_two_jobs_and_the_daemon(world):
             for name, value in {"$hostname": ".*", "$__range": "1m", "$__rate_interval": "1m"}.items():
                 query = query.replace(name, value)
             answer = asked(port, query)
-            assert answer or any(name in query for name in ("zeus_cpu", "zeus_dram", "zeus_gpu_residue")), query
+            assert answer or any(
+                name in query for name in ("zeus_cpu", "zeus_dram", "zeus_gpu_residue", "zeus_runs")
+            ), query

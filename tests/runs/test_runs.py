@@ -437,3 +437,18 @@ def test_folders_that_cannot_be_used_are_named(tmp_path, capsys):
     (tmp_path / "run" / "zeus-energy").chmod(0o700)
     for folder in ("catalogue", "run/zeus-energy"):
         assert f"the folder {tmp_path / folder} cannot be read" in errors
+
+
+def test_prometheus_gets_the_savings_of_groups(catalogue, capsys):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    sums = summed(capsys, catalogue, "--by", "tag:team")
+    assert main(["runs", "sum", str(catalogue), "--by", "tag:team", "--format", "prometheus"]) == 0
+    families = {family.name: family for family in text_string_to_metric_families(capsys.readouterr().out)}
+    for name, amount in (("energy", "millijoules"), ("saved", "saved_millijoules")):
+        samples = families[f"zeus_runs_{name}_joules"].samples
+        assert {each.labels["tag_team"]: each.value for each in samples} == {
+            team: amounts[amount] / 1e3 for team, amounts in sums.items()
+        }
+    assert main(["runs", "sum", str(catalogue), "--by", "run", "--format", "prometheus"]) == 2
+    assert "series of each metric; Prometheus gets 1,000 at most" in capsys.readouterr().err
