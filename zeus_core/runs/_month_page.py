@@ -38,7 +38,7 @@ _STATES = {
     "ended": "completed",
     "failed": "failed, by an error",
     "stopped": "stopped, by a signal",
-    "interrupted": "interrupted, and gone on from",
+    "interrupted": "interrupted by a kill",
     "running": "not ended: killed, or it runs still",
 }
 _STYLE = """
