@@ -1,7 +1,7 @@
 """The file of a run: all that reports and statements of it need. One reader for all that write one.
 
-The first rank replaces `FOLDER/zeus-energy/run.json` at each checkpoint, at some logs, and at the end of training. The files of
-other runs in the folder stand beside it. `zeus-core run` writes one at its end, where it is asked to.
+The first rank replaces `FOLDER/zeus-energy/run.json` at each checkpoint, at some logs, and at the end of training. The
+files of other runs in the folder stand beside it. `zeus-core run` writes one at its end, where it is asked to.
 """
 
 from __future__ import annotations
