@@ -149,6 +149,10 @@ class RecordedPipeline:
         if use_work is not None:
             use_work(work)
 
+    def record_losses(self, values: Mapping[str, float]) -> None:
+        """Record losses beside the energy."""
+        self._energy.record_losses(values)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the energy so far for a checkpoint, in JSON types. A collective call."""
         self._energy.log()

@@ -386,6 +386,11 @@ class RunRecorder:
         """Whether this rank keeps the file of the run."""
         return self._files.keeps_run
 
+    @property
+    def is_run_due(self) -> bool:
+        """Whether the file of the run is to be brought up to date, in training."""
+        return self._part is not None and self._files.is_run_due
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, in JSON types; empty outside of training. Not collective."""
         part = self._part

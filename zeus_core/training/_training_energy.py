@@ -321,9 +321,12 @@ class TrainingEnergy(TrainingHooks, Hooked):
         Returns:
             Values by name; empty outside of training and after a fault.
         """
-        if self.optimizer is None:
-            return LoggedValues(self._recorder.log_values())
-        return LoggedValues(self._recorder.log_values(self.optimizer.power_limit_watts, self.optimizer.sm_clock_mhz))
+        optimizer = self.optimizer
+        settings = () if optimizer is None else (optimizer.power_limit_watts, optimizer.sm_clock_mhz)
+        values = self._recorder.log_values(*settings)
+        if self._recorder.keeps_run and self._recorder.is_run_due:
+            self._keep_run()
+        return LoggedValues(values)
 
     @contained(is_hook=True)
     def record_losses(self, values: Mapping[str, float]) -> None:

@@ -110,22 +110,23 @@ class RunKeeper:
             latest[part.name] = max(latest.get(part.name, part), part, key=lambda each: each.until_seconds)
         self._earlier = tuple(map(_closed, latest.values()))[-_MAX_PARTS:]
 
-    def keep(self, record: RunRecord) -> None:
-        """Replace the file; on errors, training goes on without it, with one warning.
+    def keep(self, record: RunRecord, in_folder: bool = True) -> None:
+        """Replace the file, and that in the catalogue; on errors, training goes on without it, with one warning.
 
         Args:
             record: The run, with its latest part alone.
+            in_folder: Whether the folder may be written to.
         """
         others = tuple(part for part in self._earlier if part.name != record.latest.name)
+        has_ended = record.latest.state != "running"  # else training would wait for the disk at each checkpoint
+        whole = replace(record, parts=(*others, replace(record.latest, identity=self._identity)))
+        for_catalogue(record.run, lambda: json.dumps(RUN_FORMAT.document(encode(whole))), has_ended)
+        if not in_folder:
+            return
         try:
             with waiting_for("files"), folder_lock(self._path.parent):
                 self._own_path = self._place(record.latest.name)
-                has_ended = record.latest.state != "running"  # else training would wait for the disk at each checkpoint
-                latest = replace(record.latest, identity=self._identity)
-                whole = replace(record, parts=(*others, latest))
                 write_run(whole, self._own_path, is_lasting=has_ended)
-            if has_ended:
-                for_catalogue(record.run, lambda: json.dumps(RUN_FORMAT.document(encode(whole))))
         except (OSError, ValueError) as error:
             if not self._has_failed:
                 self._has_failed = True
