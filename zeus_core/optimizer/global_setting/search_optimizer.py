@@ -130,7 +130,7 @@ class SearchOptimizer(SearchFacts):
 
         self.while_paused: Callable[[], object] = lambda: None
         """Called each minute of a pause; a `TrainingEnergy` with this optimizer keeps its journal then."""
-        user = user_of(self, lambda: (optimizer := this()) is None or optimizer._is_at_rest)
+        user = user_of(self, lambda: (optimizer := this()) is None or optimizer._is_at_rest, compares=True)
         course = SearchCourse(options, self._gpus, checked_world(world), self._recorder, store, self._history, user)
         self._visits = course.preparation.visits
         self._exchange = course.exchange
