@@ -122,8 +122,17 @@ def test_an_activity_goes_on_after_those_within_it():
 
 def test_a_checkpoint_within_steps_is_no_part_of_them():
     training = Training(activities="each")
-    training.train(10, within=lambda: training.visit(Activity.CHECKPOINT, Work(1.0, 100.0)))
+
+    def save():
+        training.optimizer.on_pause(Activity.CHECKPOINT)
+        training.gpu.execute(Work(1.0, 100.0))
+        training.visit(Activity("judge"), Work(1.0, 400.0))
+        training.gpu.execute(Work(1.0, 100.0))
+        training.optimizer.on_resume()
+
+    training.train(10, within=save)
     assert training.optimizer.trials[0].seconds_per_step == pytest.approx(2.0, rel=0.03)
+    assert training.optimizer._search.trials_of("judge")[0].seconds_per_step == pytest.approx(1.0, rel=0.03)
     training.optimizer.on_train_end()
 
 
