@@ -40,7 +40,7 @@ _FAR_BELOW = 0.8  # of a limit: work whose mean power is below binds it at no mo
 _UNTOUCHED = "it draws far less"
 _LEAST_ADVANTAGE = 0.01  # of the energy: with less, one setting for all is as good; a step of the clock is worth more
 _MIN_STEPS = 4  # of a block that ends as that of an activity is over
-# Activities that are decided on at the end of a block; training waits for 12 ms each, and 19 ms if there are 32 of them.
+# Activities that are decided on at the end of a block. Training waits for 12 ms each, and for 19 ms if there are 32.
 _MOST_AT_ONCE = 4
 
 
