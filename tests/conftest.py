@@ -37,6 +37,8 @@ def pytest_collection(session):
         gc.freeze()
 
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has what it runs in the background ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 _HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
 
 

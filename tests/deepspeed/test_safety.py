@@ -151,7 +151,7 @@ def _run_rank(environment, log, rank_main, arguments):
 
 def initialize():
     logging.basicConfig(force=True, level=logging.WARNING, stream=sys.stderr)
-    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=60))
+    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=240))
     torch.set_num_threads(1)
 
 
@@ -186,7 +186,8 @@ def interrupted_twice(trainer):
 
 def going_on(trainer):
     """Train until no other rank is left."""
-    trainer.train(100)
+    while True:
+        trainer.train(1)
 
 
 def during_a_step(end, trainer):
@@ -412,7 +413,9 @@ def test_clocks_are_restored_after_signals_at_any_moment_of_a_replay(tmp_path, s
     assert {name: hardware.changed for name, hardware in hardwares.items()} == {name: [] for name in SENT}
     under_torchrun = codes.pop("Ctrl-C under torchrun")  # whichever of the two they have come to
     assert set(under_torchrun) <= {1, -TERM}
-    assert list(codes.values()) == [[-TERM, -TERM], [-TERM, 1], [1, -TERM], [1, 1]]
+    second = codes["to all"].pop()  # it may lose the first before its own signal comes
+    assert second in (-TERM, 1)
+    assert list(codes.values()) == [[-TERM], [-TERM, 1], [1, -TERM], [1, 1]]
 
 
 @pytest.mark.long

@@ -398,7 +398,7 @@ class SteppedClock:
 
     def wait(self, event, timeout_seconds):
         self.waiting.release()
-        self.go_on.acquire(timeout=10)
+        self.go_on.acquire(timeout=60)
 
 
 def keeper_threads():
@@ -486,7 +486,7 @@ class TestKeeper:
         time_source = SteppedClock()
         keeper = RaplKeeper(discover(rapl).zones, time_source=time_source)
         keeper.start()
-        assert time_source.waiting.acquire(timeout=10)
+        assert time_source.waiting.acquire(timeout=60)
         (thread,) = keeper_threads()
         del keeper
         gc.collect()

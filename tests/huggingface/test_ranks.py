@@ -235,7 +235,7 @@ def test_killed_and_resumed_three_times_the_totals_are_those_of_all_parts(tmp_pa
     for number, kill_at in enumerate([17, 35, 44, None]):
         process = context.Process(target=train_until_killed, args=(tmp_path, number, kill_at, results))
         process.start()
-        process.join(120)
+        process.join(240)
         assert process.exitcode == (0 if kill_at is None else -signal.SIGKILL)
     metrics, _ = results.get()
     flushed = [float((tmp_path / f"truth-{number}").read_text()) for number in range(4)]

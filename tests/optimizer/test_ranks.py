@@ -42,7 +42,7 @@ def run_ranks(count, folder, rank_main, *arguments):
         process.start()
     by_rank = dict(answers.get() for _ in processes)
     for process in processes:
-        process.join(60)
+        process.join(240)
         assert process.exitcode == 0, by_rank
     return [by_rank[rank] for rank in range(count)]
 
@@ -323,7 +323,7 @@ def kill_ranks(folder, rank_main, *arguments):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(240)
     return [process.exitcode for process in processes]
 
 

@@ -34,7 +34,7 @@ def run_ranks(count, rank_main, *arguments):
         process.start()
     answers = [result.get() for result in results]
     for process in processes:
-        process.join(60)
+        process.join(240)
         assert process.exitcode == 0
     return answers
 

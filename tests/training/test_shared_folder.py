@@ -79,7 +79,7 @@ class Training:
 
     def stop(self):
         """End the process; return what it has logged."""
-        return self.process.communicate(timeout=60)[1]
+        return self.process.communicate(timeout=240)[1]
 
 
 @pytest.fixture
