@@ -146,13 +146,8 @@ if "Stream(" in inspect.getsource(non_reentrant_checkpoint):  # older releases c
     del OPTIONS["activation checkpointing"]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(options, id=name, marks=[pytest.mark.long] * (name != "ZeRO-1"))
-        for name, options in OPTIONS.items()
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_it_goes_with(options):
     run = Run(run_engines(2, train_so, SharedTimes(2, 8), options))
     run.check_plan(least_saved_fraction=0.08)
