@@ -75,7 +75,9 @@ def crash(world, then):
 
 def test_a_daemons_restore_after_a_crash_is_ours_and_set_again(world):
     client = crash(world, ASKS)
-    assert client.communicate(timeout=240) == ("False\nTrue\nTrue True\n", "")
+    output, errors = client.communicate(timeout=240)
+    assert output.splitlines()[-2:] == ["True", "True True"], errors
+    assert output.startswith("False\n") or "250 W is set on GPU-" in output, "its watch, where the machine is busy"
     assert 200.0 in [line["new"] for line in world.audited("set")]
     assert state(world) == (ORIGINAL_WATTS, None)
 

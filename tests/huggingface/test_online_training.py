@@ -9,8 +9,8 @@ import torch
 import transformers
 from transformers import GPT2Config, GPT2ForSequenceClassification, T5Config, T5ForConditionalGeneration
 
-from tests.huggingface.test_trl import model, settings, tiny_tokenizer, transformers_is_older_than
-from tests.huggingface.trainers import make_trainer
+from tests.huggingface.test_trl import model, settings, tiny_tokenizer
+from tests.huggingface.trainers import make_trainer, transformers_is_older_than
 from tests.support.ranks import run_ranks
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.events import Activity

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import Trainer, TrainingArguments
 
-from tests.huggingface.trainers import losses_of, tiny_model
+from tests.huggingface.trainers import losses_of, needs_doubles, tiny_model
 from tests.support.ranks import run_ranks
 from tests.support.uneven_training import VOCABULARY, LanguageModel, Regression, difference, flat, sentences, tokens_in
 from zeus_core.errors import UsageError, WorldError
@@ -75,9 +75,9 @@ def train(folder, kind, batches, arguments, resume=False):
 @pytest.mark.parametrize(
     ("kind", "batches", "arguments"),
     [
-        ("summed up by the Trainer", [5, 3], {"gradient_accumulation_steps": 2}),
-        pytest.param("summed up by the Trainer", [8, 0], {"optim": "sgd"}, marks=pytest.mark.long),
-        pytest.param("summed up by the Trainer", [4, 2, 1, 1], {}, marks=pytest.mark.long),
+        pytest.param("summed up by the Trainer", [5, 3], {"gradient_accumulation_steps": 2}, marks=needs_doubles),
+        pytest.param("summed up by the Trainer", [8, 0], {"optim": "sgd"}, marks=[pytest.mark.long, needs_doubles]),
+        pytest.param("summed up by the Trainer", [4, 2, 1, 1], {}, marks=[pytest.mark.long, needs_doubles]),
         ("means over tokens", [1, 7], {}),
         pytest.param("means over samples", [3, 0, 4, 1], {"optim": "sgd"}, marks=pytest.mark.long),
         pytest.param("means over samples", [6, 2], {"gradient_accumulation_steps": 3}, marks=pytest.mark.long),
@@ -91,6 +91,7 @@ def test_20_steps_give_the_parameters_of_one_process(tmp_path, kind, batches, ar
     assert results[0][1] == pytest.approx(losses, abs=1e-4), "the loss that is logged is that of the whole batch"
 
 
+@needs_doubles
 @pytest.mark.long
 def test_a_run_resumed_with_other_ranks_has_the_parameters_of_one_process(tmp_path):
     kind = "summed up by the Trainer"
