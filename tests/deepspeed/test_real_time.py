@@ -1,4 +1,4 @@
-"""The energy of real engines in real time, on boards whose counters are files. Plans: test_example.py, as users run it."""
+"""The energy of real engines in real time, on boards whose counters are files. Plans: test_example.py."""
 
 import json
 

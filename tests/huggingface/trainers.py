@@ -20,17 +20,12 @@ needs_averages = pytest.mark.skipif(
     transformers_is_older_than("4.48"),
     reason="transformers 4.47 adds up the gradients of accumulated passes in place of averaging, with and without us",
 )
-needs_doubles = pytest.mark.skipif(
-    transformers_is_older_than("4.48"),
-    reason="masks of transformers 4.47 overflow in double precision with torch 2.13, with and without us",
-)
 
 
-def tiny_model(vocabulary=32, positions=8):
+def tiny_model(vocabulary=32, positions=8, **options):
     set_seed(0)
-    config = GPT2Config(
-        vocab_size=vocabulary, n_positions=positions, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
-    )
+    sizes = {"vocab_size": vocabulary, "n_positions": positions, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    config = GPT2Config(**sizes, bos_token_id=0, eos_token_id=0, **options)
     return GPT2LMHeadModel(config)
 
 
