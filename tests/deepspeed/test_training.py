@@ -109,6 +109,7 @@ def train_in_two_parts(times, folder):
     return first, trainer.end(), client_state["mine"]
 
 
+@pytest.mark.long
 def test_a_resumed_run_plans_from_the_profile_in_its_checkpoint(tmp_path):
     answers = run_engines(2, train_in_two_parts, SharedTimes(2, 8), str(tmp_path))
     for first, second, mine in answers:

@@ -171,6 +171,7 @@ def search_rank(folder):
     return trials, optimizer.chosen_limit_watts, limits
 
 
+@pytest.mark.long
 def test_ranks_search_together(make_driver, tmp_path):
     driver = make_driver(DeviceSpec(), DeviceSpec())
     for device, load in zip(driver, LOADS, strict=False):

@@ -175,6 +175,7 @@ def test_infinite_and_unknown_amounts_do_not_end_the_sum():
     assert account.charges["g"].amount > 1e12
 
 
+@pytest.mark.long
 def test_the_run_file_of_many_ranks_lists_machines_and_all_power(tmp_path):
     def rank_main(world):
         return trained(world.rank, world, tmp_path)
