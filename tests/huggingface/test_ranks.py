@@ -109,11 +109,11 @@ def test_ranks_log_the_energy_of_all_devices_once(make_driver, tmp_path):
     assert {name: metrics[name] for name in names} == {name: other_metrics[name] for name in names}, "ranks agree"
     energies = [[entry.get("energy_j"), entry.get("eval_energy_j")] for entry in history]
     assert energies == [[entry.get("energy_j"), entry.get("eval_energy_j")] for entry in other_history]
-    assert metrics["train_energy_j"] == pytest.approx(truth(*spans["training"]), rel=0.03)
-    assert metrics["train_energy_evaluation_j"] == pytest.approx(phase_truth("evaluation"), rel=0.03)
-    assert metrics["train_energy_checkpoint_j"] == pytest.approx(phase_truth("checkpoint"), rel=0.03)
+    assert metrics["train_energy_j"] == pytest.approx(truth(*spans["training"]), rel=0.1)
+    assert metrics["train_energy_evaluation_j"] == pytest.approx(phase_truth("evaluation"), rel=0.1)
+    assert metrics["train_energy_checkpoint_j"] == pytest.approx(phase_truth("checkpoint"), rel=0.1)
     steps_truth = truth(*spans["training"]) - phase_truth("evaluation") - phase_truth("checkpoint")
-    assert metrics["train_energy_steps_j"] == pytest.approx(steps_truth, rel=0.03)
+    assert metrics["train_energy_steps_j"] == pytest.approx(steps_truth, rel=0.1)
     assert {path.name for path in (tmp_path / "zeus-energy").iterdir()} == {"rank-0.jsonl", "rank-1.jsonl", "run.json"}
     assert read_run(tmp_path).account.interruptions == 0
 
