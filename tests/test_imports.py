@@ -38,7 +38,7 @@ def run(program: str, **environment: str) -> str:
         env={**os.environ, "PYTHONPATH": str(Path(zeus_core.__file__).parents[1]), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

@@ -204,7 +204,7 @@ def test_cpus_and_memory_have_metrics_of_their_own(tmp_path, gpu, time_source):
 
 def test_the_port_answers_and_a_second_program_hears_it_is_in_use(totals):
     with serve(totals, "127.0.0.1", 0, 60.0) as port:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=240) as answer:
             assert "zeus_gpu_power_watts{" in answer.read().decode()
         taken = pytest.raises(UsageError, match=rf"port {port} of 127.0.0.1 cannot be used: .*--port 0")
         with taken, serve(totals, "127.0.0.1", port, 60.0):
