@@ -186,6 +186,7 @@ def test_what_is_measured_is_what_the_gpus_drew(on_driver, tmp_path):
     assert "on average" in ended.stderr
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(("vendor", "count"), long_but_first([("AMD", 8), ("Intel", 4), ("AMD", 4), ("Intel", 8)], 2))
 def test_boards_of_sysfs_are_measured_each_once(vendor, count, tmp_path):
     tree = FakeSysfs(tmp_path)
