@@ -1,9 +1,9 @@
 """Plans whose clock switches have a price: few switches, each of which saves more than it costs.
 
-A bound, and clocks to begin with by its prices of time (`_switch_bound.py`), a local search (`_switch_search.py`) from
-the cheapest start, and simulated annealing (`_switch_annealing.py`) at some temperatures from what it finds. The simple
-plans behind `zeus_core.pipeline.baselines` are among the starts, and the cheapest plan of all is chosen, so none takes
-more energy than they do.
+A bound with its prices of time (`_switch_bound.py`), clocks to begin with, by these prices (`_switch_starts.py`), a
+local search (`_switch_search.py`) from the cheapest of them, and simulated annealing (`_switch_annealing.py`) at some
+temperatures from what it finds. The simple plans behind `zeus_core.pipeline.baselines` are among the starts,
+and the cheapest plan of all is chosen, so none takes more energy than they do.
 `benchmarks/plan_switching.py` measures what each part saves.
 
 Time, energy and dwell are always those that `zeus_core.pipeline.planner.execution` predicts.
@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
-
-import numpy as np
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import CostedOption
@@ -27,6 +25,7 @@ from zeus_core.pipeline.planner.simple_plans import simple_plans
 from zeus_core.pipeline.planner.switching._switch_annealing import anneal
 from zeus_core.pipeline.planner.switching._switch_bound import find_bound
 from zeus_core.pipeline.planner.switching._switch_search import improve_runs
+from zeus_core.pipeline.planner.switching._switch_starts import one_clock_per_rank, starts_by_prices
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, RunState, SwitchTask, run
 
 # Annealing: the first temperatures, over the price of the seconds of a switch and a part of the energy of an
@@ -72,7 +71,7 @@ def plan_switches(
     task = numbered.priced(limit_seconds, is_waiting, price)
     bound = find_bound(numbered, task, point, effort)
     simple = [numbered.chosen(options) for options in simple_plans(problem, limit_seconds)]
-    starts = _cheapest_first(task, [*simple, one_clock_per_rank(task), bound.start])
+    starts = _cheapest_first(task, [*simple, one_clock_per_rank(task), *starts_by_prices(task, bound.price_watts)])
     if not starts:
         raise _too_short(problem, limit_seconds, price)
     state = RunState.for_task(task)
@@ -95,25 +94,11 @@ def plan_switches(
     return SwitchingPlan(numbered.options(best), joules)
 
 
-def one_clock_per_rank(task: SwitchTask) -> Indices:
-    """Return for each rank the highest clock that all its instructions have; if there is none, each its own highest."""
-    chosen = np.zeros(len(task.kind), np.int64)
-    is_measured = np.isfinite(task.time).reshape(-1, task.clocks)
-    for first, last in zip(task.first_in_order[:-1], task.first_in_order[1:], strict=True):
-        members = task.order[first:last]
-        common = is_measured[np.unique(task.kind[members])].all(axis=0)
-        own = is_measured[task.kind[members]].argmax(axis=1)
-        chosen[members] = common.argmax() if common.any() else own
-    return chosen
-
-
-def _cheapest_first(task: SwitchTask, plans: Iterable[Indices | None]) -> list[Indices]:
+def _cheapest_first(task: SwitchTask, plans: Iterable[Indices]) -> list[Indices]:
     """Return the plans that keep limit and dwell, each once, by their cost."""
     costs: dict[bytes, tuple[float, Indices]] = {}
     state = RunState.for_task(task)
     for chosen in plans:
-        if chosen is None:
-            continue
         seconds, dwell, cost = run(task, chosen, state)
         if seconds <= task.limit_seconds and dwell >= task.dwell_seconds:
             costs[chosen.tobytes()] = cost, chosen
