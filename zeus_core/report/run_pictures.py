@@ -8,7 +8,7 @@ from html import escape
 from itertools import pairwise
 
 from zeus_core.events import Activity
-from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchResult
+from zeus_core.optimizer.search_result import CHOSEN, SearchResult
 from zeus_core.optimizer.setting_history import SettingChange
 from zeus_core.report.run_sections import activities_in_order
 from zeus_core.search.comparison import energy_error_fraction

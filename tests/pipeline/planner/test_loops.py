@@ -161,7 +161,7 @@ def test_a_child_compiles_that_was_forked_while_a_thread_compiled():
     for _ in range(5):
         if (child := os.fork()) == 0:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(20)  # ends a child that waits for a thread of its parent
+            signal.alarm(240)  # ends a child that waits for a thread of its parent
             try:
                 os._exit(call_compiled(sum_of, 1, 2, 3, 4, 5, 6) - 21)
             finally:
@@ -193,7 +193,7 @@ def plans_of(seed):
     return plans
 
 
-@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 24), marks=pytest.mark.long)])
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 12), marks=pytest.mark.long)])
 def test_plans_do_not_depend_on_the_compiler(seeds, monkeypatch):
     compiled = [plans_of(seed) for seed in seeds]
     monkeypatch.setenv("ZEUS_WITHOUT_LLVM", "1")
