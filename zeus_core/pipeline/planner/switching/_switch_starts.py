@@ -20,6 +20,8 @@ from zeus_core.pipeline.planner.switching._switch_task import RunState, SwitchTa
 # All values below trade the quality of plans for the time to find them.
 _BISECTIONS = 6  # of the factor of prices: it is known to 12 %
 _MAX_PRICE_FACTOR = 1000.0  # makes nearly every instruction its fastest
+# Sequences made as if switches cost that much more have fewer of them, which fits a dwell.
+_SWITCH_PRICE_FACTORS = (0.5, 1.0, 2.0, 4.0, 16.0)
 # Of prices whose sequences need not keep the limit, and are repaired. The best plan often comes from those that were up
 # to 6 % too slow, as the repair leaves time that the search then uses: hence the lower prices.
 _REPAIRED_EXPONENTS = (-0.1, 0.0, 0.05)
@@ -39,7 +41,7 @@ def one_clock_per_rank(task: SwitchTask) -> Indices:
 
 
 def starts_by_prices(task: SwitchTask, price_watts: Numbers) -> Iterator[Indices]:
-    """Yield sequences of the lowest cost at these prices of time that keep limit and dwell, and some repaired ones.
+    """Yield sequences of the lowest cost at these prices of time that keep limit and dwell, at most one per factor.
 
     Args:
         task: The problem.
@@ -47,34 +49,33 @@ def starts_by_prices(task: SwitchTask, price_watts: Numbers) -> Iterator[Indices
     """
     state = RunState.for_task(task)
     came_from, total = np.zeros(len(task.kind) * task.clocks, np.int64), np.zeros(task.clocks)
-    switch_seconds = max(task.switch_seconds, _MIN_PRICED_SECONDS)
-
-    def joined(exponent: float) -> Indices:
-        chosen = np.zeros(len(task.kind), np.int64)
-        prices = price_watts * _MAX_PRICE_FACTOR ** (exponent / 2)
-        call_compiled(_cheapest_sequences, task, prices, switch_seconds, came_from, total, chosen)
-        join_short_runs(task, chosen, state)
-        return chosen
-
-    found = None
-    low, high = 0.0, 2.0  # of the exponent of the factor of the prices: 0 is a factor of 1, 2 the highest
-    for turn in range(_BISECTIONS):
-        exponent = low if turn == 0 else (low + high) / 2
-        chosen = joined(exponent)
-        seconds, dwell, _ = run(task, chosen, state)
-        if seconds <= task.limit_seconds and dwell >= task.dwell_seconds:
-            found, high = chosen, exponent
-            if turn == 0:
-                break
-        else:
-            low = exponent
-    if found is not None:
-        yield found
-    for exponent in _REPAIRED_EXPONENTS:
-        chosen = joined(exponent)
-        repair(task, chosen, state)
-        join_short_runs(task, chosen, state)
-        yield chosen
+    for factor in _SWITCH_PRICE_FACTORS:
+        switch_seconds = factor * max(task.switch_seconds, _MIN_PRICED_SECONDS)
+        found = None
+        low, high = 0.0, 2.0  # of the exponent of the factor of the prices: 0 is a factor of 1, 2 the highest
+        for turn in range(_BISECTIONS):
+            exponent = low if turn == 0 else (low + high) / 2
+            chosen = np.zeros(len(task.kind), np.int64)
+            prices = price_watts * _MAX_PRICE_FACTOR ** (exponent / 2)
+            call_compiled(_cheapest_sequences, task, prices, switch_seconds, came_from, total, chosen)
+            join_short_runs(task, chosen, state)
+            seconds, dwell, _ = run(task, chosen, state)
+            if seconds <= task.limit_seconds and dwell >= task.dwell_seconds:
+                found, high = chosen, exponent
+                if turn == 0:
+                    break
+            else:
+                low = exponent
+        if found is not None:
+            yield found
+        for exponent in _REPAIRED_EXPONENTS:
+            chosen = np.zeros(len(task.kind), np.int64)
+            prices = price_watts * _MAX_PRICE_FACTOR ** (exponent / 2)
+            call_compiled(_cheapest_sequences, task, prices, switch_seconds, came_from, total, chosen)
+            join_short_runs(task, chosen, state)
+            repair(task, chosen, state)
+            join_short_runs(task, chosen, state)
+            yield chosen
 
 
 def _cheapest_sequences(p: Any, prices: Any, switch_seconds: float, came_from: Any, total: Any, chosen: Any) -> None:
