@@ -361,6 +361,16 @@ def test_of_two_callbacks_the_second_steps_aside(pl, tmp_path, monitor, gpu, cap
     ]
 
 
+def test_a_training_within_another_does_not_end_the_account_of_it(tmp_path, monitor, gpu, caplog):
+    callback = ZeusCallback(monitor, quiet=True)
+    begin = at_step(10, lambda: make_trainer(tmp_path, callback, max_steps=5).fit(Module(gpu), loader(5)))
+    make_trainer(tmp_path, [callback, begin], max_steps=20).fit(Module(gpu), loader(20))
+    assert callback.summary.steps == 20
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    (text,) = [record.getMessage() for record in caplog.records if "within the training" in record.getMessage()]
+    assert "ZeusCallback is removed" in text
+
+
 @pytest.mark.parametrize("is_wrapped", ["before", "after"])
 def test_saving_that_somebody_else_has_wrapped_stays_wrapped(tmp_path, monitor, gpu, is_wrapped):
     pl = lightning.pytorch

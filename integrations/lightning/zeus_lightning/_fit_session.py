@@ -55,6 +55,10 @@ class Session:
         """Whether this is the first of all ranks."""
         return bool(self._trainer.is_global_zero)
 
+    def is_within(self, trainer: Trainer) -> bool:
+        """Return whether another trainer is at its training, within which this one begins."""
+        return self._steps is not None and self._trainer is not trainer and self._trainer.state.status == "running"
+
     def begin_training(self) -> None:
         """Begin training, if it has not begun before: a collective call.
 
