@@ -38,7 +38,7 @@ def run(folder, *arguments, launcher=(sys.executable,)):
         },
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=560,
     )
 
 
