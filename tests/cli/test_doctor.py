@@ -14,19 +14,12 @@ from tests.support.fake_sysfs import FakeSysfs
 from tests.support.variants import long_but_first
 from zeus_core._nvml import device_error
 from zeus_core._sysfs import find_cards
-from zeus_core.cli.doctor import (
-    Driver,
-    check_clock_rights,
-    check_driver,
-    check_extras,
-    check_limit_rights,
-    check_rapl,
-    check_torch,
-    nvidia,
-    packages,
-)
+from zeus_core.cli.doctor import nvidia, packages
 from zeus_core.cli.doctor.limits import check_limits
-from zeus_core.cli.doctor.rights import Rights, read_rights, rights_of
+from zeus_core.cli.doctor.nvidia import Driver, check_driver
+from zeus_core.cli.doctor.packages import check_extras, check_torch
+from zeus_core.cli.doctor.rapl import check_rapl
+from zeus_core.cli.doctor.rights import Rights, check_clock_rights, check_limit_rights, read_rights, rights_of
 from zeus_core.device import discover_gpus
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession

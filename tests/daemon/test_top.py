@@ -7,8 +7,15 @@ import subprocess
 import sys
 
 from tests.daemon.conftest import GROUP, HOLD_LIMIT, MEMBER, STRANGER, needs_root
+from zeus_core.cli.meters._top import bars
 
 pytestmark = needs_root
+
+
+def test_the_power_before_is_a_bar_for_each_period():
+    assert bars([0.0, None, 175.0, 349.0, 400.0], 350.0) == "▁ ▅██"
+    assert bars([None, 50.0, 100.0], None) == " ▅█"
+    assert bars([0.0], 0.0) == "▁"
 
 
 def top(world, *arguments, **variables):

@@ -29,6 +29,7 @@ from zeus_core.exporter.serving import METRICS, Collector, serve, write_file
 from zeus_core.exporter.totals import DeviceTotals
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.runs._sums_shown import RUN_METRICS
 from zeus_core.testing import FakeRapl
 from zeus_core.training.record.run_identity import RunIdentity
 
@@ -248,8 +249,16 @@ def test_opentelemetry_sees_the_conventional_names(gpu, monitor, work):
         (resource,) = reader.get_metrics_data().resource_metrics
         (scope,) = resource.scope_metrics
         found = {metric.name: metric for metric in scope.metrics}
-        assert {name: metric.unit for name, metric in found.items()} == {"hw.energy": "J", "hw.power": "W"}
+        named = {name: metric.unit for name, metric in found.items() if not name.startswith("zeus_")}
+        assert named == {"hw.energy": "J", "hw.power": "W"}
         assert found["hw.energy"].data.is_monotonic
+        same = ZeusMonitor(gpus=[gpu], cpus=NO_CPUS, time_source=monitor.time_source)
+        of_prometheus = exported(DeviceTotals(same))
+        for name, samples in of_prometheus.items():
+            (point,) = found[name].data.data_points
+            assert dict(point.attributes) == samples["0"].labels
+            assert getattr(found[name].data, "is_monotonic", False) is name.endswith("_total")
+        assert of_prometheus.keys() == found.keys() - named.keys()
         points.append(found["hw.energy"].data.data_points[0])
     assert points[1].value > points[0].value
     assert dict(points[0].attributes) == {"hw.id": gpu.uuid, "hw.type": "gpu", "hw.name": gpu.name}
@@ -268,7 +277,8 @@ def test_the_page_exports_to_the_provider_of_the_program(monkeypatch):
     (block,) = blocks("exporters.md")
     exec(compile(block, "<page>", "exec"), {})
     (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
-    assert {metric.name: len(metric.data.data_points) for metric in scope.metrics} == {"hw.energy": 2, "hw.power": 2}
+    counts = {metric.name: len(metric.data.data_points) for metric in scope.metrics}
+    assert counts == dict.fromkeys(("hw.energy", "hw.power", *OF_GPUS), 2)
     provider.shutdown()
 
 
@@ -277,7 +287,7 @@ def test_the_page_names_every_metric_with_its_labels():
     for metric in METRICS:
         kind, labels = "counter" if metric.is_counter else "gauge", ", ".join(f"`{name}`" for name in metric.labels)
         assert f"| `{metric.name}` | {kind} | {metric.help} | {labels} |" in page
-    sentences = {**JOB_METRICS, **{name: sentence for name, (sentence, _) in DAEMON_METRICS.items()}}
+    sentences = {**JOB_METRICS, **{name: sentence for name, (sentence, _) in {**DAEMON_METRICS, **RUN_METRICS}.items()}}
     for name, sentence in sentences.items():
         assert f"| `{name}` | {sentence} |" in page
 
@@ -300,7 +310,7 @@ def queries_of(dashboard):
 def test_the_dashboard_queries_every_metric_and_no_other_name():
     dashboard = json.loads((ROOT / "docs" / "grafana" / "zeus-core.json").read_text(encoding="utf-8"))
     queries = list(queries_of(dashboard))
-    names = {*(metric.name for metric in METRICS), *JOB_METRICS, *DAEMON_METRICS}
+    names = {*(metric.name for metric in METRICS), *JOB_METRICS, *DAEMON_METRICS, *RUN_METRICS}
     assert set(re.findall(r"\bzeus_\w+", " ".join(queries))) == names
     numbers = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(numbers)) == len(numbers)

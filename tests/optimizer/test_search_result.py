@@ -12,8 +12,8 @@ from zeus_core.errors import DriverFaultError
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.search_optimizer import search_record
-from zeus_core.optimizer.global_setting.search_result import SearchResult, restored_text, restoring_rows
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Phase
+from zeus_core.optimizer.search_result import SearchResult, restored_text, restoring_rows
 from zeus_core.report import Comparison
 from zeus_core.search import Trial
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime

@@ -71,6 +71,8 @@ class Instruments:
         is_sampled = any(meter.needs_sampling for meter in self._meters)
         usual_seconds = _SAMPLING_PERIOD_SECONDS if is_sampled else _WATCHING_PERIOD_SECONDS
         period_seconds = _PRECISE_PERIOD_SECONDS if precise else usual_seconds
+        # A thread would watch counters in virtual time at moments that differ between runs, which nobody could repeat.
+        self._is_watched = is_sampled or isinstance(time_source, MonotonicTime)
         self._sample_gpus = _sampling(self._read_gpus, has_deadline=not precise)
         self._samples = itertools.count()
         self._samples_per_cpu_read = round(_WATCHING_PERIOD_SECONDS / period_seconds)
@@ -176,7 +178,7 @@ class Instruments:
     def begin_sampling(self) -> None:
         """Begin sampling: a window has been opened."""
         self._is_open = self._was_used = True
-        if not self._sampler.is_running:
+        if self._is_watched and not self._sampler.is_running:
             self._sampler.start()
 
     def end_sampling(self) -> None:

@@ -8,9 +8,9 @@ from html import escape
 from types import MappingProxyType
 
 from zeus_core.events import Activity
-from zeus_core.report._run_pictures import activity_bars, loss_picture, power_picture, search_picture
 from zeus_core.report.many_runs import activities_line, are_many, runs_in_full, table_of
 from zeus_core.report.run_metrics import RUN_METRICS, Quantity, metrics_of, unit_of
+from zeus_core.report.run_pictures import activity_bars, loss_picture, power_picture, search_picture
 from zeus_core.report.run_sections import (
     Section,
     energy_line,

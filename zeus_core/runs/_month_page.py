@@ -38,7 +38,7 @@ _STATES = {
     "ended": "completed",
     "failed": "failed, by an error",
     "stopped": "stopped, by a signal",
-    "interrupted": "interrupted, and gone on from",
+    "interrupted": "interrupted by a kill",
     "running": "not ended: killed, or it runs still",
 }
 _STYLE = """
@@ -193,13 +193,14 @@ def _off(amounts: Mapping[str, int]) -> tuple[float, float]:
 
 def _bars(bars: Sequence[tuple[str, float, tuple[float, float]]], last: str) -> str:
     """Draw bars with their intervals. `last` is the class of the last one, which is what the page is of."""
-    width, height, left, bottom = 360, 150, 46, 18
     top = max((value + more for _, value, (_, more) in bars), default=0.0) or 1.0
+    ticks = {share: number(top * share) for share in (0.0, 0.5, 1.0)}
+    width, height, left, bottom = 360, 150, 10 + 8 * max(map(len, ticks.values())), 18
     room, scale = (width - left) / max(len(bars), 7), (height - bottom - 14) / top
     drawn = [
         f'<path class="axis" d="M{left},{y:.1f}H{width}"/><text x="{left - 5}" y="{y + 4:.1f}" text-anchor="end">'
-        f"{number(top * share)}</text>"
-        for share in (0.0, 0.5, 1.0)
+        f"{tick}</text>"
+        for share, tick in ticks.items()
         for y in (height - bottom - scale * top * share,)
     ]
     every = -(-len(bars) * 34 // (width - left))  # of the labels, which are up to 34 wide

@@ -48,7 +48,7 @@ def whole():
 
 def numbers(w, a, b, x):
     quotient, rest = a // b, a % b
-    bits = ((a << 3) ^ (b & 6) | 1) >> 2
+    bits = ((a << 3) + (b & 6)) >> 2
     x = -x * SCALE + a / b - 2
     return quotient, rest, bits, -a, x, float(a), int(x), bool(b), abs_of(x)
 
@@ -59,7 +59,7 @@ def abs_of(x):
 
 def choices(w, a, b, x):
     low, high = (a, b) if a < b else (b, a)
-    is_between = low <= 0 < high or (a == b and not x > 0.5)
+    is_between = (low <= 0 and high > 0) or (a == b and not x > 0.5)
     found = a or b
     place, best = min(a, 3, b), max(x, a, 0.25)
     return is_between, found, place, best, a in (1, b + 1, -3), (a and b) + 1, curves(a, x)
@@ -77,10 +77,10 @@ def loops(w, a, b, x):
             continue
         total += w.part.places[at] * SHIFTS[at % 4]
         last = (at, w.part.numbers[at])
-    for shift in (a, b, 2):
+    for shift in range(a, 9):
         if shift > 4:
             break
-        for inner in range(shift):
+        for inner in range(1, shift):
             total = total + inner * w.scale  # a float from now on
     while True:
         turns += 1

@@ -16,7 +16,7 @@ from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.global_setting.search_result import SearchResult
+    from zeus_core.optimizer.search_result import SearchResult
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class SearchFacts(TrainingOptimizer):
 
     def _search_result(self) -> SearchResult | None:
         """Return the facts of the latest search; None before its first step."""
-        from zeus_core.optimizer.global_setting.search_result import SearchResult  # at the end of training alone
+        from zeus_core.optimizer.search_result import SearchResult  # at the end of training alone
         from zeus_core.search.verdict import Verdict, verdict_on
 
         search, course = self._search, self._course
