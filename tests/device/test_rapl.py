@@ -187,7 +187,6 @@ class TestAbsence:
             discovery = discover_cpus(root)
             assert (discovery.cpus, discovery.psys) == ((), ())
             assert "no RAPL" in discovery.unavailable_because
-            assert str(root) in discovery.unavailable_because
 
     def test_this_machine_can_be_asked(self):
         discovery = discover_cpus()
@@ -198,7 +197,7 @@ class TestAbsence:
         discovery = discover(rapl)
         assert discovery.cpus == ()
         assert len(discovery.psys) == 1
-        assert "no CPU package" in discovery.unavailable_because
+        assert "no RAPL energy counters of CPUs" in discovery.unavailable_because
 
     def test_unreadable_counters_are_absent_with_the_command_that_helps(self, rapl):
         zones = [rapl.add_package(0), rapl.add_package(1)]

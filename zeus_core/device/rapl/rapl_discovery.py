@@ -118,7 +118,6 @@ class _Survey:
     """One walk over the tree, which collects the reasons why something cannot be read."""
 
     def __init__(self, root: Path, read_text: ReadText) -> None:
-        self._root = root
         self._read_text = read_text
         self._unreadable: list[Path] = []
         self._faults: list[str] = []
@@ -154,9 +153,7 @@ class _Survey:
             files = ", ".join(map(str, self._unreadable))
             reasons.insert(0, f"this process may not read {files}. {permission_remedy(self._unreadable)}")
         if not reasons and not cpus:
-            reasons.append(
-                f"this machine has no RAPL energy counters: no CPU package under {self._root}; {why_no_zones()}"
-            )
+            reasons.append(f"this machine has no RAPL energy counters of CPUs; {why_no_zones()}")
         return "; ".join(reasons) or None
 
     def _dram_within(self, folders: Sequence[Path]) -> list[Path]:

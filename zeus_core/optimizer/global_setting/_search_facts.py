@@ -42,6 +42,11 @@ class SearchView:
         """Steps at the original setting, and at the choices; None until one was measured, and if they are one."""
         return self.measured.comparison(self.chosen)
 
+    @property
+    def confirmation(self) -> Trial | None:
+        """The steps at the choice; those at the choice before it, until it was measured itself."""
+        return self.measured.at_choices.get(self.chosen or 0, self.measured.confirmation)
+
 
 class SearchFacts(TrainingOptimizer):
     """The facts of the latest search of an optimizer. Where both limits and clocks are tried, those of the present one.
@@ -113,7 +118,7 @@ class SearchFacts(TrainingOptimizer):
     @property
     def confirmation(self) -> Trial | None:
         """The steps measured at the choice since training continues at it; None until then."""
-        return self._view().measured.confirmation
+        return self._view().confirmation
 
     @property
     def comparison(self) -> Comparison | None:
