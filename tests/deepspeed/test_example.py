@@ -64,7 +64,7 @@ def check_end(finished):
         assert "is off for the rest of this run" not in finished.stderr, finished.stderr
         return False
     assert finished.returncode == 0, finished.stderr
-    assert "clocks under load after training (MHz): 1410, 1410, 1410, 1410\n" in finished.stdout
+    assert "clocks under load after training (MHz): 1410, 1410, 1410, 1410\n" in finished.stdout, finished.stdout
     return True
 
 
