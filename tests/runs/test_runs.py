@@ -49,7 +49,7 @@ def summed(capsys, folder, *options):
     return json.loads(capsys.readouterr().out)["sums"]
 
 
-@pytest.mark.parametrize("by", [None, "user", "project", "cluster", "job"])
+@pytest.mark.parametrize("by", [None, "user", "project", "cluster", "job", "month"])
 def test_sums_are_those_of_another_way_to_the_last_bit(files, catalogue, capsys, by):
     sums = summed(capsys, catalogue, *(() if by is None else ("--by", by)))
     expected = independent_sums(files, by)
@@ -69,6 +69,7 @@ def test_every_grouping_adds_up_to_the_whole(catalogue, capsys, by):
 def test_months_add_up_to_the_whole(catalogue, capsys):
     (whole,) = summed(capsys, catalogue).values()
     months = summed(capsys, catalogue, "--by", "month")
+    assert list(months) == ["2026-09", "2026-10"]
     for month, amounts in months.items():
         assert summed(capsys, catalogue, "--month", month)["all"] == amounts
     assert sum(amounts["millijoules"] for amounts in months.values()) == whole["millijoules"]

@@ -174,7 +174,6 @@ class Catalogue:
         Raises:
             UsageError: There is no such folder.
         """
-
         if not self._folder.is_dir():
             raise UsageError(
                 f"there is no catalogue at {self._folder}; `zeus-core runs add {self._folder} RUN` makes one"
