@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
 
 
-_KEEP_SECONDS = 600.0  # a run that is killed lacks what it took since: 5 ms each, of its first rank
+_KEEP_SECONDS = 600.0  # a run that is killed lacks what it took since: 1 to 5 ms each, of its first rank
 
 
 class RunFiles:
