@@ -164,7 +164,7 @@ def test_prometheus_sees_two_jobs_and_the_daemon(world):
     )
     world.processes.append(exporter)
     url = exporter.stdout.readline().split()[2].removeprefix("http://").rstrip(",").removesuffix("/metrics")
-    with urllib.request.urlopen(f"http://{url}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://{url}/metrics", timeout=240) as answer:
         text = answer.read()
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -1,7 +1,9 @@
 """Totals that never fall, their names for Prometheus and OpenTelemetry, and the dashboard that queries them."""
 
 import json
+import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -204,7 +206,7 @@ def test_cpus_and_memory_have_metrics_of_their_own(tmp_path, gpu, time_source):
 
 def test_the_port_answers_and_a_second_program_hears_it_is_in_use(totals):
     with serve(totals, "127.0.0.1", 0, 60.0) as port:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=240) as answer:
             assert "zeus_gpu_power_watts{" in answer.read().decode()
         taken = pytest.raises(UsageError, match=rf"port {port} of 127.0.0.1 cannot be used: .*--port 0")
         with taken, serve(totals, "127.0.0.1", port, 60.0):
@@ -280,6 +282,18 @@ def test_the_page_exports_to_the_provider_of_the_program(monkeypatch):
     counts = {metric.name: len(metric.data.data_points) for metric in scope.metrics}
     assert counts == dict.fromkeys(("hw.energy", "hw.power", *OF_GPUS), 2)
     provider.shutdown()
+
+
+def test_the_page_measures_a_short_job_into_a_file(tmp_path):
+    (block,) = blocks("exporters.md", "bash")
+    file = tmp_path / "zeus.prom"
+    (tmp_path / "train.py").write_text(f"import os, time\nwhile not os.path.exists({str(file)!r}): time.sleep(0.05)")
+    shell = f'zeus-core() {{ exec {shlex.quote(sys.executable)} -m zeus_core "$@"; }}\n'
+    shell += f'python() {{ {shlex.quote(sys.executable)} "$@"; }}\n'
+    script = shell + block.replace("/var/lib/node_exporter/zeus.prom", "zeus.prom") + 'wait "$exporter"'
+    environment = {**os.environ, "ZEUS_SIMULATED_GPUS": "A40", "PYTHONPATH": str(ROOT)}
+    subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, timeout=100, check=True)
+    assert "zeus_gpu_energy_joules_total{" in file.read_text()
 
 
 def test_the_page_names_every_metric_with_its_labels():

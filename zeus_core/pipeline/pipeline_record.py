@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zeus_core.adapters import contained
-from zeus_core.events import Activity, PipelineObserver, TrainingOptimizer
-from zeus_core.pipeline import COMPUTE_KINDS
+from zeus_core.events import Activity, TrainingOptimizer
+from zeus_core.pipeline import COMPUTE_KINDS, PipelineObserver
 from zeus_core.ports import DeviceEvent, DeviceEvents
 from zeus_core.training import TrainingEnergy
 

@@ -48,7 +48,7 @@ td + td, th + th { text-align: right; white-space: pre; padding: .3rem 0 .3rem .
 #missing td { text-align: left; } .bar { fill: var(--accent); } .bar.chosen { fill: var(--chosen); }
 .whisker { stroke: var(--ink); } .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr));
   gap: 1rem; } .two h4 { margin: 0; font-size: .9rem; font-weight: 400; color: var(--soft); }
-#missing ul { margin: 0; padding-left: 1.1rem; }
+#missing ul { margin: 0; padding-left: 1.1rem; } #trend svg text { font-size: 11px; }
 @media print { html { font-size: 9px; } body { font-size: 9px; line-height: 1.35; } main { max-width: none; }
   section { padding: 5px 8px; margin: 5px 0; } .cards { gap: 4px; margin: 5px 0;
   grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); } .card { padding: 4px 6px; }

@@ -8,16 +8,16 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from zeus_core.adapters import Patches, contained
 from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError, ZeusError
-from zeus_core.events import PipelineObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.selection import warn_unless_measured
+from zeus_core.pipeline import PipelineObserver
 from zeus_core.ports import DeviceEvents, World
 from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.ports.exchange import Exchange
@@ -40,15 +40,6 @@ class Optimizer(PipelineObserver, Stateful, Protocol):
 
     def set_straggler(self, time_seconds: float | None) -> None:
         """Announce how long an iteration takes elsewhere, in seconds; None if this job waits for nothing."""
-        ...
-
-
-@runtime_checkable
-class ShowsResult(Protocol):
-    """An optimizer that can show its result, once."""
-
-    def show_result(self) -> None:
-        """Show it to people."""
         ...
 
 
@@ -125,8 +116,9 @@ class Perseus:
 
 
 def _end(optimizer: Optimizer, record: RecordedPipeline | None) -> None:
-    if isinstance(optimizer, ShowsResult):
-        optimizer.show_result()
+    show_result = getattr(optimizer, "show_result", None)  # one of a user's own may have none
+    if show_result is not None:
+        show_result()
     if record is not None:
         record.close()
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from zeus_core._documents import JsonStore
 from zeus_core.adapters.contained import Overhead
 from zeus_core.codec import encode
-from zeus_core.device import Gpu
-from zeus_core.device.gpu import read_driver_version
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.device.gpu import read_driver_version, read_limit_watts
+from zeus_core.errors import UsageError
 from zeus_core.files import folder_lock, is_special
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports.site_defaults import for_catalogue
@@ -181,7 +180,8 @@ def rank_record(monitor: ZeusMonitor, gpu_indices: Collection[int], cpu_indices:
         cpu_indices: The CPU packages to count.
     """
     unknown: tuple[float | None, str | None] = (None, None)
-    known = dict(zip(monitor.gpus, monitor.ask(_limit_and_driver, unknown), strict=True))
+    read = monitor.ask(lambda gpu: (read_limit_watts(gpu), read_driver_version(gpu)), unknown)
+    known = dict(zip(monitor.gpus, read, strict=True))
     devices = [
         DeviceRecord(gpu.uuid, index, gpu.name, gpu.is_simulated, known[index][1], known[index][0])
         for index, gpu in monitor.gpus.items()
@@ -189,14 +189,6 @@ def rank_record(monitor: ZeusMonitor, gpu_indices: Collection[int], cpu_indices:
     ]
     cpus = tuple(device.label for device in monitor.devices if device.kind == "cpu" and device.index in cpu_indices)
     return RankRecord(platform.node(), tuple(devices), cpus)
-
-
-def _limit_and_driver(gpu: Gpu) -> tuple[float | None, str | None]:
-    try:
-        limit_watts: float | None = gpu.read_power_limit_watts()
-    except DeviceError:
-        limit_watts = None
-    return limit_watts, read_driver_version(gpu)
 
 
 def versions() -> dict[str, str]:
