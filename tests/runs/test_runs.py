@@ -250,7 +250,7 @@ def test_tags_of_any_kind_are_groups(monkeypatch, tmp_path, capsys):
     assert set(summed(capsys, tmp_path / "catalogue", "--by", "tag:team")) == set(values)
 
 
-def test_files_of_an_earlier_day_are_merged_and_count_once(tmp_path, capsys):
+def test_files_of_an_earlier_day_are_merged_and_count_once(monkeypatch, tmp_path, capsys):
     folder = tmp_path / "catalogue"
     main(["runs", "add", str(folder), *(str(kept_run(tmp_path / f"{each}", steps=3, seed=each)) for each in range(2))])
     for number in range(20):  # each in a file of its own, as jobs add them
@@ -280,6 +280,11 @@ def test_files_of_an_earlier_day_are_merged_and_count_once(tmp_path, capsys):
     after = summed(capsys, folder, "--by", "run")
     assert after == summed(capsys, unmerged, "--by", "run")
     assert sum(amounts["runs"] for amounts in after.values()) == 23
+    monkeypatch.setattr("zeus_core.runs._catalogue._MANY", 7)  # of which the rows are brought together
+    assert after == summed(capsys, unmerged, "--by", "run")
+    monkeypatch.setattr("zeus_core.runs._counting._MOST_GROUPS", 22)
+    assert main(["runs", "sum", str(folder), "--by", "run"]) == 2
+    assert "--by run makes 23 groups; give a --month" in capsys.readouterr().err
 
 
 def test_runs_of_each_outcome_are_in_every_sum(tmp_path, capsys):
