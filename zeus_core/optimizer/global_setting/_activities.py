@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zeus_core.optimizer.global_setting.search_options import SearchArguments
-    from zeus_core.optimizer.global_setting.search_result import ActivityResult
+    from zeus_core.optimizer.search_result import ActivityResult
     from zeus_core.search.run.activities_search import ActivitiesRunSearch
 
 _PREDICTED_SHARE = 0.25  # of a run: later, more than its bound may be used up by the rest of it
@@ -287,7 +287,7 @@ class ActivitySearch(SettingSearch):
 
     def activity_results(self) -> dict[str, ActivityResult]:
         """See `SettingSearch`; empty where there are steps alone."""
-        from zeus_core.optimizer.global_setting.search_result import ActivityResult  # at the end of training alone
+        from zeus_core.optimizer.search_result import ActivityResult  # at the end of training alone
 
         parts, observes = self.parts(), self.limiter.observes
         return {
