@@ -21,8 +21,8 @@ from zeus_core.units import joules_from_microjoules
 class RaplZone:
     """The energy of one zone since this object was made, counted on across wrap-arounds.
 
-    Wrap-arounds are counted as long as the zone is read more than once in each, which takes minutes: a monitor reads it
-    ten times a second in a window. A counter that was reset otherwise, as by reloading intel_rapl, cannot be
+    Wrap-arounds are counted as long as the zone is read more than once in each, which takes minutes: a monitor reads
+    it each half minute. A counter that was reset otherwise, as by reloading intel_rapl, cannot be
     distinguished from one that wrapped around.
 
     Several threads may use it. A forked process goes on counting by itself from where its parent was.

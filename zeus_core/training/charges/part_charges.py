@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import logging
-import weakref
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from zeus_core.device import Cpu
 from zeus_core.electricity import Electricity
-from zeus_core.errors import DeviceError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.counted_energy import rapl_energy
 from zeus_core.monitor.reading import RaplReading, Reading
-from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import clock_seconds
 from zeus_core.training.account import Account
 from zeus_core.training.activities.activity_split import ActivitySplit
@@ -27,7 +22,6 @@ _logger = logging.getLogger(__name__)
 
 # A charge takes up to 3 ms. Where the power changes more often than this, it is not repeated each time.
 _CLOSE_SECONDS = 0.2
-_KEEP_SECONDS = 30.0  # between two readings: a counter of 65 kJ wraps around in 33 s at 2,000 W
 
 
 class PartCharges:
@@ -86,12 +80,6 @@ def warn_of_other_units(earlier: Account, electricity: Electricity) -> None:
         )
 
 
-def _read(cpus: Sequence[Cpu]) -> None:
-    for cpu in cpus:
-        with suppress(DeviceError):  # the next reading reports it
-            cpu.read_energy_counters_joules()
-
-
 class _Moment(NamedTuple):
     at: float
     counter: RaplReading
@@ -111,9 +99,6 @@ class HostEnergy:
 
     def __init__(self, monitor: ZeusMonitor, cpu_indices: Collection[int], first: Reading) -> None:
         self._begin = first.at
-        cpus = [cpu for index, cpu in monitor.cpus.items() if index in cpu_indices]
-        if cpus:
-            weakref.finalize(self, repeatedly(monitor.time_source, lambda: _read(cpus), _KEEP_SECONDS))
         self._counters = [
             _Counter(number, part, first.at)
             for number, (index, cpu) in enumerate(monitor.cpus.items())
