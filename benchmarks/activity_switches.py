@@ -1,9 +1,9 @@
 """Saving of clocks for each activity in real time, by a driver whose calls take long, beside that in virtual time.
 
-    python benchmarks/activity_switches.py [--cycles 60] [--latency 0.01 0.05]
+    python benchmarks/activity_switches.py [--cycles 50] [--latency 0.01 0.05]
 
-A cycle is 1.2 s of text generation and a training step of 0.8 s on a simulated H100, under a bound of 1.05 for the
-whole run. In real time each change of the clock goes through the tests' own NVML driver, where it takes so many
+A cycle is 2.4 s of text generation and a training step of 1.6 s on a simulated H100, under a bound of 1.05 for the
+whole run: at 50 ms, a visit of less than 20 changes of the clock would have none of its own. In real time each change of the clock goes through the tests' own NVML driver, where it takes so many
 seconds. Prints the energy saved and the slowdown, beside a run in real time that changes nothing, the changes, how
 long they took, and the calls on the training's thread within visits and steps. Exits with 1 if a run realises less
 than 85 % of the saving in virtual time, or if there is such a call. Run it with nothing beside it: the scatter of a
@@ -35,7 +35,7 @@ from zeus_core.training import TrainingEnergy  # noqa: E402
 
 SHARE = 0.85
 BOUND = 1.05
-GENERATION, STEP = Work(1.2, 300.0, 1.0, 0.05), Work(0.8, 620.0, 1.0, 0.85)
+GENERATION, STEP = Work(2.4, 300.0, 1.0, 0.05), Work(1.6, 620.0, 1.0, 0.85)
 
 
 class SlowlySet(SimulatedGpu):
@@ -106,7 +106,7 @@ def train(time_source: TimeSource, cycles: int, board: NvmlGpu | None = None, ob
 def main() -> int:
     """Print a row for each latency."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cycles", type=int, default=60)
+    parser.add_argument("--cycles", type=int, default=50)
     parser.add_argument("--latency", type=float, nargs="+", default=[0.01, 0.05])
     arguments = parser.parse_args()
     untouched = train(VirtualTime(), arguments.cycles, observes=True)

@@ -45,7 +45,6 @@ from zeus_core.pipeline import (  # noqa: E402
     make_plan,
     schedules,
 )
-from zeus_core.pipeline.planner.plan_making import make_plans  # noqa: E402
 from zeus_core.pipeline.testing import simulate_pipeline  # noqa: E402
 
 SIZES = [(4, 8), (8, 16), (8, 64), (8, 128), (16, 128)]
@@ -149,8 +148,8 @@ def compare_solvers(name: str, profile: PipelineProfile, microbatches: int, must
     schedule = schedules.one_f_one_b(profile.stages, microbatches)
     own_seconds, frontier = cpu_seconds(lambda: Frontier.from_profile(profile, schedule), runs=3)
     times = np.linspace(frontier.least_energy_seconds, frontier.shortest_seconds * (1 + 1e-9), 200)
-    quick_seconds, _ = cpu_seconds(lambda: list(make_plans(frontier, times.tolist(), effort=0)))
-    polished_seconds, _ = cpu_seconds(lambda: next(make_plans(frontier, [times[100]])))
+    quick_seconds, _ = cpu_seconds(lambda: [make_plan(frontier, time_seconds=time, effort=0) for time in times])
+    polished_seconds, _ = cpu_seconds(lambda: make_plan(frontier, time_seconds=times[100]))
     line = (
         f"{name:24} {len(frontier.problem.graph.instructions):6d} {len(frontier.times_seconds):6d} {own_seconds:9.4f}"
         f" {quick_seconds:8.3f} {polished_seconds:8.3f}"

@@ -14,7 +14,12 @@ Parts that the search once had, with the points that each removal cost in the me
     starts by two paces of each rank                          0.01
     rounds of 40, 20 and 12 starts instead of one of 12       0.08
     crossings of the best plans                               0.15
-    (starts by prices, which stay                             0.30)
+    repairs of starts that end too late                       0.04 (20 problems, 2026-11-27)
+    starts as if switches cost 1/2 to 16 times as much        0.01 (20 problems, 2026-11-27)
+    local searches from four starts instead of one            0.01 (20 problems, 2026-11-27)
+    (starts by prices, which stay                             0.30
+    the local search, which stays beside annealing            0.13 (15 problems, 2026-11-27)
+    its moves of a part of a run, which stay                  0.16) (15 problems, 2026-11-27)
 """
 
 from __future__ import annotations

@@ -17,8 +17,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.pop("COLUMNS", None)  # of the terminal that the tests run in
 
-# Timing never decides a test. Half the usual number of examples: each run tries others, and all take minutes.
-hypothesis.settings.register_profile("zeus-core", deadline=None, max_examples=50)
+# Timing and chance never decide a test: all runs try the same examples, and with `--hypothesis-profile random` others.
+# Half the usual number of them: all take minutes.
+hypothesis.settings.register_profile("random", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("zeus-core", hypothesis.settings.get_profile("random"), derandomize=True)
 hypothesis.settings.load_profile("zeus-core")
 
 
@@ -37,6 +39,10 @@ def pytest_collection(session):
         gc.freeze()
 
 
+# A shell has what it runs in the background ignore Ctrl-C, and `nohup` SIGHUP; programs that tests start would, too.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 _HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
 
 

@@ -126,6 +126,17 @@ def test_a_training_is_without_rights_and_in_the_daemons_group():
     assert SOCKET_FOLDER in mounts(train)
 
 
+def test_who_may_use_the_daemon_is_decided_by_its_group_and_folder():
+    found = documents("admission.yaml")
+    policy, binding = (found[f"ValidatingAdmissionPolicy{each}"] for each in ("", "Binding"))
+    (rule,) = [validation["expression"] for validation in policy["spec"]["validations"]]
+    assert "64001 in variables.groups" in rule
+    assert f"'{SOCKET_FOLDER}'" in rule
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    (_, names) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert documents("daemon.yaml")["DaemonSet"]["metadata"]["namespace"] in names["values"]
+
+
 def test_the_commands_in_the_manifests_are_those_of_the_program():
     daemon_set = pod_of(documents("daemon.yaml")["DaemonSet"])
     daemon, exporter = container(daemon_set, "daemon")["command"], container(daemon_set, "exporter")["args"]

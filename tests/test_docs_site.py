@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import matplotlib
 import pytest
 
 from zeus_core.cli.program import _COMMANDS
@@ -25,6 +26,21 @@ def tool(name):
 
 DIAGRAMS = [text for main in (search, pipeline) for texts in main.DIAGRAMS.values() for text in texts]
 SITE, EVIDENCE, DIAGRAM = tool("docs_site"), tool("evidence"), tool("state_diagram")
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    folder, pictures = tmp_path_factory.mktemp("pictures"), tool("pictures")
+    pictures.both(folder / "time-energy.svg", pictures.time_energy(folder))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["time-energy.svg", "time-energy-dark.svg"])
+def test_the_picture_of_the_readme_is_the_one_of_the_build(drawn, name):
+    kept = (ROOT / "docs" / "pictures" / name).read_text()
+    if f"Matplotlib v{matplotlib.__version__}," not in kept:
+        pytest.skip("another matplotlib draws other lines")
+    assert (drawn / name).read_text() == kept, "python tools/pictures.py"
 
 
 def test_every_command_is_on_the_page_of_commands():

@@ -387,7 +387,7 @@ def test_every_command_runs(tmp_path, call):
     if call[1] in {"power", "exporter"}:  # which go on until Ctrl-C
         assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode in (0, 130 if call[1] == "power" else 0), errors
 
 

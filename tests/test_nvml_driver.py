@@ -517,7 +517,7 @@ class TestProcesses:
 
     def test_a_process_killed_with_the_lock_blocks_nobody(self, driver, handle):
         process = driver.start(DIE_WITH_THE_LOCK)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
         assert process.returncode == -signal.SIGKILL
         assert pynvml.nvmlDeviceGetPowerUsage(handle)
         driver[0].set_load(100.0)

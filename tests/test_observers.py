@@ -132,9 +132,9 @@ def test_an_observers_fault_costs_others_nothing_and_is_logged_once(monitor, gpu
     assert seen.received == [TrainBegin(), *STEP * 20, TrainEnd()]
     assert energy.summary.steps == 20
     assert optimizer.trials
-    assert [
-        record.getMessage() for record in caplog.records if record.name == "zeus_core.training._training_energy"
-    ] == ['Broken.receive failed; training continues: "a fault of the user\'s"']
+    assert [record.getMessage() for record in caplog.records if record.name == "zeus_core.training._observers"] == [
+        'Broken.receive failed; training continues: "a fault of the user\'s"'
+    ]
     with pytest.raises(UsageError, match="observer is 3"):
         energy.add_observer(3)
 

@@ -1,8 +1,9 @@
 """The contents of the packages that a user installs."""
 
+import os
+import shutil
 import subprocess
 import sys
-import venv
 import zipfile
 from pathlib import Path
 
@@ -50,35 +51,60 @@ def test_a_release_has_a_dated_heading_and_its_tag():
     assert "git tag v0.3.0" in release_check.tag_fault("v0.2.0", "0.3.0")
 
 
-@pytest.mark.long
-def test_the_wheel_installs_and_imports_without_torch(wheel, tmp_path):
-    folder = tmp_path / "an environment"
-    venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel]
-    subprocess.run(install, check=True)
-    program = (
-        "import importlib.util, zeus_core, zeus_deepspeed\n"
-        "from zeus_core.monitor import ZeusMonitor\n"
-        "from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer\n"
-        "assert importlib.util.find_spec('torch') is None\n"
-        "with ZeusMonitor().window('w') as window: pass\n"
-        "print(window.measurement.gpu_method)\n"
+def python_of(version):
+    """A Python of this version: this one, or of PYTHONS (paths with spaces between), the PATH or pyenv."""
+    named = os.environ.get("PYTHONS", "").split()
+    of_pyenv = sorted(
+        map(str, Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob("versions/*/bin/python"))
     )
-    environment = {"ZEUS_SIMULATED_GPUS": "A40:2", "PATH": "/usr/bin:/bin"}
-    finished = subprocess.run([python, "-c", program], capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.strip() == "{0: 'estimated', 1: 'estimated'}"
+    for python in filter(None, [sys.executable, *named, shutil.which(f"python{version}"), *of_pyenv]):
+        asked = [python, "-c", "import sys; print('{}.{}'.format(*sys.version_info))"]
+        if subprocess.run(asked, capture_output=True, text=True).stdout.strip() == version:
+            return python
+    return None
+
+
+WITHOUT_TORCH = """
+import importlib, pkgutil, zeus_core, zeus_deepspeed
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
+lacking = set()
+for module in pkgutil.walk_packages(zeus_core.__path__, "zeus_core.", onerror=lambda name: None):
+    if not module.name.endswith(("__main__", "sitecustomize")) and "._examples" not in module.name:
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            lacking.add(error.name)
+with ZeusMonitor().window("w") as window: pass
+print(sorted(lacking), window.measurement.gpu_method)
+"""
 
 
 @pytest.mark.long
-def test_a_missing_extra_is_named_with_its_pip_line(wheel, tmp_path):
-    folder = tmp_path / "environment"
-    venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", wheel], check=True)
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+def test_the_wheel_works_in_each_python_without_torch(wheel, tmp_path, version):
+    python = python_of(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} here: PYTHONS=/path/to/python{version}")
+    folder = tmp_path / "an environment"
+    subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
+    install = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--quiet", wheel]
+    subprocess.run([*install, "--disable-pip-version-check"], check=True)
+    environment = {"ZEUS_SIMULATED_GPUS": "A40:2", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+
+    def ended(program, *arguments):
+        command = [folder / "bin" / program, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+
+    imported = ended("python", "-Werror", "-c", WITHOUT_TORCH)
+    assert (imported.returncode, imported.stdout) == (0, "['pytest', 'torch'] {0: 'estimated', 1: 'estimated'}\n"), (
+        imported.stderr
+    )
+    assert f"Python {version}" in ended("zeus-core", "doctor").stdout
+    assert "exit code 0" in ended("zeus-core", "run", "--", "true").stderr
+    assert "A40" in ended("zeus-core", "predict", "--gpu", "A40").stdout
+    assert "ZeusMonitor" in ended("zeus-core", "example", "pytorch").stdout
     for extra in ("huggingface", "lightning"):
-        program = [python, "-c", f"import zeus_{extra}"]
-        finished = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path)
-        assert finished.returncode != 0
-        assert f"pip install '{wheel}[{extra}]'" in finished.stderr, "from where it came"
+        missing = ended("python", "-c", f"import zeus_{extra}")
+        assert missing.returncode != 0
+        assert f"pip install '{wheel}[{extra}]'" in missing.stderr, "from where it came"

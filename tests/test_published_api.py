@@ -103,7 +103,7 @@ def run(driver, program, folder):
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
 
 

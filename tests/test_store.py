@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer.trial_store import Conditions, JsonTrialStore, NoTrialStore, latest_trials
+from zeus_core.optimizer.trial_store import Conditions, JsonTrialStore, TrialStore, latest_trials
 from zeus_core.search import Trial
-from zeus_core.testing.contracts import TrialStoreContract
 
 A40S = Conditions(("A40", "A40"), ("550.54",), (300.0, 300.0), work={"parameters": 124_439_808, "batch": "32x1024"})
 
@@ -323,18 +322,25 @@ class TestPathsThatCannotBeUsed:
         assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-class TestJsonTrialStore(TrialStoreContract):
-    @pytest.fixture
-    def make_store(self, path):
-        return lambda: JsonTrialStore(path)
+OTHERS = (
+    replace(A40S, gpus=("A40",)),
+    replace(A40S, gpus=("A40", "V100")),
+    replace(A40S, drivers=("535.1",)),
+    replace(A40S, original_limits_watts=(300.0, 250.0)),
+    replace(A40S, knob="SM clock"),
+    replace(A40S, work={"batch_size": 64}),
+)
 
 
-class TestNoTrialStore(TrialStoreContract):
-    @pytest.fixture
-    def make_store(self):
-        return NoTrialStore
+@pytest.mark.parametrize("others", OTHERS)
+def test_trials_of_other_conditions_are_neither_returned_nor_touched(path, others):
+    JsonTrialStore(path).save(A40S, TRIALS)
+    assert JsonTrialStore(path).load(others) == []
+    JsonTrialStore(path).save(others, TRIALS[:1])
+    assert JsonTrialStore(path).load(A40S) == TRIALS
 
-    def test_it_keeps_nothing(self):
-        store = NoTrialStore()
-        store.save(A40S, TRIALS)
-        assert store.load(A40S) == []
+
+def test_a_store_without_a_file_keeps_nothing():
+    store = TrialStore()
+    store.save(A40S, TRIALS)
+    assert store.load(A40S) == []

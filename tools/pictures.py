@@ -7,11 +7,13 @@ Each is drawn twice, `NAME.svg` for light pages and `NAME-dark.svg` for dark one
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_README = ROOT / "docs" / "pictures"
@@ -32,12 +34,13 @@ def draw_all(folder: Path) -> None:
     both(folder / "cycle.svg", cycle())
 
 
+@patch.dict(os.environ, SOURCE_DATE_EPOCH="0")  # the same file each time, with the date of 1970
 def both(path: Path, draw: Callable[[Path], None]) -> None:
     """Draw for light and for dark pages."""
     import matplotlib as mpl
     from matplotlib.style import context
 
-    mpl.rcParams["svg.hashsalt"] = "zeus-core"  # the same file each time
+    mpl.rcParams["svg.hashsalt"] = "zeus-core"
     draw(path)
     with context("dark_background", after_reset=False):
         mpl.rcParams["figure.facecolor"] = mpl.rcParams["axes.facecolor"] = mpl.rcParams["savefig.facecolor"] = (

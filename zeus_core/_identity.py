@@ -124,8 +124,15 @@ def program_name() -> str:
     return (os.path.basename(folder) if name == "__main__.py" else name)[:_MAX_PROGRAM_LENGTH]
 
 
+def is_anonymous(environment: Mapping[str, str]) -> bool:
+    """Return whether a user wants to be named nowhere: `ZEUS_IDENTITY=none`."""
+    return environment.get("ZEUS_IDENTITY", "").strip().lower() == "none"
+
+
 def job_id(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the job id of the batch system, such as "12345"; empty if there is none."""
+    """Return the job id of the batch system, such as "12345"; empty if there is none, or it is to be named nowhere."""
+    if is_anonymous(environment):
+        return ""
     return next(filter(None, map(environment.get, _JOB_VARIABLES)), None) or ""
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from zeus_core.errors import UsageError
 from zeus_core.units import rows_html
@@ -33,7 +34,6 @@ __all__ = [
     "PassBegin",
     "PassEnd",
     "Pause",
-    "PipelineObserver",
     "Resume",
     "StepBegin",
     "StepEnd",
@@ -338,6 +338,9 @@ class TrainingHooks:
         """Set facts that distinguish the work of a step from other work, such as the size of the model."""
 
 
+_Self = TypeVar("_Self", bound="TrainingOptimizer")
+
+
 class TrainingOptimizer(TrainingHooks):
     """An optimizer that takes part in a training: measures it, and chooses a setting. By itself it chooses none."""
 
@@ -378,44 +381,14 @@ class TrainingOptimizer(TrainingHooks):
     def load_state_dict(self, state: Any) -> None:
         """Continue from a checkpoint in the next training."""
 
-
-class PipelineObserver(Protocol):
-    """Receives what one rank of a training pipeline does, in order. No event raises.
-
-    A step is one iteration: all microbatches, and the optimizer step. Within it, instructions do not nest.
-    """
-
-    def on_step_begin(self) -> None:
-        """Report that an iteration begins."""
-        ...
-
-    def on_step_end(self) -> None:
-        """Report that the iteration has ended."""
-        ...
-
-    def on_instruction_begin(self, name: str, stage: int | None = None, microbatch: int | None = None) -> None:
-        """Report that an instruction begins.
-
-        Args:
-            name: Its kind: one of `zeus_core.pipeline.COMPUTE_KINDS`, `TRANSFER_KINDS`, "optimizer-step" or
-                "all-reduce".
-            stage: The stage it belongs to, for ranks that have several; the rank's only one if None.
-            microbatch: The microbatch it works on; counted by stage and kind if None.
-        """
-        ...
-
-    def on_instruction_end(self, name: str) -> None:
-        """Report that the instruction that began last has ended."""
-        ...
-
-    def on_pause(self, activity: Activity = Activity.IDLE) -> None:
-        """Report that work other than training is about to start, until `on_resume` or the next step."""
-        ...
-
-    def on_resume(self) -> None:
-        """Report the end of the work that the latest `on_pause` announced."""
-        ...
-
     def close(self) -> None:
-        """Report that training has ended, normally or by an error."""
-        ...
+        """Restore the original settings, as at the end of training. Training that continues resumes the search."""
+        self.on_train_end()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

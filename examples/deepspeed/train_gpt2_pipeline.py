@@ -116,6 +116,8 @@ def train(arguments: argparse.Namespace) -> int:
 
     gpu = discover_gpus()[engine.local_rank]
     simulate(module, gpu, arguments.block_seconds, 3.0 if arguments.activation_checkpointing else 2.0)
+    if rank == 0:
+        print(f"at most {arguments.steps} iterations of {STAGES} stages; the clocks are planned meanwhile", flush=True)
     log = StepLog(gpu, is_shown=rank == 0)
     batches = microbatches(engine.train_micro_batch_size_per_gpu(), seed=engine.grid.get_data_parallel_id())
     optimizer = perseus.optimizer
@@ -161,7 +163,8 @@ def report(outcome: Outcome, clocks_mhz: list[int], arguments: argparse.Namespac
     if outcome.profile is not None:
         print(f"picture: {outcome.draw(arguments.output / f'timeline.{arguments.picture}')}")
         print(f"plan: {outcome.write(arguments.output / 'plan.json')}")
-    print(f"saving {outcome.saving_fraction:.1%}, slowdown {outcome.slowdown_factor:.3f}")
+    longer = f"{outcome.slowdown_factor - 1:+.1%}"
+    print(f"The plan saves {outcome.saving_fraction:.1%} of the energy of an iteration, for {longer} time.")
 
 
 if __name__ == "__main__":

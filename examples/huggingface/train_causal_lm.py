@@ -151,9 +151,9 @@ def report(optimizer: GlobalPowerLimitOptimizer, selector: Any, gpu_name: str, a
         print("no limit was chosen", file=sys.stderr)
         return 1
     comparison, steps = optimizer.comparison, optimizer.profile_steps
-    points = {trial.setting: trial for trial in (optimizer.confirmation, *optimizer.trials)}
-    if comparison is not None:  # of these two, all steps of the run
-        points |= {trial.setting: trial for trial in (comparison.before, comparison.after)}
+    points = {trial.setting: trial for trial in (*optimizer.trials, optimizer.confirmation)}
+    if comparison is not None:  # all steps of the run at the original limit
+        points[comparison.before.setting] = comparison.before
     measured = [PowerLimitMeasurement.from_trial(points[limit], steps) for limit in sorted(points, reverse=True)]
     print(f"\nPower limits tried on {gpu_name}, {selector}")
     print(trial_table(measured, steps, selector, optimizer.chosen_limit_watts))

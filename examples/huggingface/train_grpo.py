@@ -93,6 +93,7 @@ def main() -> int:
     trainer = make_trainer(arguments.output, arguments.steps, bool(arguments.simulate), callback)
     if arguments.simulate:
         SimulatedCompute(trainer.model, monitor.gpus[0], forward=FORWARD_WORK, decoding=DECODING_WORK)
+    print(f"{arguments.steps} steps of GRPO, 4 texts each; a log each 10 steps", flush=True)
     trainer.train()
     print(f"\nWhere the energy of this run went\n{callback.summary}")
     return 0

@@ -55,7 +55,7 @@ def run_processes(
         process.start()
     answers = [read(result) for result in results]
     for process in processes:
-        process.join(60)
+        process.join(240)
         assert process.exitcode == exit_code
     return answers
 

@@ -12,6 +12,7 @@ from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.search import GridSearch
+from zeus_core.training.record.run_file import read_run
 from zeus_huggingface.accelerate import ZeusAccelerate
 
 FOUND_WATTS = 350
@@ -72,8 +73,9 @@ def test_tensorboard_gets_the_values(tmp_path, monitor, gpu):
         loop.train_and_log(20, every=10)
         with energy.evaluation():
             loop.evaluate()
-        loop.accelerator.log({"eval_loss": 1.0}, step=20)
+        loop.accelerator.log({"eval_loss": 1.0, "eval_tensor": torch.tensor(1.0), "lr": 0.1}, step=20)
         loop.accelerator.end_training()
+    assert {name: len(points) for name, points in read_run(tmp_path).losses.items()} == {"loss": 2, "eval_loss": 1}
     events = EventAccumulator(str(tmp_path / "run")).Reload()
     assert set(events.Tags()["scalars"]) >= {*INTERVAL, "loss", "eval_loss", "eval_energy_j", "train_energy_j"}
     first, second = events.Scalars("energy_j")

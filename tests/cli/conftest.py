@@ -31,7 +31,7 @@ class Program:
     def __call__(self, *arguments, module="zeus_core", **options):
         """Run it to its end."""
         command = self.command(*arguments, module=module)
-        settings = {"capture_output": True, "text": True, "timeout": 60, "env": self.environment, **options}
+        settings = {"capture_output": True, "text": True, "timeout": 240, "env": self.environment, **options}
         return subprocess.run(command, check=False, **settings)
 
     def start(self, *arguments, **options):
@@ -93,7 +93,7 @@ def counting_child(tmp_path):
             for number in (1, 2, 3, 10, 12, 15, 24, 34, 40):
                 signal.signal(number, lambda number, _: received.append(number))
             print("ready", flush=True)
-            end = time.monotonic() + 30
+            end = time.monotonic() + 240
             while not received and time.monotonic() < end:
                 time.sleep(0.01)
             time.sleep(0.3)

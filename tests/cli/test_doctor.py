@@ -1,5 +1,6 @@
 """`zeus-core doctor`: it finds what is missing, and changes nothing."""
 
+import itertools
 import json
 import os
 import shlex
@@ -14,19 +15,13 @@ from tests.support.fake_sysfs import FakeSysfs
 from tests.support.variants import long_but_first
 from zeus_core._nvml import device_error
 from zeus_core._sysfs import find_cards
-from zeus_core.cli.doctor import (
-    Driver,
-    check_clock_rights,
-    check_driver,
-    check_extras,
-    check_limit_rights,
-    check_rapl,
-    check_torch,
-    nvidia,
-    packages,
-)
+from zeus_core.cli.doctor import nvidia, packages
+from zeus_core.cli.doctor.check import still_counters
 from zeus_core.cli.doctor.limits import check_limits
-from zeus_core.cli.doctor.rights import Rights, read_rights, rights_of
+from zeus_core.cli.doctor.nvidia import Driver, check_driver
+from zeus_core.cli.doctor.packages import check_extras, check_torch
+from zeus_core.cli.doctor.rapl import check_rapl
+from zeus_core.cli.doctor.rights import Rights, check_clock_rights, check_limit_rights, read_rights, rights_of
 from zeus_core.device import discover_gpus
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
@@ -312,6 +307,10 @@ def test_rapl_that_moves_is_well(tmp_path):
     rapl.add_zone("dram", within=rapl.add_package(0))
     check = check_rapl(rapl.root, rapl.read_text)
     assert (check.state, check.sentence) == ("ok", "1 CPU package(s) can be read, 1 of them with DRAM")
+
+
+def test_a_machine_too_busy_to_look_twice_in_time_looks_twice():
+    assert still_counters({"moves": itertools.count().__next__, "stands": lambda: 7}, seconds=0.0) == ["stands"]
 
 
 def test_memory_alone_that_stands_still_is_named(tmp_path):

@@ -130,7 +130,7 @@ def test_a_driver_that_hangs_does_not_keep_a_prologue_from_ending(left):
     driver[0].hang("nvmlDeviceSetPowerManagementLimit")
     patience = "import zeus_core.cli._restore as restore; restore._PATIENCE_SECONDS = 0.2; "
     ended = driver.start(f"{patience}from zeus_core.cli import main; raise SystemExit(main(['restore', '--stale']))")
-    _, errors = ended.communicate(timeout=60)
+    _, errors = ended.communicate(timeout=240)
     assert ended.returncode == 1
     assert "is not restored: the driver does not answer" in errors
     driver[0].release()

@@ -107,7 +107,7 @@ def test_the_program_ends_and_the_command_is_not_started(on_nothing, tmp_path, n
     program = on_nothing.start("run", *options, "--", "touch", tmp_path / "started")
     assert "starts at" in program.stderr.readline()
     program.send_signal(getattr(signal, name))
-    _, said = program.communicate(timeout=60)
+    _, said = program.communicate(timeout=240)
     assert program.returncode == 128 + getattr(signal, name)
     assert said == f"zeus-core: {name} ends the wait; the command was not started\n"
     assert not (tmp_path / "started").exists()

@@ -82,7 +82,7 @@ class Terminal:
 
     def read_until(self, text):
         """Read until this appears; until the end, if None. This ends even if others are printed for ever."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 240
         while text is None or text not in self.text:
             assert select.select([self._master], [], [], max(0.0, end - time.monotonic()))[0], self.text
             try:
@@ -96,7 +96,7 @@ class Terminal:
 
     def read_to_the_end(self):
         self.read_until(None)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=240)
 
     def hang_up(self):
         if self._master is not None:
@@ -107,7 +107,7 @@ class Terminal:
         self.hang_up()
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=240)
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_terminal_that_goes_away_takes_the_command_along(on_nothing, open_term
     terminal = open_terminal(on_nothing, "run", "--", "sh", "-c", command, has_shell=False)
     terminal.read_until("ready")
     terminal.hang_up()
-    assert terminal.process.wait(timeout=30) == 3
+    assert terminal.process.wait(timeout=240) == 3
     assert (tmp_path / "heard").read_text() == "hung up\n"
 
 
@@ -186,7 +186,7 @@ def test_stopping_and_continuing_us_alone_stops_and_continues_the_command(on_not
     process.send_signal(signal.SIGTSTP)
     assert wait_for_state("T", process.pid, child)
     process.send_signal(signal.SIGCONT)
-    process.communicate("go on\n", timeout=30)
+    process.communicate("go on\n", timeout=240)
     assert process.returncode == 3
 
 

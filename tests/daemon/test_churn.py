@@ -69,8 +69,8 @@ def test_numbers_that_are_used_again_never_hold_or_lose_a_lease(tmp_path):
 
 
 @pytest.mark.long
-def test_a_hundred_thousand_reused_numbers_never_hold_or_lose_a_lease(tmp_path):
-    use_numbers_again(tmp_path / "ledger", 100_000, claim_every=25)
+def test_thirty_thousand_reused_numbers_never_hold_or_lose_a_lease(tmp_path):
+    use_numbers_again(tmp_path / "ledger", 30_000, claim_every=25)
 
 
 # Clients of a real daemon
@@ -189,14 +189,16 @@ def test_two_thousand_leases_of_two_hundred_clients(make_world, capsys):
     world = make_world(*[DEVICE] * 16)
     world.write_policy(f"group = {GROUP}\n[[allow]]\nusers = [{MEMBER}]\n[limits]\nconnections_per_user = 400\n")
     world.start_daemon()
-    churn(world, leases=3000, clients=200, seed=1)  # until the allocator has the arenas that so many threads need
+    churn(world, leases=2000, clients=200, seed=1)  # until the allocator has the arenas that so many threads need
     before = memory_and_files(world.daemon.pid)
     churn(world, leases=2000, clients=200, seed=10_000)
+    until(
+        lambda: all(map(int.__le__, memory_and_files(world.daemon.pid)[1:], before[1:])), "the end of threads and files"
+    )
     after = memory_and_files(world.daemon.pid)
-    assert after[1:] == before[1:], "threads and open files"
     # Eight rounds of 1,500 leases of 100 clients left 17172, 17856, 18080, 18092, 18092, 18104, 18108 and 18168 kB;
     # this test alone has seen 192 and 1000 kB more, of fragments. A lease that is never forgotten takes 1 to 2 kB.
     assert after[0] - before[0] < 1536, "kilobytes"
-    assert check_audit(world) == 5000
+    assert check_audit(world) == 4000
     with capsys.disabled():
         print(f" resident {before[0]} -> {after[0]} kB, threads {after[1]}, files {after[2]}")

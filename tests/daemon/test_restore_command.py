@@ -13,7 +13,7 @@ def restore(world, *arguments, **options):
     command = [sys.executable, "-m", "zeus_core", "restore", *arguments]
     environment = {**world.environment, "ZEUS_LEDGER_DIR": str(world.ledger)}
     return subprocess.run(
-        command, env=environment, cwd=world.folder, capture_output=True, text=True, timeout=60, **options
+        command, env=environment, cwd=world.folder, capture_output=True, text=True, timeout=240, **options
     )
 
 

@@ -70,11 +70,9 @@ def test_a_limit_lasts_as_long_as_the_run(strict_world, end):
         (["--limit", "200W"], {}),  # below the policy
         (["--clock", "1200MHz"], {}),  # not in the policy
         ([], {"ZEUS_LIMIT": "299W", "ZEUS_CLOCK": "1200"}),
-        (["--limit", "1W"], {}),
         (["--limit", "451W"], {}),
         ([], {"ZEUS_LIMIT": "300W; rm -r /"}),
         ([], {"ZEUS_SAVE": "-1000%"}),
-        (["--save", "1e9%"], {}),
     ],
 )
 def test_a_hostile_value_gets_no_more_than_the_policy_allows(strict_world, options, variables):

@@ -25,12 +25,23 @@ RUN = """
     from zeus_core.cli import main
     sys.exit(main(["run", *{options!r}, "--", "sh", "-c", "echo ready; read line"]))
 """
+TRAINING = """
+    import sys
+    from zeus_core.training import TrainingEnergy
+    energy = TrainingEnergy(folder={folder!r})
+    energy.on_train_begin()
+    with energy.step():
+        pass
+    energy.log()
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
 pytestmark = needs_root
 
 
 @pytest.mark.long
 def test_jobs_of_two_users_are_in_one_catalogue_and_originals_are_back(world):
-    """Prologue, a job that ends or is killed, epilogue: three times, beside a record that somebody else has forged."""
+    """Prologue, a job that ends or is killed, epilogue: four times, beside a record that somebody else has forged."""
     catalogue, own = world.folder / "catalogue", world.folder / "own"
     for folder in (catalogue, catalogue / "new", own):
         folder.mkdir()
@@ -62,11 +73,19 @@ def test_jobs_of_two_users_are_in_one_catalogue_and_originals_are_back(world):
             os.chown(forged, OTHER, -1)
         script("epilog.sh", job, uid)
         until(lambda: [device.power_limit_watts for device in world.driver] == [ORIGINAL_WATTS] * 2)
+    training = world.client(TRAINING.format(folder=str(own / "training")), OTHER, SLURM_JOB_ID="4", LOGNAME="user")
+    assert training.stdout.readline() == "ready\n"
+    until(lambda: list((catalogue / "new").glob("4-*.json")), "what has been trained is recorded")
+    training.kill()
+    training.wait()
+    script("epilog.sh", "4", OTHER)
     assert list((catalogue / "new").iterdir()) == [forged]
     assert world.entries() == []
     table = Catalogue(catalogue).table()
     assert {row["tags"] for row in table.to_pylist()} == {'{"team": "nlp"}'}
     found = sums(table, counted(table), "job")
+    assert found.pop("4")["runs"] == 1
+    assert sums(table, counted(table), "state")["interrupted"]["runs"] == 1
     joules = {job: json.loads((own / f"{job}.json").read_text())["totals"]["energy_joules"] for job, *_ in jobs}
     assert {job: each["runs"] for job, each in found.items()} == {"1": 1, "2": 1, "3": 1}
     assert {job: each["millijoules"] / 1e3 for job, each in found.items()} == pytest.approx(joules, abs=2e-3)
@@ -133,7 +152,7 @@ def test_prometheus_sees_two_jobs_and_the_daemon(world):
     )
     world.processes.append(exporter)
     url = exporter.stdout.readline().split()[2].removeprefix("http://").rstrip(",").removesuffix("/metrics")
-    with urllib.request.urlopen(f"http://{url}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://{url}/metrics", timeout=240) as answer:
         text = answer.read()
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
@@ -183,4 +202,6 @@ def test_prometheus_sees_two_jobs_and_the_daemon(world):
             for name, value in {"$hostname": ".*", "$__range": "1m", "$__rate_interval": "1m"}.items():
                 query = query.replace(name, value)
             answer = asked(port, query)
-            assert answer or any(name in query for name in ("zeus_cpu", "zeus_dram", "zeus_gpu_residue")), query
+            assert answer or any(
+                name in query for name in ("zeus_cpu", "zeus_dram", "zeus_gpu_residue", "zeus_runs")
+            ), query

@@ -11,7 +11,6 @@ import pytest
 from tests.daemon.conftest import MEMBER, needs_root, until
 from tests.support.fake_sysfs import LOWEST_WATTS, ORIGINAL_WATTS, FakeSysfs
 from tests.support.sysfs_training import add
-from tests.support.variants import long_but_first
 
 pytestmark = needs_root
 
@@ -109,9 +108,8 @@ def test_it_writes_limits_where_all_else_is_read_only(amd_world, monkeypatch):
     until(lambda: caps_of(amd_world) == [ORIGINAL_WATTS] * 2 and not amd_world.entries())
 
 
-@pytest.mark.parametrize(
-    ("vendor", "moves_at", "ends"), long_but_first([("AMD", 0, "done"), ("Intel", 0, "done"), ("AMD", 40, "off")])
-)
+@pytest.mark.long  # in the default suite, without the daemon: tests/process/test_sysfs_restored.py
+@pytest.mark.parametrize(("vendor", "moves_at", "ends"), [("AMD", 0, "done"), ("Intel", 0, "done"), ("AMD", 40, "off")])
 @pytest.mark.skipif(not can_mount(), reason="this machine allows no private mounts")
 def test_a_whole_search_by_the_daemon_keeps_the_bound_and_restores(make_world, monkeypatch, vendor, moves_at, ends):
     world = make_world()

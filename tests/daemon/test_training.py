@@ -214,7 +214,7 @@ def test_perseus_clocks_go_through_the_daemon_and_a_killed_rank_keeps_none(make_
     ranks = rank_processes(process)
     until(lambda: None not in [device.locked_clock_mhz for device in world.driver], "a clock on all ranks", 240.0)
     os.kill(ranks[2], signal.SIGKILL)
-    process.communicate(timeout=120)  # the others lose their neighbour, and end
+    process.communicate(timeout=240)  # the others lose their neighbour, and end
     processes, _ = changed_by(world, LOCK)
     assert processes == {world.daemon.pid}
     check_restored(world)

@@ -70,7 +70,7 @@ def run_engines(count, rank_main, *arguments):
 
 
 def _initialized(rank_main, arguments):
-    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=30))
+    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=240))
     torch.set_num_threads(1)
     try:
         return rank_main(*arguments)

@@ -77,7 +77,7 @@ def run_python(*arguments, folder=None, **variables):
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
 
 

@@ -13,6 +13,7 @@ from tests.nvml_driver import DeviceSpec
 from zeus_core.device import SIMULATED_GPUS_VARIABLE
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.pipeline.optimizer import PipelineFrequencySettings, PipelineRank
+from zeus_core.training.record.run_file import read_run
 from zeus_deepspeed._engine_facts import release
 from zeus_deepspeed._perseus import attach
 
@@ -133,12 +134,14 @@ def test_checkpoints_keep_what_was_found_out_and_what_the_user_gave(tmp_path):
 
 def monitored_rank(folder, monitor_events):
     csv_monitor = {"enabled": True, "output_path": folder, "job_name": "job"}
-    perseus = {**ENABLED, "check_steps": 2, "monitor_events": monitor_events}
+    perseus = {**ENABLED, "check_steps": 2, "monitor_events": monitor_events, "folder": folder}
     engine = make_engine(make_module(2), csv_monitor=csv_monitor, perseus=perseus)
     attach(engine, RecordingOptimizer)
     for _ in range(5):
         engine.train_batch(batches())
-    return engine.perseus.monitor_events is not None
+    has_events = engine.perseus.monitor_events is not None
+    engine.perseus.detach()
+    return has_events
 
 
 def written(folder, name):
@@ -158,6 +161,9 @@ def test_the_energy_of_the_steps_is_written_with_each_gpu_counted_once(make_driv
     assert list(powers) == list(energies) == [6, 12, 18, 24], "of four steps, as two are added up at a time"
     assert statistics.median(powers.values()) == pytest.approx(power_watts, rel=0.2)
     assert all(joules > 0 for joules in energies.values())
+    losses = read_run(tmp_path).losses["train_loss"]
+    assert [point.value for point in losses] == pytest.approx(list(written(tmp_path, "train_loss").values()))
+    assert losses[-1].joules > 0
 
 
 @pytest.mark.usefixtures("_simulated")

@@ -151,7 +151,7 @@ def _run_rank(environment, log, rank_main, arguments):
 
 def initialize():
     logging.basicConfig(force=True, level=logging.WARNING, stream=sys.stderr)
-    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=60))
+    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=240))
     torch.set_num_threads(1)
 
 
@@ -186,7 +186,8 @@ def interrupted_twice(trainer):
 
 def going_on(trainer):
     """Train until no other rank is left."""
-    trainer.train(100)
+    while True:
+        trainer.train(1)
 
 
 def during_a_step(end, trainer):
@@ -246,42 +247,45 @@ def end(hardware, phase, ends, codes):
     assert hardware.ever_changed == ([0, 1] if phase in ("profiling", "replaying") else [])
 
 
-BETWEEN_STEPS = [
-    pytest.param([returning, raising], [0, 1], id="returns and raises"),
-    pytest.param([destroying, exiting], [0, 3], id="destroys and exits"),
-    pytest.param([terminated, interrupted], [-signal.SIGTERM, 1], id="SIGTERM and Ctrl-C"),
-    pytest.param([hung_up, interrupted_twice], [-signal.SIGHUP, 1], id="SIGHUP and Ctrl-C twice"),
-]
-IN_A_STEP = [
-    pytest.param([partial(during_a_step, raising), going_on], [1, 1], id="raises"),
-    pytest.param([going_on, partial(during_a_step, interrupted)], [1, 1], id="Ctrl-C"),
-    pytest.param([partial(during_a_step, terminated), going_on], [-signal.SIGTERM, 1], id="SIGTERM"),
-    pytest.param([going_on, partial(during_a_step, terminated)], [1, -signal.SIGTERM], id="SIGTERM at the last stage"),
-]
+BETWEEN_STEPS = {
+    "SIGTERM and Ctrl-C": ([terminated, interrupted], [-signal.SIGTERM, 1]),
+    "returns and raises": ([returning, raising], [0, 1]),
+    "destroys and exits": ([destroying, exiting], [0, 3]),
+    "SIGHUP and Ctrl-C twice": ([hung_up, interrupted_twice], [-signal.SIGHUP, 1]),
+}
+IN_A_STEP = {
+    "raises": ([partial(during_a_step, raising), going_on], [1, 1]),
+    "SIGTERM at the last stage": ([going_on, partial(during_a_step, terminated)], [1, -signal.SIGTERM]),
+    "Ctrl-C": ([going_on, partial(during_a_step, interrupted)], [1, 1]),
+    "SIGTERM": ([partial(during_a_step, terminated), going_on], [-signal.SIGTERM, 1]),
+}
 
 
-@pytest.mark.parametrize(("ends", "codes"), BETWEEN_STEPS)
-@pytest.mark.parametrize(
-    ("phase", "original_mhz"),
-    [
-        ("profiling", 0),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in [("profiling", ORIGINAL_MHZ), ("replaying", 0)]),
-    ],
-)
+def ending(ends, situations):
+    """Return the parameters of tests: each end in two of the three situations, the first two of them by default."""
+    return pytest.mark.parametrize(
+        ("phase", "original_mhz", "ends", "codes"),
+        [
+            pytest.param(
+                *situations[(number + turn) % 3],
+                *ends[name],
+                marks=[pytest.mark.long] * (turn > 0 or number > 1),
+                id=f"{situations[(number + turn) % 3][0]}-{name}",
+            )
+            for turn in range(2)
+            for number, name in enumerate(ends)
+        ],
+    )
+
+
+@ending(BETWEEN_STEPS, [("profiling", 0), ("profiling", ORIGINAL_MHZ), ("replaying", 0)])
 def test_clocks_are_restored_where_training_ends_between_steps(tmp_path, phase, original_mhz, ends, codes):
     hardware = Hardware(tmp_path, original_mhz)
     end(hardware, phase, ends, codes)
     assert hardware.changed == []
 
 
-@pytest.mark.parametrize(("ends", "codes"), IN_A_STEP)
-@pytest.mark.parametrize(
-    ("phase", "original_mhz"),
-    [
-        ("replaying", ORIGINAL_MHZ),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in [("replaying", 0), ("profiling", ORIGINAL_MHZ)]),
-    ],
-)
+@ending(IN_A_STEP, [("replaying", ORIGINAL_MHZ), ("replaying", 0), ("profiling", ORIGINAL_MHZ)])
 def test_clocks_are_restored_where_training_ends_in_a_step(tmp_path, phase, original_mhz, ends, codes):
     """The other rank, left alone, fails in its turn."""
     hardware = Hardware(tmp_path, original_mhz)
@@ -412,7 +416,9 @@ def test_clocks_are_restored_after_signals_at_any_moment_of_a_replay(tmp_path, s
     assert {name: hardware.changed for name, hardware in hardwares.items()} == {name: [] for name in SENT}
     under_torchrun = codes.pop("Ctrl-C under torchrun")  # whichever of the two they have come to
     assert set(under_torchrun) <= {1, -TERM}
-    assert list(codes.values()) == [[-TERM, -TERM], [-TERM, 1], [1, -TERM], [1, 1]]
+    second = codes["to all"].pop()  # it may lose the first before its own signal comes
+    assert second in (-TERM, 1)
+    assert list(codes.values()) == [[-TERM], [-TERM, 1], [1, -TERM], [1, 1]]
 
 
 @pytest.mark.long

@@ -72,7 +72,13 @@ if "Stream(" in inspect.getsource(non_reentrant_checkpoint):  # older releases c
     del CASES["checkpointed"]
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[pytest.mark.long] * (name in ("4 stages", "tied")))
+        for name, case in CASES.items()
+    ],
+)
 def test_every_instruction_is_told_and_training_stays_the_same(case):
     stages, pipelines, *_ = case
     for untapped, (stage, losses, events) in run_engines(stages * pipelines, both, *case):

@@ -109,6 +109,7 @@ def train_in_two_parts(times, folder):
     return first, trainer.end(), client_state["mine"]
 
 
+@pytest.mark.long
 def test_a_resumed_run_plans_from_the_profile_in_its_checkpoint(tmp_path):
     answers = run_engines(2, train_in_two_parts, SharedTimes(2, 8), str(tmp_path))
     for first, second, mine in answers:
@@ -146,13 +147,8 @@ if "Stream(" in inspect.getsource(non_reentrant_checkpoint):  # older releases c
     del OPTIONS["activation checkpointing"]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(options, id=name, marks=[pytest.mark.long] * (name != "ZeRO-1"))
-        for name, options in OPTIONS.items()
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_it_goes_with(options):
     run = Run(run_engines(2, train_so, SharedTimes(2, 8), options))
     run.check_plan(least_saved_fraction=0.08)

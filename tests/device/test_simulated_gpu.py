@@ -264,7 +264,7 @@ signal.signal(signal.SIGALRM, signal.SIG_IGN)
         subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONPATH": str(Path(zeus_core.__file__).parents[1])},
-            timeout=30,
+            timeout=240,
             check=True,
         )
 

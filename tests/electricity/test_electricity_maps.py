@@ -157,7 +157,7 @@ def test_nobody_waits_for_a_server_that_hangs(server: Server) -> None:
     signal = ElectricityMaps("DE", 380, "secret", url=server.url)
     assert signal.parts(MARCH, MARCH)[0].is_stale
     server.goes_on.set()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 240
     while signal.parts(MARCH, MARCH)[0].is_stale and time.monotonic() < until:
         time.sleep(0.01)
     assert signal.parts(MARCH, MARCH)[0].value == 300

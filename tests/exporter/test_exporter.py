@@ -1,7 +1,9 @@
 """Totals that never fall, their names for Prometheus and OpenTelemetry, and the dashboard that queries them."""
 
 import json
+import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -29,6 +31,7 @@ from zeus_core.exporter.serving import METRICS, Collector, serve, write_file
 from zeus_core.exporter.totals import DeviceTotals
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.runs._sums_shown import RUN_METRICS
 from zeus_core.testing import FakeRapl
 from zeus_core.training.record.run_identity import RunIdentity
 
@@ -203,7 +206,7 @@ def test_cpus_and_memory_have_metrics_of_their_own(tmp_path, gpu, time_source):
 
 def test_the_port_answers_and_a_second_program_hears_it_is_in_use(totals):
     with serve(totals, "127.0.0.1", 0, 60.0) as port:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=240) as answer:
             assert "zeus_gpu_power_watts{" in answer.read().decode()
         taken = pytest.raises(UsageError, match=rf"port {port} of 127.0.0.1 cannot be used: .*--port 0")
         with taken, serve(totals, "127.0.0.1", port, 60.0):
@@ -248,8 +251,16 @@ def test_opentelemetry_sees_the_conventional_names(gpu, monitor, work):
         (resource,) = reader.get_metrics_data().resource_metrics
         (scope,) = resource.scope_metrics
         found = {metric.name: metric for metric in scope.metrics}
-        assert {name: metric.unit for name, metric in found.items()} == {"hw.energy": "J", "hw.power": "W"}
+        named = {name: metric.unit for name, metric in found.items() if not name.startswith("zeus_")}
+        assert named == {"hw.energy": "J", "hw.power": "W"}
         assert found["hw.energy"].data.is_monotonic
+        same = ZeusMonitor(gpus=[gpu], cpus=NO_CPUS, time_source=monitor.time_source)
+        of_prometheus = exported(DeviceTotals(same))
+        for name, samples in of_prometheus.items():
+            (point,) = found[name].data.data_points
+            assert dict(point.attributes) == samples["0"].labels
+            assert getattr(found[name].data, "is_monotonic", False) is name.endswith("_total")
+        assert of_prometheus.keys() == found.keys() - named.keys()
         points.append(found["hw.energy"].data.data_points[0])
     assert points[1].value > points[0].value
     assert dict(points[0].attributes) == {"hw.id": gpu.uuid, "hw.type": "gpu", "hw.name": gpu.name}
@@ -268,8 +279,21 @@ def test_the_page_exports_to_the_provider_of_the_program(monkeypatch):
     (block,) = blocks("exporters.md")
     exec(compile(block, "<page>", "exec"), {})
     (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
-    assert {metric.name: len(metric.data.data_points) for metric in scope.metrics} == {"hw.energy": 2, "hw.power": 2}
+    counts = {metric.name: len(metric.data.data_points) for metric in scope.metrics}
+    assert counts == dict.fromkeys(("hw.energy", "hw.power", *OF_GPUS), 2)
     provider.shutdown()
+
+
+def test_the_page_measures_a_short_job_into_a_file(tmp_path):
+    (block,) = blocks("exporters.md", "bash")
+    file = tmp_path / "zeus.prom"
+    (tmp_path / "train.py").write_text(f"import os, time\nwhile not os.path.exists({str(file)!r}): time.sleep(0.05)")
+    shell = f'zeus-core() {{ exec {shlex.quote(sys.executable)} -m zeus_core "$@"; }}\n'
+    shell += f'python() {{ {shlex.quote(sys.executable)} "$@"; }}\n'
+    script = shell + block.replace("/var/lib/node_exporter/zeus.prom", "zeus.prom") + 'wait "$exporter"'
+    environment = {**os.environ, "ZEUS_SIMULATED_GPUS": "A40", "PYTHONPATH": str(ROOT)}
+    subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, timeout=100, check=True)
+    assert "zeus_gpu_energy_joules_total{" in file.read_text()
 
 
 def test_the_page_names_every_metric_with_its_labels():
@@ -277,7 +301,7 @@ def test_the_page_names_every_metric_with_its_labels():
     for metric in METRICS:
         kind, labels = "counter" if metric.is_counter else "gauge", ", ".join(f"`{name}`" for name in metric.labels)
         assert f"| `{metric.name}` | {kind} | {metric.help} | {labels} |" in page
-    sentences = {**JOB_METRICS, **{name: sentence for name, (sentence, _) in DAEMON_METRICS.items()}}
+    sentences = {**JOB_METRICS, **{name: sentence for name, (sentence, _) in {**DAEMON_METRICS, **RUN_METRICS}.items()}}
     for name, sentence in sentences.items():
         assert f"| `{name}` | {sentence} |" in page
 
@@ -300,7 +324,7 @@ def queries_of(dashboard):
 def test_the_dashboard_queries_every_metric_and_no_other_name():
     dashboard = json.loads((ROOT / "docs" / "grafana" / "zeus-core.json").read_text(encoding="utf-8"))
     queries = list(queries_of(dashboard))
-    names = {*(metric.name for metric in METRICS), *JOB_METRICS, *DAEMON_METRICS}
+    names = {*(metric.name for metric in METRICS), *JOB_METRICS, *DAEMON_METRICS, *RUN_METRICS}
     assert set(re.findall(r"\bzeus_\w+", " ".join(queries))) == names
     numbers = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(numbers)) == len(numbers)

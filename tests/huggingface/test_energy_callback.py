@@ -327,6 +327,7 @@ def test_the_energy_of_a_batch_size_given_up_counts_as_spent(tmp_path, callback,
     assert metrics["train_energy_redone_j"] == pytest.approx(metrics["train_energy_j"] * 3 / 23, rel=0.05)
 
 
+@pytest.mark.long
 def test_checkpoints_remember_the_energy_of_a_batch_size_given_up(tmp_path, monitor, gpu):
     class TooLarge(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):

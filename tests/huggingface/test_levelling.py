@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from tests.huggingface.trainers import make_trainer
 from tests.support.levelled_ranks import LevelledRank, check
 from tests.support.ranks import run_ranks
@@ -23,5 +25,6 @@ def train_rank(folder, accumulation):
     return rank.answer()
 
 
+@pytest.mark.long
 def test_the_quick_rank_of_a_trainer_is_lowered(tmp_path):
     check(run_ranks(2, train_rank, tmp_path, 2))

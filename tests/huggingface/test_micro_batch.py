@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
+from tests.huggingface.trainers import needs_averages
 from tests.support.ranks import run_ranks
 from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, Work, find_preset
@@ -140,6 +141,7 @@ def unoptimised(tmp_path_factory):
     [("A100-SXM4-80GB", 32), ("V100-PCIE-32GB", 8)],
 )
 @pytest.mark.long
+@needs_averages
 def test_the_best_micro_batch_that_fits_trains_the_same(tmp_path, unoptimised, model, size, caplog):
     gpu = gpu_of(model)
     callback = ZeusTrainerCallback(monitor_of(gpu), micro_batch="auto")
@@ -158,6 +160,7 @@ def test_the_best_micro_batch_that_fits_trains_the_same(tmp_path, unoptimised, m
     assert trainer.args.gradient_accumulation_steps == 8
 
 
+@needs_averages
 def test_the_best_by_chance_is_bit_identical_if_it_is_the_users(tmp_path):
     """The probes leave no trace: neither in random numbers (dropout), nor in the model."""
     arguments = {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 1, "max_steps": 6}
@@ -235,6 +238,7 @@ def test_a_loss_that_depends_on_the_micro_batch_is_refused_by_name(tmp_path, mod
 
 @pytest.mark.long
 @pytest.mark.parametrize(("count", "steps", "size"), [(64, 5, 32), (40, 1, 32), (40, 6, 8), (37, 4, 4)])
+@needs_averages
 def test_only_sizes_that_do_not_change_an_epochs_last_step_are_probed(tmp_path, count, steps, size):
     """A mean of means over 40 samples in steps of 32: a micro-batch of 16 would weight the last 8 as it weights 16."""
     arguments = {"samples": texts(count, shortest=11), "max_steps": steps}
@@ -268,6 +272,7 @@ def test_other_arguments_are_refused(monitor, wrong):
 
 
 @pytest.mark.long
+@needs_averages
 def test_first_the_batch_then_the_power_limit_both_kept_in_one_profile(tmp_path):
     gpu, path = gpu_of("A100"), tmp_path / "profile.json"
 
@@ -291,6 +296,7 @@ def test_first_the_batch_then_the_power_limit_both_kept_in_one_profile(tmp_path)
 
 
 @pytest.mark.long
+@needs_averages
 def test_training_resumes_with_the_micro_batch(tmp_path):
     _, _, losses_before, *_ = trained(tmp_path / "before", max_steps=20)
     gpu = gpu_of("A100")
@@ -305,6 +311,7 @@ def test_training_resumes_with_the_micro_batch(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("weighted", [True, False])
+@needs_averages
 def test_a_step_out_of_memory_runs_again_in_parts(tmp_path, weighted, caplog):
     """Longer texts may come long after the probes; what was configured would have had room for them."""
     arguments = {"samples": texts(96, shortest=11), "max_steps": 20}
@@ -359,6 +366,7 @@ def test_one_rank_out_of_memory_ends_training_and_explains_the_next_step(tmp_pat
 
 
 @pytest.mark.long
+@needs_averages
 def test_ranks_agree_on_what_fits_the_smallest_board(tmp_path):
     before, _ = run_ranks(2, train_rank, tmp_path / "before", False)
     first, second = run_ranks(2, train_rank, tmp_path / "after", True)

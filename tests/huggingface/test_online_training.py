@@ -9,9 +9,10 @@ import torch
 import transformers
 from transformers import GPT2Config, GPT2ForSequenceClassification, T5Config, T5ForConditionalGeneration
 
-from tests.huggingface.test_trl import model, settings, tiny_tokenizer, transformers_is_older_than
-from tests.huggingface.trainers import make_trainer
+from tests.huggingface.test_trl import model, settings, tiny_tokenizer
+from tests.huggingface.trainers import make_trainer, transformers_is_older_than
 from tests.support.ranks import run_ranks
+from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
@@ -99,7 +100,7 @@ def outcomes(trainer):
     return logs, [weight.tolist() for weight in trainer.model.parameters()]
 
 
-@pytest.mark.parametrize("kind", ["GRPO", "RLOO"])
+@pytest.mark.parametrize("kind", long_but_first(["GRPO", "RLOO"]))
 def test_online_training_has_same_losses_and_rewards_without_us(tmp_path, monitor, gpu, kind):
     def trained(folder, callbacks):
         trainer = online_trainer(folder, callbacks, kind, (lengths, judge := reward_model()), beta=0.04)
@@ -137,7 +138,9 @@ def each_its_own(index=0):
     return gpu, ZeusTrainerCallback(optimizer=GlobalClockOptimizer(monitor, EnergyWithin(1.05), **own), quiet=True)
 
 
-@pytest.mark.parametrize(("mode", "activity"), [("colocate", Activity.GENERATION), ("server", Activity.WAITING)])
+@pytest.mark.parametrize(
+    ("mode", "activity"), long_but_first([("colocate", Activity.GENERATION), ("server", Activity.WAITING)])
+)
 def test_a_vllm_of_trl_generates_at_its_own_clock_or_is_waiting(tmp_path, mode, activity):
     if not hasattr(trl.GRPOTrainer, "_generate_single_turn"):
         pytest.skip("a release of TRL without VLLMGeneration")
@@ -229,6 +232,7 @@ def test_a_generation_that_fails_ends_and_training_may_go_on(tmp_path, monitor, 
     assert callback.summary.account.activities[Activity.GENERATION].seconds == pytest.approx(0.6, abs=0.01)
 
 
+@pytest.mark.long
 def test_seq2seq_evaluates_at_its_own_clock_with_its_generation(tmp_path):
     gpu, callback = each_its_own()
 

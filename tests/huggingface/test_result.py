@@ -100,6 +100,7 @@ def searched(folder, gpu, callbacks, **arguments):
     return trainer
 
 
+@pytest.mark.long
 def test_a_search_for_hyperparameters_shows_one_box_for_all_trainings(tmp_path, monitor, gpu, capsys):
     before = gpu.exact_energy_joules()
     trainer = searched(tmp_path, gpu, [ZeusTrainerCallback(monitor)])

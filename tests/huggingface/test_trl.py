@@ -6,7 +6,13 @@ import pytest
 import torch
 import transformers
 
-from tests.huggingface.trainers import losses_of, reports_to_tensorboard, tensorboard_tags, tiny_model
+from tests.huggingface.trainers import (
+    losses_of,
+    reports_to_tensorboard,
+    tensorboard_tags,
+    tiny_model,
+    transformers_is_older_than,
+)
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
@@ -33,10 +39,6 @@ def tiny_tokenizer():
     special = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
     inputs = ["input_ids", "attention_mask"]  # what GPT-2 takes
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **special)
-
-
-def transformers_is_older_than(version):
-    return tuple(map(int, transformers.__version__.split(".")[:2])) < tuple(map(int, version.split(".")))
 
 
 FORWARD = Work(0.9, 484.9, 0.938, 0.744)

@@ -18,7 +18,7 @@ def run(program, *folders, options=()):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
 
 

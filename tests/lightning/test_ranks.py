@@ -84,13 +84,13 @@ def test_ranks_log_the_energy_of_all_devices_once(make_driver, tmp_path):
     values = summary.values()
     assert summary.account == other_summary.account, "ranks agree"
     assert not any("energy" in name for _, metrics in others_logged for name in metrics), "rank zero logs"
-    assert values["train_energy_j"] == pytest.approx(truth("training"), rel=0.03)
-    assert values["train_energy_evaluation_j"] == pytest.approx(truth("evaluation"), rel=0.03)
-    assert values["train_energy_checkpoint_j"] == pytest.approx(truth("checkpoint"), rel=0.03)
+    assert values["train_energy_j"] == pytest.approx(truth("training"), rel=0.1)
+    assert values["train_energy_evaluation_j"] == pytest.approx(truth("evaluation"), rel=0.1)
+    assert values["train_energy_checkpoint_j"] == pytest.approx(truth("checkpoint"), rel=0.1)
     steps_truth = truth("training") - truth("evaluation") - truth("checkpoint")
-    assert values["train_energy_steps_j"] == pytest.approx(steps_truth, rel=0.03)
+    assert values["train_energy_steps_j"] == pytest.approx(steps_truth, rel=0.1)
     intervals = [metrics["train/energy_j"] for _, metrics in logged if "train/energy_j" in metrics]
-    assert sum(intervals) == pytest.approx(values["train_energy_steps_j"], rel=0.03)
+    assert sum(intervals) == pytest.approx(values["train_energy_steps_j"], rel=0.1)
     assert summary.account.samples == 2 * 4 * summary.steps
     assert {path.name for path in (tmp_path / "zeus-energy").iterdir()} == {"rank-0.jsonl", "rank-1.jsonl", "run.json"}
     assert read_run(tmp_path).account == summary.account

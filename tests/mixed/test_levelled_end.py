@@ -28,16 +28,14 @@ TRAINING = """
         trials = {"wait_steps": 0, "warmup_steps": 0, "profile_steps": 1, "search": grid}
         optimizer = LevellingOptimizer(monitor, world=world, quiet=True, ARGUMENTS)
         levelled.append(optimizer)
-        for step in range(90):
+        while not optimizer.changes:  # however long that takes on this machine
             optimizer.on_step_begin()
             time.sleep(0.01 * (1 + world.rank))
             optimizer.on_work_end()
             world.gather(None)
             optimizer.on_step_end()
-            if optimizer.changes:
-                break
 
-    ThreadWorld.run(2, rank_main, 60.0)
+    ThreadWorld.run(2, rank_main, 240.0)
     print(levelled[0].settings, flush=True)
     END
 """
@@ -59,8 +57,8 @@ def test_levelled_gpus_are_as_before(make_driver, end, arguments):
     if end != "normal":
         assert process.stdout.readline().startswith("[")
         process.send_signal(signal.Signals[end])
-    _, errors = process.communicate(timeout=60)
-    until = time.monotonic() + 30
+    _, errors = process.communicate(timeout=240)
+    until = time.monotonic() + 240
     while not is_as_before(driver) and time.monotonic() < until:
         time.sleep(0.01)
     assert is_as_before(driver), errors

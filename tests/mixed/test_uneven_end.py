@@ -72,7 +72,6 @@ PROGRAM = """
 
 CHOSEN = 'BatchAllocation(8, monitor, folder="FOLDER")'
 ENDS = {
-    "normal": "if changed > 5: break",
     "exception": "if changed > 5: assert rank == 0, 'a fault of the training'",
     "one killed": "pass",
     "all killed": "pass",
@@ -81,29 +80,29 @@ FEATURES = {"batches, limits and clocks": (CHOSEN, 'knob="clock"'), "a budget": 
 
 
 @pytest.mark.parametrize(
-    ("feature", "end"), [*(("batches, limits and clocks", end) for end in ENDS), ("a budget", "one killed")]
+    ("feature", "end"),
+    [*(("batches, limits and clocks", end) for end in ("exception", "all killed")), ("a budget", "one killed")],
 )
 def test_gpus_are_as_before_however_ranks_end(make_driver, tmp_path, feature, end):
     driver = make_driver(DEVICE, DEVICE)
     batches, arguments = FEATURES[feature]
     program = PROGRAM.replace("BATCHES", batches, 1).replace("BATCHES", repr(batches)).replace("END", ENDS[end])
     program = program.replace("FOLDER", str(tmp_path)).replace("ARGUMENTS", arguments)
-    program = program.replace("EPOCHS", "1" if end in ("normal", "exception") else "1_000_000")
+    program = program.replace("EPOCHS", "1" if end == "exception" else "1_000_000")
     process = driver.start(program.replace("ENVIRONMENTS", repr(list(torchrun_environments(2)))))
     ranks = [int(process.stdout.readline()) for _ in range(2)]
     if "killed" in end:
         until(lambda: is_changed(driver, feature == "a budget"), process)
         for rank in ranks if end == "all killed" else ranks[1:]:
             os.kill(rank, signal.SIGKILL)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=240)
     until(lambda: is_as_before(driver))
-    codes = {"normal": "[0, 0]", "all killed": "[-9, -9]"}
-    assert output.strip() == codes.get(end, output.strip()) != "", errors
+    assert output.strip() == {"all killed": "[-9, -9]"}.get(end, output.strip()) != "", errors
     assert driver.calls("nvmlDeviceSetPowerManagementLimit"), errors
     assert feature == "a budget" or driver.calls("nvmlDeviceSetGpuLockedClocks"), errors
 
 
-def until(condition, process=None, seconds=120.0):
+def until(condition, process=None, seconds=240.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

@@ -27,7 +27,7 @@ def run_ranks(count, rank_main, *arguments):
         process.start()
     answers = [results.get() for _ in processes]
     for process in processes:
-        process.join(60)
+        process.join(240)
         assert process.exitcode == 0
     return answers
 

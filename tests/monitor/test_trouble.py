@@ -209,7 +209,7 @@ atexit.register(lambda: print(monitor.end_window("program").gpu_method))
         env={**os.environ, **driver.environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert finished.stdout.startswith("{0: "), finished.stderr
     assert finished.stderr == ""

@@ -344,6 +344,21 @@ def test_without_a_gpu_cpus_are_measured_after_one_warning(tmp_path, time_source
         training_monitor(monitor, strict=True)
 
 
+@pytest.mark.parametrize("is_window", [False, True])
+def test_cpu_counters_that_wrap_between_two_readings_are_followed(gpu, time_source, tmp_path, is_window):
+    rapl = FakeRapl(tmp_path)
+    package = rapl.add_package(0, max_energy_range=65_000_000_000)
+    monitor = ZeusMonitor(gpus=[gpu], cpus=discover_cpus(rapl.root, rapl.read_text), time_source=time_source)
+    first = monitor.read()
+    if is_window:
+        monitor.begin_window("w")
+    for _ in range(40):
+        rapl.add_energy(package, 6_000_000_000)
+        time_source.advance(30.0)
+    measurement = monitor.end_window("w") if is_window else monitor.between(first, monitor.read())
+    assert measurement.cpu_energy[0] == pytest.approx(240_000)
+
+
 def test_no_gpus_on_purpose_measures_time_alone(time_source):
     monitor = ZeusMonitor(gpu_indices=[], time_source=time_source)
     with monitor.window("w") as window:

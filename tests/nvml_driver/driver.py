@@ -157,7 +157,7 @@ class NvmlDriver:
     def run(self, program: str) -> str:
         """Run such a program to its end and return its output. Raises `RuntimeError` if it fails."""
         process = self.start(program)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=240)
         if process.returncode != 0:
             raise RuntimeError(f"the program ended with code {process.returncode}:\n{errors}")
         return output.strip()

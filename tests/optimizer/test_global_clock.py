@@ -10,7 +10,7 @@ from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import GlobalClockOptimizer
+from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer
 from zeus_core.optimizer.power_limit import Energy, EnergyWithin, MaxSlowdownConstraint, Phase, Time, ZeusCost
 from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
@@ -163,6 +163,31 @@ def test_somebody_else_who_unlocks_the_clock_ends_the_search(caplog):
         training.optimizer.on_step_end()
     assert training.optimizer.phase is Phase.OFF
     assert "somebody else has changed the SM clock" in caplog.text
+
+
+def test_a_limit_is_not_searched_while_a_clock_is(caplog):
+    """Each would change what the other compares, so that neither keeps its bound."""
+    training = Training(MaxSlowdownConstraint(1.1), warmup_steps=1, profile_steps=4, search=few)
+    clock = training.optimizer
+    limit = GlobalPowerLimitOptimizer(clock.monitor, MaxSlowdownConstraint(1.1), warmup_steps=1, profile_steps=4)
+    clock.on_train_begin()
+    limit.on_train_begin()
+    for _ in range(60):
+        limit.on_step_begin()
+        training.step()
+        limit.on_step_end()
+        assert training.gpu.read_power_limit_watts() == 400
+    assert clock.phase is Phase.DONE
+    assert limit.trials == []
+    assert "the GlobalClockOptimizer at" in limit.result()["power limit"]
+    clock.on_train_end()
+    limit.on_train_end()
+    limit.on_train_begin()
+    for _ in range(60):
+        limit.on_step_begin()
+        training.gpu.execute(WORK)
+        limit.on_step_end()
+    assert limit.trials
 
 
 @pytest.mark.parametrize("original_clock_mhz", [0, 1.5, "high"])

@@ -1,6 +1,7 @@
 """Each activity its own setting: simulated GPUs whose generation is bound by memory, in virtual time, also on ranks."""
 
 import gc
+import itertools
 import json
 import os
 import threading
@@ -122,8 +123,33 @@ def test_an_activity_goes_on_after_those_within_it():
 
 def test_a_checkpoint_within_steps_is_no_part_of_them():
     training = Training(activities="each")
-    training.train(10, within=lambda: training.visit(Activity.CHECKPOINT, Work(1.0, 100.0)))
+
+    def save():
+        training.optimizer.on_pause(Activity.CHECKPOINT)
+        training.gpu.execute(Work(1.0, 100.0))
+        training.visit(Activity("judge"), Work(1.0, 400.0))
+        training.gpu.execute(Work(1.0, 100.0))
+        training.optimizer.on_resume()
+
+    training.train(10, within=save)
     assert training.optimizer.trials[0].seconds_per_step == pytest.approx(2.0, rel=0.03)
+    assert training.optimizer._search.trials_of("judge")[0].seconds_per_step == pytest.approx(1.0, rel=0.03)
+    training.optimizer.on_train_end()
+
+
+def test_no_step_waits_for_decisions_on_all_of_many_activities():
+    training, known = Training(activities="each", changes_per_hour=OFTEN), []
+    search = lambda: training.optimizer._search  # noqa: E731
+
+    def before(step):
+        known.append([] if search() is None else [len(search().trials_of(name)) for name in search().activities])
+        for number in range(9):
+            training.visit(Activity(f"a{number}"), Work(1.0, 300.0, 1.0, 0.1))
+
+    training.train(20, before)
+    assert max(sum(after) - sum(one) for one, after in itertools.pairwise(known)) == 4
+    assert len(known[-1]) == 9
+    assert min(known[-1]) > 0, "all have their turn"
     training.optimizer.on_train_end()
 
 

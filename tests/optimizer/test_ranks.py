@@ -42,7 +42,7 @@ def run_ranks(count, folder, rank_main, *arguments):
         process.start()
     by_rank = dict(answers.get() for _ in processes)
     for process in processes:
-        process.join(60)
+        process.join(240)
         assert process.exitcode == 0, by_rank
     return [by_rank[rank] for rank in range(count)]
 
@@ -90,7 +90,7 @@ def agreed(answers):
 
 
 def enter_world(rank, rank_main):
-    return rank_main(torch_world(timeout_seconds=2.0))
+    return rank_main(torch_world(timeout_seconds=6.0))
 
 
 class TestTorchWorld(WorldContract):
@@ -213,7 +213,7 @@ def test_a_fault_on_one_rank_stops_both(tmp_path, call, error, healthy_steps):
 
 def search_until_one_dies(rank, end):
     gpu, _, monitor = simulated(rank)
-    world = torch_world(timeout_seconds=2.0)
+    world = torch_world(timeout_seconds=6.0)
     optimizer = sweep(monitor, world=world, **QUICK)
     for step in range(STEPS):
         if rank == 1 and step == 6:
@@ -235,7 +235,7 @@ def die(optimizer):
 
 
 def hang(optimizer):
-    time.sleep(4.5)
+    time.sleep(13.0)
 
 
 @pytest.mark.parametrize("end", [die, hang])
@@ -267,7 +267,7 @@ class CountedWorld:
 def search_by_default(rank, knob, profile_path=None, killed_after=None):
     """Return the setting at each step, and the collectives reached by then; the blocks; and those known before."""
     gpu, _, monitor = simulated(rank)
-    world = CountedWorld(torch_world(timeout_seconds=30.0))
+    world = CountedWorld(torch_world(timeout_seconds=240.0))
     optimizer = GlobalPowerLimitOptimizer(
         monitor, MaxSlowdownConstraint(1.1), knob=knob, world=world, profile_path=profile_path, max_steps=RUN_STEPS,
         quiet=True,
@@ -300,7 +300,7 @@ def test_four_ranks_hold_equal_settings_and_reach_the_same_collectives_every_ste
 
 
 @pytest.mark.long  # on one rank: test_whole_run
-@pytest.mark.parametrize("killed_after", [1, 2, 3, 4])
+@pytest.mark.parametrize("killed_after", [1, 3])
 def test_no_finished_block_is_measured_again_after_all_ranks_were_killed(tmp_path, killed_after):
     profile = tmp_path / "profile.json"
     folders = [tmp_path / name for name in ("killed", "resumed", "whole")]
@@ -323,7 +323,7 @@ def kill_ranks(folder, rank_main, *arguments):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(240)
     return [process.exitcode for process in processes]
 
 

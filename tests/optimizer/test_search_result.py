@@ -11,9 +11,12 @@ from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.global_setting._search_facts import SearchView
+from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer.global_setting.search_optimizer import search_record
-from zeus_core.optimizer.global_setting.search_result import SearchResult, restored_text, restoring_rows
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Phase
+from zeus_core.optimizer.search_result import SearchResult, restored_text, restoring_rows
+from zeus_core.optimizer.trial_store import MeasuredBlock
 from zeus_core.report import Comparison
 from zeus_core.search import Trial
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
@@ -343,3 +346,14 @@ def test_a_temperature_that_explains_a_drift_is_named(celsius, has_drifted, word
     text = found.rows().get("temperature")
     assert (text is None) == (words is None)
     assert words is None or words in text
+
+
+@pytest.mark.parametrize(("chosen", "shown_joules"), [(335, 90.0), (320, 80.0)])
+def test_the_confirmation_is_that_of_the_choice_it_moved_back_to(chosen, shown_joules):
+    """The limit moved to 335 W, to 300 W and back: the steps at 300 W were shown as those of the choice."""
+    measured = MeasuredBlocks((), 400)
+    for setting, joules in ((335, 90.0), (300, 80.0)):
+        trial = Trial(setting, 10, Measurement.from_energies(3.0, {0: 10 * joules}))
+        measured.add_confirmation(MeasuredBlock(trial, 0, 10), is_fixed=False)
+    view = SearchView(400, chosen, chosen, (400, 335, 320, 300), measured)
+    assert view.confirmation.joules_per_step == pytest.approx(shown_joules)

@@ -70,7 +70,7 @@ def test_a_search_knows_the_boards_limits_and_restores_the_original(make_driver,
     driver[0].take_limits(**BOARDS[board])
     process = begin(driver, TRIED, ENDS[end])
     found = told(process)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     shown_watts = taken(driver[0], BOARDS[board], original_watts)
     wait_until(lambda: driver[0].power_limit_watts in (original_watts, shown_watts))
     wait_until(lambda: not list(driver.ledger_path.glob("*.json")))
@@ -92,7 +92,7 @@ def test_a_board_that_accepts_no_limit_stays_at_the_original_without_retries(mak
     driver[0].ignore_settings()
     process = begin(driver, TRIED)
     found = told(process)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert (found["chosen"], found["tried"]) == (450, [450])
     assert len(driver.calls("nvmlDeviceSetPowerManagementLimit")) <= 2 * len(TRIED)
     wait_until_restored(driver)
@@ -111,7 +111,7 @@ def test_ten_trainings_one_after_another_leave_the_limit_where_it_was(make_drive
             assert abs(gpus[0].read_power_limit_watts() - 450) < 0.01, gpus[0].read_power_limit_watts()
     """
     process = begin(driver, [395], walk=walk)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=240)
     assert output, errors
     wait_until_restored(driver)
 
@@ -132,7 +132,7 @@ def test_a_board_that_begins_to_round_in_mid_run(make_driver):
     process.stdin.flush()
     found = told(process)
     assert not [line for line in found["lines"] if "somebody else" in line], found["lines"]
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     wait_until_restored(driver)
 
 
@@ -175,7 +175,7 @@ def test_a_board_that_locks_higher_clocks_than_requested(make_driver, board, end
     assert not [line for line in found["lines"] if "somebody else" in line or "is off" in line], found["lines"]
     assert found["chosen"] in found["tried"]
     assert found["chosen"] >= board.get("floor_mhz", 0)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     wait_until_restored(driver)
 
 
@@ -188,7 +188,7 @@ def test_a_limit_that_an_administrator_sets_beside_ours_stays(make_driver, is_ro
     found = told(process)
     driver[0].power_limit_watts = found["in_force"] - 20.0 if found["in_force"] > 150 else found["in_force"] + 20.0
     theirs = driver[0].power_limit_watts
-    process.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=240)
     wait_until(lambda: not list(driver.ledger_path.glob("*.json")))
     assert driver[0].power_limit_watts == theirs
 
@@ -221,7 +221,7 @@ def test_a_second_object_takes_over_where_the_board_refuses_the_original(make_dr
     """
     process = begin(driver, [395, 250], ENDS["SIGKILL"], walk=walk)
     found = told(process)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert not [line for line in found["lines"] if "somebody else" in line], found["lines"]
     # The daemon takes the limit that the board shows after the first one's restoring for the original.
     assert set(found["tried"]) - {415} == {390, 240}, found
@@ -259,7 +259,7 @@ def test_an_administrators_limit_stays_also_if_it_was_tried_before(make_driver, 
     process = driver.start(textwrap.dedent(program))
     assert process.stdout.readline() == "ready\n", process.stderr.read()
     driver[0].power_limit_watts = 400.0
-    process.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=240)
     wait_until(lambda: not list(driver.ledger_path.glob("*.json")))
     assert driver[0].power_limit_watts == 400.0
 
@@ -275,7 +275,7 @@ def test_a_search_that_has_settings_of_its_own_ends_too(make_driver, board):
     """
     process = begin(driver, [], walk=walk)
     found = told(process)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert found["chosen"] is not None
     assert set(found["tried"]) == {450, *(int(taken(driver[0], board, asked)) for asked in (395, 335, 250, 200))}
     asked = [call.argument for call in driver.calls("nvmlDeviceSetPowerManagementLimit")]

@@ -61,7 +61,7 @@ class Process:
 
     def end(self):
         """Wait for the end, which comes although the driver hangs; return code and errors."""
-        _, errors = self._process.communicate(timeout=120)
+        _, errors = self._process.communicate(timeout=240)
         return self._process.returncode, errors
 
 

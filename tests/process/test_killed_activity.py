@@ -60,8 +60,8 @@ def test_a_training_that_is_killed_in_an_activity_leaves_no_clock(make_driver, a
         driver.set_latency(latency, function)
     process = driver.start(textwrap.dedent(PROGRAM).format(killed=activity, seconds=6 * latency))
     assert process.stdout.readline() == f"in {activity}\n"
-    assert driver[0].locked_clock_mhz == MHZ[activity]
+    wait_until(lambda: driver[0].locked_clock_mhz == MHZ[activity])  # a busy machine sets it late
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode == -signal.SIGKILL
     wait_until(lambda: driver[0].locked_clock_mhz is None)

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import textwrap
 import time
 
 import jupyter_client
@@ -15,9 +16,18 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reas
 
 ORIGINAL_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
-SEARCH = "wait_steps=0, warmup_steps=0, profile_steps=5"
+SEARCH = "Lowest(), wait_steps=0, warmup_steps=0, profile_steps=5"
 
-MODEL = """
+# Steps this short take any time on a busy machine, and an original that is chosen is nothing to restore.
+LOWEST = """
+    from zeus_core.optimizer.power_limit import OptimumSelector
+
+    class Lowest(OptimumSelector):
+        def select(self, measurements):
+            return min(measurement.power_limit for measurement in measurements)
+"""
+
+MODEL = f"""{LOWEST}
     import torch
     torch.set_num_threads(1)
     pairs = [(torch.randn(4), torch.randn(4)) for _ in range(64)]
@@ -25,7 +35,7 @@ MODEL = """
     model = torch.nn.Linear(4, 4)
 """
 
-TRAINER = f"""
+TRAINER = f"""{LOWEST}
     import sys
     from tests.huggingface.trainers import make_trainer
     from zeus_core.monitor import ZeusMonitor
@@ -77,8 +87,8 @@ ACCELERATE = f"""{MODEL}
 """
 
 
-def until(condition, process, seconds=240.0):
-    end = time.monotonic() + seconds
+def until(condition, process):
+    end = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < end
         assert process.poll() is None, process.stderr.read()
@@ -90,7 +100,7 @@ def kill_and_wait(process, is_restored):
     begin = time.monotonic()
     process.kill()
     while not is_restored():
-        assert time.monotonic() < begin + 30.0, "it was not restored"
+        assert time.monotonic() < begin + 240, "it was not restored"
         time.sleep(0.001)
     return time.monotonic() - begin
 
@@ -116,8 +126,8 @@ def test_a_killed_rank_of_perseus_leaves_no_clock_locked_anywhere(make_driver):
     ranks = rank_processes(process)
     until(lambda: None not in clocks(), process)
     os.kill(ranks[2], signal.SIGKILL)
-    process.communicate(timeout=120)  # the others lose their neighbour, and end
-    end = time.monotonic() + 30.0
+    process.communicate(timeout=240)  # the others lose their neighbour, and end
+    end = time.monotonic() + 240
     while any(clocks()):
         assert time.monotonic() < end, clocks()
         time.sleep(0.01)
@@ -130,13 +140,13 @@ def test_a_child_of_multiprocessing_that_is_killed_leaves_no_limit(make_driver, 
         def train():
             from zeus_core.monitor import ZeusMonitor
             from zeus_core.optimizer import GlobalPowerLimitOptimizer
-            search = GlobalPowerLimitOptimizer(ZeusMonitor(), wait_steps=0, warmup_steps=0, profile_steps=200)
+            search = GlobalPowerLimitOptimizer(ZeusMonitor(), Lowest(), wait_steps=0, warmup_steps=0, profile_steps=5)
             while True:
                 search.on_step_begin()
                 time.sleep(0.002)
                 search.on_step_end()
     """
-    (tmp_path / "training.py").write_text("\n".join(line[8:] for line in program.splitlines()))
+    (tmp_path / "training.py").write_text(textwrap.dedent(LOWEST) + textwrap.dedent(program))
     driver = make_driver(DEVICE)
     process = driver.start(
         f"""
@@ -154,8 +164,8 @@ def test_a_child_of_multiprocessing_that_is_killed_leaves_no_limit(make_driver, 
     until(lambda: driver[0].power_limit_watts < ORIGINAL_WATTS, process)
     process.stdin.write("\n")
     process.stdin.flush()
-    until(lambda: driver[0].power_limit_watts == ORIGINAL_WATTS, process, 30.0)
-    process.communicate("\n", timeout=60)
+    until(lambda: driver[0].power_limit_watts == ORIGINAL_WATTS, process)
+    process.communicate("\n", timeout=240)
 
 
 def test_a_kernel_of_a_notebook_that_is_killed_leaves_no_limit(make_driver):
@@ -170,7 +180,7 @@ def test_a_kernel_of_a_notebook_that_is_killed_leaves_no_limit(make_driver):
         "knob = PowerLimitKnob(discover_gpus({}), 25)\n"
         "knob.apply(200)\n"
     )
-    end = time.monotonic() + 60.0
+    end = time.monotonic() + 240
     while driver[0].power_limit_watts != 200.0:
         assert time.monotonic() < end
         time.sleep(0.01)

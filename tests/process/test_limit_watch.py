@@ -13,7 +13,7 @@ from zeus_core.device.remote.client import DaemonConnection
 from zeus_core.errors import DeviceHeldError
 from zeus_core.settings import PowerLimitKnob
 
-WAIT_SECONDS = 60.0  # far more than a look takes
+WAIT_SECONDS = 240.0  # far more than a look takes
 LIMIT, ENFORCED = "nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetEnforcedPowerLimit"
 
 

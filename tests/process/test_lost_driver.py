@@ -65,7 +65,7 @@ class Training:
 
     def end(self):
         """Return the lines of the log, and those of the result."""
-        printed, errors = self.process.communicate(timeout=120)
+        printed, errors = self.process.communicate(timeout=240)
         assert self.process.returncode == 0, errors
         log = [line for line in errors.splitlines() if re.match("WARNING|ERROR", line)]
         result = json.loads(printed)

@@ -52,7 +52,7 @@ class Trained:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
         driver[0].set_processes(*((process.pid if pid is None else pid, *instance) for pid, instance in computing))
         driver.clear_calls()
-        output, self.said = process.communicate("\n", timeout=60)
+        output, self.said = process.communicate("\n", timeout=240)
         assert process.returncode == 0, self.said
         weight, losses = 1.0, []
         for _ in range(12):

@@ -53,7 +53,7 @@ def run(tmp_path):
             [sys.executable, "-c", PRELUDE + program, str(said)],
             env={**os.environ, "PYTHONPATH": str(Path(zeus_core.__file__).parents[1])},
             stderr=subprocess.DEVNULL,
-            timeout=30,
+            timeout=240,
             check=False,
         )
         return ended.returncode, said.read_text().split()

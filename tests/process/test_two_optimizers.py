@@ -77,7 +77,7 @@ def run(driver, story, end="", kind="GlobalPowerLimitOptimizer"):
     """Let a program go through a story and end. Returns what it told; everything is as before."""
     process = begin(driver, story, end, kind)
     found = told(process)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode in (0, 1, -signal.SIGTERM, -signal.SIGKILL), errors
     wait_until(lambda: all(is_as_before(driver[number]) for number in range(len(driver))))
     wait_until(lambda: not list(driver.ledger_path.glob("*.json")))
@@ -362,7 +362,7 @@ def test_where_the_guardian_was_killed_first_the_next_start_restores(make_driver
     for guardian in openers - {process.pid, os.getpid()}:  # that of the first one may have ended by now
         with contextlib.suppress(ProcessLookupError):
             os.kill(guardian, signal.SIGKILL)
-    process.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=240)
     assert not is_as_before(driver[0]), "both were killed"
     driver.run(
         "from zeus_core.device import discover_gpus; from zeus_core.settings import PowerLimitKnob\n"

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -43,8 +44,8 @@ def catalogue(files, tmp_path_factory):
 
 
 def summed(capsys, folder, *options):
-    code = main(["runs", "sum", str(folder), "--format", "json", *options])
-    assert code == 0
+    capsys.readouterr()
+    assert main(["runs", "sum", str(folder), "--format", "json", *options]) == 0
     return json.loads(capsys.readouterr().out)["sums"]
 
 
@@ -125,7 +126,6 @@ def test_a_command_and_the_training_in_it_count_once(tmp_path, capsys):
     (run / "zeus-energy" / "run.json").write_text(json.dumps(record))
     (tmp_path / "m.json").write_text(json.dumps(command))
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "m.json"), str(run)]) == 0
-    capsys.readouterr()
     (amounts,) = summed(capsys, tmp_path / "catalogue").values()
     assert (amounts["runs"], amounts["millijoules"]) == (2, 9_999_000)
     assert amounts["tokens"] == record["account"]["tokens"]
@@ -134,7 +134,6 @@ def test_a_command_and_the_training_in_it_count_once(tmp_path, capsys):
 def test_what_is_saved_follows_from_the_steps_at_the_chosen_setting(tmp_path, capsys):
     run = ROOT / "tests" / "samples" / "run"
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(run)]) == 0
-    capsys.readouterr()
     (amounts,) = summed(capsys, tmp_path / "catalogue").values()
     record = json.loads((run / "zeus-energy" / "run.json").read_text())
     result = record["parts"][0]["search"]["result"]
@@ -293,10 +292,51 @@ def test_runs_of_each_outcome_are_in_every_sum(tmp_path, capsys):
         document["start_time"] += 1e4 * (signal is None)
         (tmp_path / "runs" / f"{code}-{signal}.json").write_text(json.dumps(document))
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "runs")]) == 0
-    capsys.readouterr()
     sums = summed(capsys, tmp_path / "catalogue", "--by", "state")
     assert {name: amounts["runs"] for name, amounts in sums.items()} == {"ended": 1, "failed": 3, "stopped": 3}
     assert min(sums["failed"]["millijoules"], sums["stopped"]["millijoules"]) > 0
+
+
+KILLED = """
+import os, pathlib, signal
+from tests.support.kept_runs import NO_CPUS
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.testing import VirtualTime
+from zeus_core.training import TrainingEnergy
+
+time_source = VirtualTime()
+time_source.set_clock(1_790_000_000.0)
+gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
+energy = TrainingEnergy(ZeusMonitor(gpus=[gpu], cpus=NO_CPUS, time_source=time_source), folder="output")
+energy.on_train_begin()
+new = pathlib.Path("catalogue/new")
+for seconds in (10.0, 300.0, 300.0):  # a log each: the first one and that after ten minutes are recorded
+    with energy.step():
+        gpu.execute(Work(seconds, 300.0))
+    energy.log()
+while not any('"step": 3' in path.read_text() for path in new.iterdir()):
+    pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_that_was_killed_is_in_the_sums(tmp_path, capsys):
+    (new := tmp_path / "catalogue" / "new").mkdir(parents=True)
+    environment = {**os.environ, "ZEUS_CATALOGUE": str(tmp_path / "catalogue"), "SLURM_JOB_ID": "7"}
+    environment["PYTHONPATH"] = str(ROOT)
+    ended = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=environment, check=False)
+    assert ended.returncode == -9
+    (record,) = new.glob("7-*.json")
+    assert main(["runs", "add", str(tmp_path / "catalogue"), str(record)]) == 0
+    assert list(summed(capsys, tmp_path / "catalogue", "--by", "state")) == ["running"]
+    assert main(["runs", "add", "--ended", str(tmp_path / "catalogue"), str(record)]) == 0
+    sums = summed(capsys, tmp_path / "catalogue", "--by", "state")
+    assert list(sums) == ["interrupted"]
+    amounts = sums["interrupted"]
+    assert (amounts["runs"], amounts["gpu_milliseconds"], amounts["unbounded"]) == (1, 610_000, 0)
+    assert amounts["millijoules"] == pytest.approx(610 * 300e3, rel=0.05)
+    assert amounts["more_millijoules"] == 610 * 400_000, "as long again, at the limit of the GPU"
 
 
 def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
@@ -317,7 +357,6 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
     record = RunRecord(["train"], 0, None, 1_772_409_600.0, whole, names, True, [], power=power)
     (tmp_path / "m.json").write_text(json.dumps(record.document()))
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "m.json")]) == 0
-    capsys.readouterr()
     amounts = summed(capsys, tmp_path / "catalogue")["all"]
     assert amounts["seen_gpu_milliseconds"] == pytest.approx(1e3 * whole.time, abs=2)
     assert amounts["low_gpu_milliseconds"] == pytest.approx(30_000, abs=500)
@@ -363,7 +402,14 @@ def test_ten_thousand_values_of_a_tag_are_groups_and_a_small_page(catalogue, tmp
 
     rows = pyarrow.parquet.read_table(next(path for path in catalogue.iterdir())).slice(0, 1).to_pylist() * 10_000
     many = [
-        {**row, "run": f"{number}", "record": number, "device": "", "tags": json.dumps({"team": f'{number} \n"x"'})}
+        {
+            **row,
+            "run": f"{number}",
+            "record": number,
+            "device": "",
+            "millijoules": 10**12,
+            "tags": json.dumps({"team": f'{number} \n"x"'}),
+        }
         for number, row in enumerate(rows)
     ]
     schema = pyarrow.parquet.read_schema(next(path for path in catalogue.iterdir()))
@@ -372,7 +418,11 @@ def test_ten_thousand_values_of_a_tag_are_groups_and_a_small_page(catalogue, tmp
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(many, schema=schema), folder / "many.parquet")
     assert len(summed(capsys, folder, "--by", "tag:team")) == 10_000
     assert main(["runs", "report", str(folder), "--output", str(tmp_path / "page.html")]) == 0
-    assert (tmp_path / "page.html").stat().st_size < 30_000
+    text = (tmp_path / "page.html").read_text()
+    assert len(text) < 30_000
+    ticks = re.findall(r'<text x="(\d+)" y="[\d.]+" text-anchor="end">([^<]+)', text)
+    assert len(ticks) == 6
+    assert all(8 * len(label) <= int(end) for end, label in ticks), "no digit lies beyond the edge"
 
 
 def test_a_catalogue_of_an_earlier_version_lacks_what_it_has_not_written(catalogue, tmp_path, capsys):
@@ -399,3 +449,18 @@ def test_folders_that_cannot_be_used_are_named(tmp_path, capsys):
     (tmp_path / "run" / "zeus-energy").chmod(0o700)
     for folder in ("catalogue", "run/zeus-energy"):
         assert f"the folder {tmp_path / folder} cannot be read" in errors
+
+
+def test_prometheus_gets_the_savings_of_groups(catalogue, capsys):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    sums = summed(capsys, catalogue, "--by", "tag:team")
+    assert main(["runs", "sum", str(catalogue), "--by", "tag:team", "--format", "prometheus"]) == 0
+    families = {family.name: family for family in text_string_to_metric_families(capsys.readouterr().out)}
+    for name, amount in (("energy", "millijoules"), ("saved", "saved_millijoules")):
+        samples = families[f"zeus_runs_{name}_joules"].samples
+        assert {each.labels["tag_team"]: each.value for each in samples} == {
+            team: amounts[amount] / 1e3 for team, amounts in sums.items()
+        }
+    assert main(["runs", "sum", str(catalogue), "--by", "run", "--format", "prometheus"]) == 2
+    assert "series of each metric; Prometheus gets 1,000 at most" in capsys.readouterr().err

@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.search import Trial
 from zeus_core.search.run.each_setting import EachSetting
@@ -91,9 +90,3 @@ def test_a_slow_trial_ends_before_it_costs_what_the_bound_leaves():
         search.tell(_trial(1000, block.steps, 0.3, 700.0), done, seconds)
     count = next(count for count in range(1, 2000) if not search.may_continue(count, 0.45 * count))
     assert count * 0.15 <= 0.5 * 0.02 * 2000 * 0.3 + 0.15
-
-
-@pytest.mark.parametrize("wrong", [{"factor": 0.9}, {"factor": 1.1, "max_steps": 0}])
-def test_wrong_arguments_are_named(wrong):
-    with pytest.raises(UsageError, match=next(reversed(wrong))):
-        EachSetting([1000, 2], **wrong)

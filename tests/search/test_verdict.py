@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.verdicts import check_result, noise_factors
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer.global_setting.search_result import SearchResult
+from zeus_core.optimizer.search_result import SearchResult
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison
 from zeus_core.search.objectives import (

@@ -18,7 +18,7 @@ _PROGRAM = """
 
     def train(environment):
         os.environ.update(environment)
-        deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=60))
+        deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=240))
         perseus = {"enabled": True, "warmup_steps": 1, "profile_instructions": 4}
         engine = make_engine(make_module(4), zeus_deepspeed.initialize, perseus=perseus)
         data = batches()

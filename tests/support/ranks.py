@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import socket
 import sys
@@ -23,20 +24,33 @@ def torchrun_environments(count: int) -> Iterator[dict[str, str]]:
 
 
 def run_ranks(count, rank_main, *arguments):
-    """Run a function in forked processes, set up as torchrun does; returns what each returned, by rank."""
+    """Run a function in forked processes, set up as torchrun does; returns what each returned, by rank.
+
+    When one ends without a result, the others are ended too, and the test fails at once.
+    """
     context = multiprocessing.get_context("fork")
-    results = [context.SimpleQueue() for _ in range(count)]
+    pipes = [context.Pipe(duplex=False) for _ in range(count)]
     processes = [
-        context.Process(target=_run_rank, args=(environment, result, rank_main, arguments))
-        for environment, result in zip(torchrun_environments(count), results, strict=True)
+        context.Process(target=_run_rank, args=(environment, sender, rank_main, arguments))
+        for environment, (_, sender) in zip(torchrun_environments(count), pipes, strict=True)
     ]
     for process in processes:
         process.start()
-    answers = [result.get() for result in results]
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
-    return answers
+    try:
+        answers = [_result_of(process, receiver) for process, (receiver, _) in zip(processes, pipes, strict=True)]
+        for process in processes:
+            process.join(240)
+            assert process.exitcode == 0
+        return answers
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _result_of(process, receiver):
+    multiprocessing.connection.wait([receiver, process.sentinel])
+    assert receiver.poll(), "a rank has ended without a result: its traceback is in the output"
+    return receiver.recv()
 
 
 def _run_rank(environment, result, rank_main, arguments):
@@ -45,7 +59,7 @@ def _run_rank(environment, result, rank_main, arguments):
     if state is not None:  # of a test before this one, in the process that was forked: no rank would join the others
         state.AcceleratorState._reset_state(reset_partial_state=True)
         state.GradientState._reset_state()
-    result.put(rank_main(*arguments))
+    result.send(rank_main(*arguments))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.accounts import accounts
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
-from zeus_core.measurement import DeviceEnergy, Measurement
+from zeus_core.measurement import DeviceEnergy
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.journal import Journal, earlier_account
@@ -64,13 +64,10 @@ def test_anything_else_in_a_checkpoint_is_a_clear_error(fields):
 
 
 def test_lost_energy_is_not_zero():
-    lost = Measurement.from_energies(2.0, {0: 100.0, 1: None})
-    tally = Tally.from_measurement(lost, [0, 1])
+    tally = Tally(2.0, lost_seconds=2.0)
     assert tally.energy_joules is None
     assert tally.power_watts is None
     assert (tally + taken(1.0, 50.0)).lost_seconds == 2.0
-    assert Tally.from_measurement(lost, [0]).energy_joules == 100.0
-    assert Tally.from_measurement(lost, []).energy_joules == 0.0
 
 
 def test_a_loss_before_leaves_what_comes_after_known():

@@ -286,7 +286,7 @@ energy.on_train_end()
 
 def run_part(folder, begin, steps, is_killed):
     command = [sys.executable, "-c", KILLED, str(folder), str(begin), str(steps), "kill" if is_killed else "end"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert ended.returncode == (-signal.SIGKILL if is_killed else 0), ended.stderr
     return json.loads(ended.stdout)
 

@@ -122,7 +122,7 @@ def test_stated_intervals_of_unrelated_parts_hold_the_truth(period_seconds, is_f
     check_widths(outcomes, times=1.5)
 
 
-@pytest.mark.parametrize("kind", ["fails", "sticks", "loses", "resets", "slips"])
+@pytest.mark.parametrize("kind", long_but_first(["fails", "sticks", "loses", "resets", "slips"], 2))
 def test_a_passing_fault_is_bridged_by_the_power_beside_it(kind):
     outcomes = []
     for make, period_seconds, seed in itertools.product((make_case, make_erratic_case), (0.1, 0.02), (11, 12)):

@@ -77,8 +77,13 @@ def test_a_sensor_wrong_at_idle_widens_idle_alone(caplog):
     assert activities[Activity.STEPS].measured.uncertainty_joules <= 0.02 * outcome.truth[Activity.STEPS]
 
 
-@pytest.mark.parametrize("gain", [0.9, 1.0, 1.1])
-@pytest.mark.parametrize(("watts", "step_seconds"), [((300.0,), 0.2), ((400.0, 150.0), 0.23), ((400.0, 150.0), 0.0995)])
+@pytest.mark.parametrize(
+    ("gain", "watts", "step_seconds"),
+    [
+        *((gain, (300.0,), 0.2) for gain in (0.9, 1.0, 1.1)),
+        *((gain, (400.0, 150.0), seconds) for gain, seconds in ((0.9, 0.23), (1.1, 0.0995))),
+    ],
+)
 def test_a_sensor_within_a_tenth_says_nothing(gain, watts, step_seconds, caplog):
     outcome = measure(training_of(gain, watts=watts, step_seconds=step_seconds, seconds=30.0))
     assert not differences_said(caplog)

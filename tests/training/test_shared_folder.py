@@ -79,7 +79,7 @@ class Training:
 
     def stop(self):
         """End the process; return what it has logged."""
-        return self.process.communicate(timeout=60)[1]
+        return self.process.communicate(timeout=240)[1]
 
 
 @pytest.fixture
@@ -137,8 +137,7 @@ def test_one_starting_beside_another_training_uses_another_file_and_is_named(sta
     assert "run file" not in second.stop()
 
 
-@pytest.mark.parametrize("locks", ["locks", "no locks"])
-@pytest.mark.parametrize("last", [0, 1, 2])
+@pytest.mark.parametrize(("last", "locks"), [(0, "no locks"), (1, "locks"), (2, "no locks")])
 def test_three_that_take_turns_are_all_kept(start, tmp_path, last, locks):
     """Also on a file system without locks, such as Lustre without `-o flock`."""
     trainings = [start(locks) for _ in range(3)]

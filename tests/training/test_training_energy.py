@@ -169,36 +169,35 @@ def test_each_activity_of_five_seconds_is_known_within_three_percent(tmp_path):
     gpu = SimulatedGpu(find_preset("A100"))
     energy = TrainingEnergy(ZeusMonitor(gpus=[gpu]))
     work = Work(0.1, 484.9, 0.938, 0.744)
-    truth = dict.fromkeys(Activity, 0.0)
-    before = gpu.exact_energy_joules()
+    least, most = dict.fromkeys(Activity, 0.0), dict.fromkeys(Activity, 0.0)
 
-    def charge(activity):
-        nonlocal before
-        now = gpu.exact_energy_joules()
-        truth[activity] += now - before
-        before = now
+    def leave(activity, edge, *hooks):
+        """Returns the energy before and after the hooks: a busy machine may take a while for them."""
+        before = gpu.exact_energy_joules()
+        for hook, *arguments in hooks:
+            hook(*arguments)
+        after = gpu.exact_energy_joules()
+        least[activity] += before - edge[1]
+        most[activity] += after - edge[0]
+        return before, after
 
     with energy:
-        charge(Activity.IDLE)
+        edge = (gpu.exact_energy_joules(),) * 2
         for _ in range(12):
             for _ in range(4):
                 with energy.step():
                     gpu.execute(work)
-            energy.on_pause(Activity.EVALUATION)
-            charge(Activity.STEPS)
+            edge = leave(Activity.STEPS, edge, (energy.on_pause, Activity.EVALUATION))
             for _ in range(4):
                 gpu.execute(work)
-            energy.on_resume()
-            energy.on_pause(Activity.CHECKPOINT)
-            charge(Activity.EVALUATION)
+            edge = leave(Activity.EVALUATION, edge, (energy.on_resume,), (energy.on_pause, Activity.CHECKPOINT))
             time.sleep(0.42)
-            energy.on_resume()
-            charge(Activity.CHECKPOINT)
+            edge = leave(Activity.CHECKPOINT, edge, (energy.on_resume,))
         time.sleep(0.15)
     for activity in (Activity.STEPS, Activity.EVALUATION, Activity.CHECKPOINT):
         tally = energy.summary.account.activities[activity]
         assert tally.seconds >= 5
-        assert tally.measured_joules == pytest.approx(truth[activity], rel=0.03)
+        assert 0.97 * least[activity] <= tally.measured_joules <= 1.03 * most[activity]
 
 
 def test_a_fault_for_once_loses_nothing(gpu, time_source):

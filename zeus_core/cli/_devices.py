@@ -78,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _list_gpus() -> tuple[list[GpuRow], str | None]:
-    from zeus_core.cli.doctor import gpu_remarks
+    from zeus_core.cli.doctor.gpus import gpu_remarks
     from zeus_core.device import discover_gpus
 
     try:
@@ -90,7 +90,7 @@ def _list_gpus() -> tuple[list[GpuRow], str | None]:
 
 
 def _list_cpus() -> tuple[list[CpuRow], str | None]:
-    from zeus_core.cli.doctor import still_cpus
+    from zeus_core.cli.doctor.rapl import still_cpus
     from zeus_core.device import discover_cpus
 
     discovery = discover_cpus()

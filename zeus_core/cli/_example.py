@@ -60,5 +60,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _opening(file: Path) -> str:
     """Return the first sentence of a file's first lines."""
-    first = file.read_text(encoding="utf-8").partition("\n")[0]
+    lines = (line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#!"))
+    first = next(lines, "")
     return first.strip('"# ') if first.startswith(('"""', "# ")) else ""

@@ -147,6 +147,12 @@ def pci_addresses_of(gpu: Gpu) -> Collection[str]:
     return addresses
 
 
+def read_limit_watts(gpu: Gpu) -> float | None:
+    """Read the power limit requested last; None where it is not known. Never raises."""
+    watts: float | None = _optional(gpu, "read_power_limit_watts")
+    return watts
+
+
 def read_driver_version(gpu: Gpu) -> str | None:
     """Read the version of a GPU's driver; None if it is unknown."""
     version: str | None = _optional(gpu, "read_driver_version")

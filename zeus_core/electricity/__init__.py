@@ -3,12 +3,11 @@
 from typing import TYPE_CHECKING
 
 from zeus_core._lazy_names import imported_on_use as _imported_on_use
-from zeus_core.electricity._constant import ConstantSignal
 from zeus_core.electricity._electricity import Electricity
 from zeus_core.electricity._recorded import RecordedSignal
 from zeus_core.electricity._tariff import WeeklyTariff
 from zeus_core.electricity.electricity_amount import ElectricityAccount, ElectricityAmount
-from zeus_core.electricity.signal import ForecastSignal, Signal, SignalFacts, SignalPart
+from zeus_core.electricity.signal import ConstantSignal, ForecastSignal, Signal, SignalFacts, SignalPart
 
 if TYPE_CHECKING:
     from zeus_core.electricity._electricity_maps import ElectricityMaps

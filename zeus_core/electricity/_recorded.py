@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from zeus_core.electricity._zone import checked_zone
+from zeus_core.electricity._timestamps import checked_zone
 from zeus_core.electricity.signal import (
     Basis,
     SignalFacts,

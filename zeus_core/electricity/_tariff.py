@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from itertools import pairwise
 
-from zeus_core.electricity._zone import checked_zone
+from zeus_core.electricity._timestamps import checked_zone
 from zeus_core.electricity.signal import (
     Basis,
     SignalFacts,

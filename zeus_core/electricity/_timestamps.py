@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
 from zeus_core.errors import UsageError
+from zeus_core.validate import checked_text, shown
 
 _OFFSETS_HOURS = {"z": 0, "utc": 0, "gmt": 0, "cet": 1, "cest": 2}
 
@@ -82,3 +83,17 @@ def seconds_of(where: str, moment: datetime, zone: ZoneInfo | None, previous: fl
             "zone of the file"
         )
     return second if first <= previous < second else first
+
+
+def checked_zone(argument: str, zone: str) -> ZoneInfo:
+    """Return a time zone by its name.
+
+    Raises:
+        UsageError: There is none of that name on this machine.
+    """
+    wanted = 'the name of a time zone, such as "UTC" or "Europe/Berlin"'
+    name = checked_text(argument, zone, wanted)
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # ZoneInfoNotFoundError is a KeyError
+        raise UsageError(f"{argument} is {shown(zone)}; it must be {wanted}") from None

@@ -85,8 +85,12 @@ class MachineMetrics:
             answer = self._daemon.ask("list")
         except ZeusError:  # there is none, or it does not serve this user
             return {**samples, "zeus_daemon_up": [((), 0.0)]}
+        has_user, has_job = (label in self._jobs.labels for label in ("user", "job_id"))
         held: list[tuple[Sequence[str], float]] = [
-            ((lease["device"], lease["knob"], user_name(lease["uid"]), lease["job"]), float(lease["value"]))
+            (
+                (lease["device"], lease["knob"], user_name(lease["uid"]) * has_user, lease["job"] * has_job),
+                float(lease["value"]),
+            )
             for lease in answer["leases"]
             if lease["value"] is not None
         ]

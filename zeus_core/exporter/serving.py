@@ -172,6 +172,12 @@ METRICS = (
 )
 
 
+def labels_of(state: DeviceState) -> list[str]:
+    """Return the labels of a device, but the name of the machine."""
+    index = str(state.device.index)
+    return [index, state.uuid, state.name] if state.device.kind == "gpu" else [index, state.name]
+
+
 class Collector:
     """Reads the devices whenever Prometheus, or the writer of a file, asks. For `CollectorRegistry.register`."""
 
@@ -197,11 +203,6 @@ class Collector:
             for state in states:
                 value = metric.value(state) if state.device.kind == metric.kind else None
                 if value is not None:
-                    found.add_metric(self._labels_of(state), value)
+                    found.add_metric([*labels_of(state), self._hostname], value)
             if found.samples:
                 yield found
-
-    def _labels_of(self, state: DeviceState) -> list[str]:
-        index, uuid = str(state.device.index), state.device.uuid
-        identity = [index, uuid, state.name] if state.device.kind == "gpu" else [index, state.name]
-        return [*identity, self._hostname]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ class DeviceState:
 
     Attributes:
         device: The device.
+        uuid: Its identity within the machine, over reboots too.
         name: Its product name.
         energy_joules: Its energy since the exporter began, without that of `unmeasured_seconds`.
         unmeasured_seconds: The time whose energy was lost.
@@ -36,6 +38,7 @@ class DeviceState:
     """
 
     device: Device
+    uuid: str
     name: str
     energy_joules: float = 0.0
     unmeasured_seconds: float = 0.0
@@ -59,17 +62,25 @@ class DeviceTotals:
     monitor: ZeusMonitor
     jobs: JobTotals | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _refreshed_seconds: float = -math.inf
 
     def __post_init__(self) -> None:
         """Begin to count."""
         self._calls = ParallelCalls()
-        self._states = [DeviceState(device, self._name_of(device)) for device in self.monitor.devices]
+        self._states = [self._state_of(device) for device in self.monitor.devices]
         self.monitor.begin_window("exporter", sync_execution=False)
         self._latest = self.monitor.read(sync_execution=False)
 
-    def refresh(self) -> list[DeviceState]:
-        """Read all devices now, and return their states. A fault of a device is part of its state."""
+    def refresh(self, max_age_seconds: float = 0.0) -> list[DeviceState]:
+        """Read all devices now, and return their states. A fault of a device is part of its state.
+
+        Args:
+            max_age_seconds: Return the latest states, if they are no older than this.
+        """
         with self._lock:
+            if self.monitor.time_source.now() < self._refreshed_seconds + max_age_seconds:
+                return list(self._states)
+            self._refreshed_seconds = self.monitor.time_source.now()
             reading = self.monitor.read(sync_execution=False)
             measurement = self.monitor.between(self._latest, reading)
             self._latest = reading
@@ -111,7 +122,8 @@ class DeviceTotals:
         except DeviceError:
             return None
 
-    def _name_of(self, device: Device) -> str:
+    def _state_of(self, device: Device) -> DeviceState:
         if device.kind == "gpu":
-            return self.monitor.gpus[device.index].name
-        return self.monitor.cpus[device.index].name
+            gpu = self.monitor.gpus[device.index]
+            return DeviceState(device, gpu.uuid, gpu.name)
+        return DeviceState(device, device.label, self.monitor.cpus[device.index].name)

@@ -17,7 +17,7 @@ from zeus_core.cli.text import NOT_MEASURED, table, write
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
-from zeus_core.units import energy_text, number_text
+from zeus_core.units import number_text
 
 if TYPE_CHECKING:
     from zeus_core.jobs._job_records import StoredRun
@@ -81,18 +81,13 @@ def _list(storage: str) -> int:
 
 def _show(store: JobStore, arguments: argparse.Namespace) -> int:
     from zeus_core.jobs._job_history import JobHistory
-    from zeus_core.jobs._job_page import cost_text, job_page, note_text
+    from zeus_core.jobs._job_page import TABLE_COLUMNS, job_page, table_row
 
     declaration, history = store.declaration(), JobHistory.from_runs(store.runs())
     if declaration is None:
         raise UsageError(f"job is {arguments.job!r}, which has no run yet")
     write(f"{arguments.job}: {declaration.target}, {declaration.objective}, default {declaration.default}", sys.stdout)
-    rows = [["batch size", "runs", "reached", "cost (95 %)", "epochs", "energy", ""]]
-    for size in history.sizes:
-        epochs = NOT_MEASURED if size.mean_epochs is None else number_text(size.mean_epochs)
-        counts = [str(size.batch_size), str(size.runs), str(size.reached)]
-        energy = NOT_MEASURED if size.mean_joules is None else energy_text(size.mean_joules)
-        rows.append([*counts, cost_text(size), epochs, energy, note_text(size, history.best)])
+    rows = [TABLE_COLUMNS, *(table_row(size, history.best, NOT_MEASURED) for size in history.sizes)]
     write(table(rows, ">>>>>><"), sys.stdout)
     if history.elsewhere:
         write(f"{history.elsewhere} runs on other GPUs than {history.gpu_model} are left out.", sys.stdout)

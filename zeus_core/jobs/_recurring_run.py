@@ -14,7 +14,7 @@ from zeus_core.jobs._run_reporter import RunReporter
 from zeus_core.jobs._run_rules import RunRules, cost_of, scaled_rate
 from zeus_core.ports import TimeSource
 from zeus_core.ports.exchange import Exchange
-from zeus_core.training.run_meter import JobGpus, Meter, Spent
+from zeus_core.training.run_meter import JobGpus, RunMeter, Spent
 from zeus_core.units import number_text
 from zeus_core.validate import checked_instance, checked_number, shown
 
@@ -81,7 +81,7 @@ class RecurringRun:
         self._gpus = begun.gpus
         self._time_source = begun.time_source
         self._begin = begun.time_source.now()
-        self._meter: Meter | None = None
+        self._meter: RunMeter | None = None
         self._other_metrics: set[str] = set()
         self._has_complained = False
 
@@ -116,7 +116,7 @@ class RecurringRun:
         """
         return scaled_rate(self._rules.learning_rate_rule, base, self.batch_size, self._rules.default)
 
-    def use_meter(self, meter: Meter) -> None:
+    def use_meter(self, meter: RunMeter) -> None:
         """Take time and energy of the training from this meter; adapters set theirs."""
         self._meter = meter
 

@@ -7,13 +7,16 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from zeus_core._documents import JsonFormat
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.jobs._job_records import RunRecord
 from zeus_core.ports import Background
+
+if TYPE_CHECKING:  # which needs Optuna
+    from zeus_core.jobs._job_store import JobStore
 
 _FORMAT = JsonFormat("zeus-core pending run", 1)
 
@@ -28,22 +31,6 @@ def fault_text(error: BaseException) -> str:
     while error.__cause__ is not None and type(error).__name__ == "StorageInternalError":  # Optuna's, which says less
         error = error.__cause__
     return str(error).split("\n", 1)[0]
-
-
-class RunHistory(Protocol):
-    """The history that runs are reported to. Every method may raise, if it cannot be reached."""
-
-    def beat(self, number: int) -> None:
-        """Say that a run is alive."""
-        ...
-
-    def update(self, number: int, record: RunRecord) -> None:
-        """Replace the record of a run."""
-        ...
-
-    def finish(self, number: int | None, record: RunRecord) -> None:
-        """Keep the record of a run that has ended, once."""
-        ...
 
 
 class PendingRuns:
@@ -77,7 +64,7 @@ class PendingRuns:
         except OSError as error:
             _logger.warning("%s cannot be deleted: %s", self._path(record), error)
 
-    def report(self, store: RunHistory) -> None:
+    def report(self, store: JobStore) -> None:
         """Report what is kept, and delete what was taken."""
         for path, number, record in self._found():
             try:
@@ -114,7 +101,7 @@ class RunReporter:
 
     def __init__(
         self,
-        store: RunHistory | None,
+        store: JobStore | None,
         number: int | None,
         pending: PendingRuns,
         background: Background,
@@ -166,7 +153,7 @@ class RunReporter:
         if number is not None:
             self._attempt(lambda store: store.beat(number))
 
-    def _attempt(self, request: Callable[[RunHistory], object]) -> bool:
+    def _attempt(self, request: Callable[[JobStore], object]) -> bool:
         """Make a request, and return whether it was answered; the first failure is logged."""
         if self._store is None:
             return False

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import TypeVar
 
 from zeus_core.device import Cpu, Gpu
 from zeus_core.device.gpu import machine_name, uuid_in_job
-from zeus_core.errors import DriverFaultError
+from zeus_core.errors import DeviceError, DriverFaultError
 from zeus_core.measurement import Device, Measurement
 from zeus_core.monitor.counted_energy import rapl_energy
 from zeus_core.monitor.meter import Meter, make_meter
 from zeus_core.monitor.reading import CpuEdge, CpuMeter, GpuEdge, Reading
 from zeus_core.ports import TimeSource
+from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.process.deadline import CALL_SECONDS, SET_UP_SECONDS, is_in_hook, outside_of_hooks
 from zeus_core.process.parallel import ParallelCalls
@@ -28,6 +30,7 @@ _Answer = TypeVar("_Answer")
 _PRECISE_PERIOD_SECONDS = 0.004  # trades CPU time (3 to 10 % of a core) for knowing when a counter was updated
 _SAMPLING_PERIOD_SECONDS = 0.05  # trades CPU time for power changes that are seen late, without a counter
 _WATCHING_PERIOD_SECONDS = 0.1  # of counters, which may stop: the usual time between two updates
+_KEEPING_PERIOD_SECONDS = 30.0  # of CPU counters between any readings: one of 65 kJ wraps around in 33 s at 2,000 W
 _LOOK_PERIODS = 1.1  # of a counter, and its updates come with a jitter
 
 
@@ -51,6 +54,7 @@ class Instruments:
         self._gpus = list(gpus.values())
         self._cpus = list(cpus.values())
         self._cpu_meters = [CpuMeter(cpu, time_source) for cpu in self._cpus]
+        self._keeping_process = 0  # a forked process has none of its parent's threads
         self._together = ParallelCalls()
         with outside_of_hooks():
             self._meters = self._make_meters(self._gpus, precise)
@@ -71,6 +75,8 @@ class Instruments:
         is_sampled = any(meter.needs_sampling for meter in self._meters)
         usual_seconds = _SAMPLING_PERIOD_SECONDS if is_sampled else _WATCHING_PERIOD_SECONDS
         period_seconds = _PRECISE_PERIOD_SECONDS if precise else usual_seconds
+        # A thread would watch counters in virtual time at moments that differ between runs, which nobody could repeat.
+        self._is_watched = is_sampled or isinstance(time_source, MonotonicTime)
         self._sample_gpus = _sampling(self._read_gpus, has_deadline=not precise)
         self._samples = itertools.count()
         self._samples_per_cpu_read = round(_WATCHING_PERIOD_SECONDS / period_seconds)
@@ -128,7 +134,11 @@ class Instruments:
         return lambda: Reading(at, gpus(), cpus)
 
     def _read_cpus(self) -> list[CpuEdge]:
-        return [meter.read() for meter in self._cpu_meters] if self._cpus else []
+        if self._cpus and self._keeping_process != os.getpid():
+            self._keeping_process = os.getpid()
+            stop = repeatedly(self._time_source, partial(_keep, self._cpus), _KEEPING_PERIOD_SECONDS)
+            weakref.finalize(self, stop)
+        return [meter.read() for meter in self._cpu_meters]
 
     def ask(self, question: Callable[[Gpu], _Answer], late: _Answer) -> list[_Answer]:
         """Ask each GPU something, in the thread that reads it in hooks. The question must not raise.
@@ -176,7 +186,7 @@ class Instruments:
     def begin_sampling(self) -> None:
         """Begin sampling: a window has been opened."""
         self._is_open = self._was_used = True
-        if not self._sampler.is_running:
+        if self._is_watched and not self._sampler.is_running:
             self._sampler.start()
 
     def end_sampling(self) -> None:
@@ -195,6 +205,13 @@ class Instruments:
         if next(self._samples) % self._samples_per_cpu_read == 0:
             for meter in self._cpu_meters:
                 meter.read()
+
+
+def _keep(cpus: Sequence[Cpu]) -> None:
+    """Read counters often enough that no wrap-around is missed, also where no window is open."""
+    for cpu in cpus:
+        with suppress(DeviceError):  # the next reading reports it
+            cpu.read_energy_counters_joules()
 
 
 def _sampling(reads: list[Callable[[], GpuEdge]], has_deadline: bool) -> Callable[[], object]:

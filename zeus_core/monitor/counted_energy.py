@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 
-from zeus_core.device.rapl.rapl_keeper import RAPL_MAX_WATTS
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor._integral import integrated_energy
 from zeus_core.monitor.reading import CounterUpdate, GpuEdge, PowerSums, RaplReading
@@ -34,6 +33,7 @@ _WHOLE_UPDATES = 0.02  # how far a difference of counters may be from a whole nu
 _STEADY_UNCERTAINTY = 0.45  # of one update
 _QUICK_CALL = 0.1  # periods; a call that takes longer moves its edge by more than a steady energy's uncertainty allows
 _MAX_RELATIVE_UNCERTAINTY = 0.5  # of an energy that a failed counter left unknown in part; beyond, it counts as lost
+_RAPL_MAX_WATTS = 2000.0  # more than any zone draws: four times the power of the largest processors (500 W)
 _RAPL_MOVES_SECONDS = 0.01  # by steps of 61 microjoules; even memory at rest draws some tenths of a watt
 _RAPL_PERIOD_SECONDS = 0.001  # RAPL counters are updated about every millisecond (Intel SDM, volume 3B, 15.10)
 
@@ -109,13 +109,13 @@ def rapl_energy(
     if energy_joules == 0 and elapsed_seconds > moves_seconds:
         return DeviceEnergy.lost("the RAPL counter stood still" if moves_seconds < 1 else "its counter stood still")
     if energy_joules == 0:
-        return DeviceEnergy(0.0, RAPL_MAX_WATTS * elapsed_seconds, "estimated")
+        return DeviceEnergy(0.0, _RAPL_MAX_WATTS * elapsed_seconds, "estimated")
     # At each edge, up to one period at the mean power, or the time since the counter moved, if that is longer.
     mean_watts = energy_joules / max(elapsed_seconds - end.late_seconds, period_seconds)
     edges_joules = mean_watts * (begin.late_seconds + end.late_seconds + 2 * period_seconds)
     still_seconds = end.still_seconds - begin.still_seconds
     if still_seconds > 0:
-        off_joules = edges_joules + RAPL_MAX_WATTS * still_seconds
+        off_joules = edges_joules + _RAPL_MAX_WATTS * still_seconds
         return _estimated(energy_joules, off_joules, "the RAPL counter stood still for a while")
     if max(begin.late_seconds, end.late_seconds) <= moves_seconds:
         return DeviceEnergy(energy_joules, edges_joules)

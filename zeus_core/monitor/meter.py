@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import NoReturn, TypeAlias
 
 from zeus_core.device import Gpu
 from zeus_core.device.retry import retried
@@ -22,32 +22,6 @@ _logger = logging.getLogger(__name__)
 
 UNKNOWN_PEAK_WATTS = TRANSIENTS * 1000.0
 """No less than boards without a known limit draw; more only widens the stated intervals."""
-
-
-class Meter(Protocol):
-    """Reads one GPU at the edges of windows."""
-
-    @property
-    def needs_sampling(self) -> bool:
-        """Whether `read` must also be called now and then between the edges."""
-        ...
-
-    @property
-    def peak_watts(self) -> float:
-        """The most that the GPU can draw."""
-        ...
-
-    def read(self) -> GpuEdge:
-        """Read the GPU. Never raises."""
-        ...
-
-    def miss(self, at: float, reason: str) -> GpuEdge:
-        """Return the reading of a moment at which the GPU was not read, for this reason."""
-        ...
-
-    def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
-        """Compute the energy between two readings, `seconds` apart."""
-        ...
 
 
 class CountingMeter:
@@ -148,6 +122,10 @@ class PowerMeter:
     def between(self, begin: GpuEdge, end: GpuEdge, seconds: float) -> DeviceEnergy:
         """Compute the energy between two samples; see `integrated_energy`."""
         return integrated_energy(begin, end, seconds, self.peak_watts, self._gpu.power_average_seconds)
+
+
+Meter: TypeAlias = CountingMeter | PowerMeter
+"""Reads one GPU at the edges of windows. Where it `needs_sampling`, it is also read now and then between them."""
 
 
 def make_meter(gpu: Gpu, time_source: TimeSource, precise: bool) -> Meter:

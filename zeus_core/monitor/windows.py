@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 
 from zeus_core.device import Cpu, CpuDiscovery, Gpu, discover_cpus, discover_gpus
 from zeus_core.device.gpu import checked_gpus
-from zeus_core.device.rapl.rapl_keeper import RaplKeeper
 from zeus_core.errors import NoDeviceError, UsageError
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor._instruments import Instruments
@@ -147,7 +146,6 @@ class ZeusMonitor:
         """The most that each GPU can draw, by index."""
         self._open_windows: dict[str, tuple[float, Callable[[], Reading]]] = {}  # the first by the wall clock
         self._reported_losses: set[tuple[str, str]] = set()
-        self._keeper = RaplKeeper(found_cpus.zones) if self.cpus else None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a ZeusMonitor cannot be copied or sent to another process; make one there, as ZeusMonitor()")
@@ -178,8 +176,6 @@ class ZeusMonitor:
         elif self._open_windows.setdefault(key, window) is not window:
             raise UsageError(f"window {key!r} is already open; end it first, choose another name, or pass restart=True")
         self._instruments.begin_sampling()
-        if self._keeper is not None:
-            self._keeper.start()
 
     def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
         """Close a window.
@@ -223,8 +219,6 @@ class ZeusMonitor:
         """
         if sync_execution:
             synchronize(self)
-        if self._keeper is not None:
-            self._keeper.start()
         return self._instruments.read()
 
     def ask(self, question: Callable[[Gpu], _Answer], late: _Answer) -> list[_Answer]:
@@ -235,8 +229,6 @@ class ZeusMonitor:
         """Begin what `read` does. A hook of training goes on meanwhile, and has the reading from what is returned."""
         if sync_execution:
             synchronize(self)
-        if self._keeper is not None:
-            self._keeper.start()
         return self._instruments.begin_reading()
 
     def between(self, first: Reading, second: Reading) -> Measurement:

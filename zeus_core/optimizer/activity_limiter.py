@@ -136,9 +136,11 @@ class ActivityLimiter(Limiter):
         return max(end - self._stay_began, 0.0)
 
     def excess_seconds(self, late_seconds: float) -> float:
-        """Return the most that work took longer by the setting before, in so many seconds of it.
+        """Return how much longer work took by the setting before, at most, in so many seconds of it.
 
-        Work at s in place of a higher setting S advances by at least s / S of what it would: limits as well as clocks.
+        Work at s in place of a higher setting S advances by at least s / S of what it would. By less, down to s / S -
+        0.26, where s is a limit near the static power (five simulated boards, 2026-11-27): that rest stays in the time
+        that is measured, so that the bound holds.
         """
         return late_seconds * max(1 - self._replaced / self.requested, 0.0)
 

@@ -36,15 +36,6 @@ class PhaseTable(Generic[_Phase, _Happening]):
             return phase
         return self.transitions.get((phase, happening)) or self.from_every_phase.get(happening, phase)
 
-    def reachable(self) -> set[_Phase]:
-        """Return the phases that some sequence of happenings leads to."""
-        reached: set[_Phase] = set()
-        added = {self.first, *self.from_every_phase.values()}
-        while added:
-            reached |= added
-            added = {after for (before, _), after in self.transitions.items() if before in reached} - reached
-        return reached
-
     def diagram(self) -> str:
         """Return the table as a state diagram in Mermaid's language."""
         lines = ["stateDiagram-v2"]

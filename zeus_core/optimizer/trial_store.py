@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from zeus_core._documents import JsonFormat, JsonStore, parse_json
 from zeus_core.codec import decode, encode
@@ -126,46 +126,26 @@ class SearchState:
     run_seconds: float
 
 
-class TrialStore(Protocol):
-    """Keeps trials under the conditions they were measured under. No method raises."""
+class TrialStore:
+    """Keeps trials under the conditions they were measured under: by itself, none. No method raises."""
 
     def load(self, conditions: Conditions) -> list[Trial]:
         """Return the trials kept for these conditions; none if there are none, or they cannot be read."""
-        ...
+        return []
 
     def load_activities(self, conditions: Conditions) -> dict[str, list[Trial]]:
         """Return the trials kept for activities in trainings of these conditions, by name."""
-        ...
-
-    def load_out_of_memory(self, conditions: Conditions) -> list[int]:
-        """Return the settings that were out of memory under these conditions."""
-        ...
-
-    def save(self, conditions: Conditions, trials: Sequence[Trial], out_of_memory: Sequence[int] = ()) -> None:
-        """Replace all that is kept for these conditions by these trials, and settings that were out of memory."""
-        ...
-
-
-class NoTrialStore:
-    """Keeps nothing."""
-
-    def load(self, conditions: Conditions) -> list[Trial]:
-        """Return no trials."""
-        return []
-
-    def load_activities(self, conditions: Conditions) -> dict[str, list[Trial]]:
-        """Return no trials."""
         return {}
 
     def load_out_of_memory(self, conditions: Conditions) -> list[int]:
-        """Return no settings."""
+        """Return the settings that were out of memory under these conditions."""
         return []
 
     def save(self, conditions: Conditions, trials: Sequence[Trial], out_of_memory: Sequence[int] = ()) -> None:
-        """Forget the trials."""
+        """Replace all that is kept for these conditions by these trials, and settings that were out of memory."""
 
 
-class JsonTrialStore:
+class JsonTrialStore(TrialStore):
     """Keeps trials in a JSON file, which holds those of many jobs.
 
     The file is replaced as a whole, so a kill leaves the old one or the new one. Several processes may save at the same

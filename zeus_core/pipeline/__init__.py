@@ -18,6 +18,7 @@ from zeus_core._lazy_names import imported_on_use as _imported_on_use
 
 if TYPE_CHECKING:
     from zeus_core.pipeline import baselines, schedules
+    from zeus_core.pipeline.pipeline_observer import PipelineObserver
     from zeus_core.pipeline.planner.clock_options import MeasuredOption
     from zeus_core.pipeline.planner.clock_plan import Plan, read_plan, write_plan
     from zeus_core.pipeline.planner.frontier.frontier import Frontier
@@ -33,6 +34,7 @@ __all__ = [
     "Instruction",
     "InstructionProfile",
     "MeasuredOption",
+    "PipelineObserver",
     "PipelineProfile",
     "Plan",
     "Problem",
@@ -54,6 +56,7 @@ _MODULES = {
     "Instruction": f"{_PLANNER}.pipeline_schedule",
     "InstructionProfile": f"{_PLANNER}.pipeline_profile",
     "MeasuredOption": f"{_PLANNER}.clock_options",
+    "PipelineObserver": "zeus_core.pipeline.pipeline_observer",
     "PipelineProfile": f"{_PLANNER}.pipeline_profile",
     "Plan": f"{_PLANNER}.clock_plan",
     "Problem": f"{_PLANNER}.pipeline_problem",

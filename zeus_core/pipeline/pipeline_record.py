@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zeus_core.adapters import contained
-from zeus_core.events import Activity, PipelineObserver, TrainingOptimizer
-from zeus_core.pipeline import COMPUTE_KINDS
+from zeus_core.events import Activity, TrainingOptimizer
+from zeus_core.pipeline import COMPUTE_KINDS, PipelineObserver
 from zeus_core.ports import DeviceEvent, DeviceEvents
 from zeus_core.training import TrainingEnergy
 
@@ -148,6 +148,10 @@ class RecordedPipeline:
         use_work = getattr(self._observer, "use_work", None)
         if use_work is not None:
             use_work(work)
+
+    def record_losses(self, values: Mapping[str, float]) -> None:
+        """Record losses beside the energy."""
+        self._energy.record_losses(values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the energy so far for a checkpoint, in JSON types. A collective call."""

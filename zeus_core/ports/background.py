@@ -64,15 +64,17 @@ class ThreadBackground:
 
 
 @runtime_checkable
-class _Repeats(Protocol):
+class RepeatingTime(Protocol):
     """A time source that runs repeated actions itself, such as virtual time."""
 
-    def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]: ...
+    def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
+        """Run an action periodically, until the returned function is called."""
+        ...
 
 
 def repeatedly(time_source: TimeSource, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
     """Run an action periodically in the background, until the returned function is called. It must not raise."""
-    if isinstance(time_source, _Repeats):
+    if isinstance(time_source, RepeatingTime):
         return time_source.repeatedly(action, period_seconds)
     return ThreadBackground().repeatedly(action, period_seconds)
 

@@ -13,10 +13,13 @@ import stat
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeus_core._launch import CATALOGUE, CLOCK, LIMIT, OBSERVE, SAVE, TAGS, VARIABLE
 from zeus_core.files import write_atomically
+
+if TYPE_CHECKING:
+    from zeus_core.process.parallel import ParallelCalls
 
 DEFAULTS_VARIABLE = "ZEUS_DEFAULTS"
 """Environment variable: another file than `DEFAULTS_FILE`."""
@@ -117,15 +120,23 @@ def _text(word: str, value: Any) -> str:
     raise ValueError(f"{word} is {value!r:.80}; it must be such as {example}")
 
 
-def for_catalogue(name: str, content: Callable[[], str]) -> None:
-    """Write the file of a run that has ended into the folder `new` of the catalogue, if one is named. Never raises.
+@cache
+def _catalogue_calls() -> ParallelCalls:
+    from zeus_core.process.parallel import ParallelCalls
+
+    return ParallelCalls()
+
+
+def for_catalogue(name: str, content: Callable[[], str], has_ended: bool = True) -> None:
+    """Write the file of a run into the folder `new` of the catalogue, if one is named. Never raises.
 
     Whoever may write to the catalogue adds it from there (`zeus-core runs add`). A file system that does not answer is
-    waited for as long as a driver is.
+    waited for as long as a driver is, at the end alone.
 
     Args:
         name: Distinguishes the run from others.
         content: Returns the document.
+        has_ended: Whether the run has ended; one that goes on does not wait.
     """
     folder = with_site_defaults(os.environ).get(CATALOGUE)
     if not folder:
@@ -133,12 +144,14 @@ def for_catalogue(name: str, content: Callable[[], str]) -> None:
     from zeus_core._identity import job_id
     from zeus_core.errors import DeviceError
     from zeus_core.process.deadline import CALL_SECONDS
-    from zeus_core.process.parallel import ParallelCalls
 
     job = re.sub(r"[^A-Za-z0-9.]", "_", job_id())[:64] or "none"
     path = Path(folder, "new", f"{job}-{name}.json")
     try:
-        text = content()
-        ParallelCalls().call_one_within(CALL_SECONDS, 0, lambda: write_atomically(path, text, is_lasting=False))
+        text, calls = content(), _catalogue_calls()
+        if has_ended:
+            calls.call_one_within(CALL_SECONDS, 0, lambda: write_atomically(path, text, is_lasting=False))
+        else:
+            calls.put(0, lambda: write_atomically(path, text, is_lasting=False))
     except (OSError, ValueError, DeviceError) as error:
         _logger.warning("this run is not recorded for the catalogue %s: %s", folder, error)

@@ -8,9 +8,9 @@ from html import escape
 from types import MappingProxyType
 
 from zeus_core.events import Activity
-from zeus_core.report._run_pictures import activity_bars, loss_picture, power_picture, search_picture
 from zeus_core.report.many_runs import activities_line, are_many, runs_in_full, table_of
 from zeus_core.report.run_metrics import RUN_METRICS, Quantity, metrics_of, unit_of
+from zeus_core.report.run_pictures import activity_bars, loss_picture, power_picture, search_picture
 from zeus_core.report.run_sections import (
     Section,
     energy_line,
@@ -68,8 +68,8 @@ path.chosen { stroke: var(--chosen); stroke-width: 2; } circle.chosen { fill: va
   padding-left: .8rem; } footer { margin-top: 2.5rem; font-size: .85rem; }
 @media screen and (max-width: 40rem) { body { padding: 1rem .4rem 2rem; } section { padding: .8rem; overflow-x: auto; }
   .cards { grid-template-columns: 1fr 1fr; gap: .4rem; } .card { padding: .5rem .7rem; } .card b { font-size: 1rem; }
-  section > svg { min-width: 38rem; } svg text { font-size: 15px; } table { width: max-content; min-width: 100%; }
-  td { max-width: 17rem; } }
+  svg text { font-size: 18px; } table { width: max-content; min-width: 100%; }
+  th, td { padding: .35rem .5rem .35rem 0; font-size: .9rem; } td { max-width: 17rem; } }
 @media print { :root { --ink: #000; --soft: #444; --paper: #fff; --card: #fff; --line: #bbb; } body { padding: 0;
   font-size: 11px; } section, .card { break-inside: avoid; } .wide { overflow: visible; } }
 """

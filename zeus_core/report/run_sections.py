@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from zeus_core.events import Activity
-from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchRecord, SearchResult
+from zeus_core.optimizer.search_result import CHOSEN, SearchRecord, SearchResult
 from zeus_core.optimizer.setting_history import SettingChange
 from zeus_core.report.run_metrics import energy_interval
 from zeus_core.search import Trial

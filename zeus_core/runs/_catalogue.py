@@ -35,7 +35,7 @@ _DAY_FILE = re.compile(r"(\d{4}-\d\d-\d\d)-([0-9a-f]{16})\.parquet")  # of one w
 _MERGED = b"zeus-core merged"  # in the metadata of D.parquet: the 8 bytes of the name of each
 _FEW = 16  # files of a day, which are not merged
 _LARGE_BYTES = 1_000_000  # of a file, which is not merged either
-_MANY = 1000  # files, which are not read to find out whether a single run is among them already: 0.5 s
+_MANY = 1000  # files, which are not read to find out whether a single run is among them already: 2 s
 _OPEN_DAYS = 2.0  # as clocks of writers may differ by one
 _READING_SECONDS = 3600.0  # longer than anybody reads a catalogue
 _MARK = b'"zeus-core run'  # of the format of a record, with which its file begins
@@ -63,11 +63,12 @@ class Catalogue:
         self._folder = folder
         self.complaints: list[str] = []
 
-    def add(self, places: Sequence[Path]) -> int:
+    def add(self, places: Sequence[Path], have_ended: bool = False) -> int:
         """Add the runs at some places, of which those in the catalogue already are left out; return how many.
 
         Args:
             places: Files of runs, and folders with any number of them.
+            have_ended: Whether it is known that all have ended: who was going on at the latest record was killed.
 
         Raises:
             UsageError: There is nothing at one of the places, or the catalogue cannot be written.
@@ -82,6 +83,8 @@ class Catalogue:
             except (ArithmeticError, ValueError, LookupError) as error:  # a UsageError too
                 self.complaints.append(str(error) if str(path) in str(error) else f"the run file {path}: {error}")
                 continue
+            if have_ended and found[0]["state"] == "running":
+                found = [_killed(row) for row in found]
             version = found[0]["run"], found[0]["until_ms"]
             if version in known:
                 continue
@@ -145,11 +148,11 @@ class Catalogue:
         import pyarrow
         import pyarrow.parquet
 
-        tables = {path: table for path in paths if (table := self._read(path, _COLUMNS)) is not None}
-        if len(tables) <= _FEW:
+        rows, used = self._rows_of(paths, _COLUMNS)
+        if rows is None or len(used) <= _FEW:
             return
-        names = b"".join(bytes.fromhex(path.stem[11:]) for path in tables)
-        rows = pyarrow.concat_tables(tables.values()).unify_dictionaries().cast(_schema())
+        names = b"".join(bytes.fromhex(path.stem[11:]) for path in used)
+        rows = rows.cast(_schema())
         content = io.BytesIO()
         pyarrow.parquet.write_table(rows.replace_schema_metadata(dict([_VERSION, (_MERGED, names)])), content)
         if not day.exists():
@@ -171,19 +174,33 @@ class Catalogue:
         Raises:
             UsageError: There is no such folder.
         """
-        import pyarrow
-        import pyarrow.parquet
-
         if not self._folder.is_dir():
             raise UsageError(
                 f"there is no catalogue at {self._folder}; `zeus-core runs add {self._folder} RUN` makes one"
             )
         wanted = list(columns or _COLUMNS)
-        tables = [table for path in self._paths() if (table := self._read(path, wanted)) is not None]
-        if not tables:
-            names = _schema(dictionaries=True)
-            return names.empty_table().select(wanted).replace_schema_metadata(None)
-        return pyarrow.concat_tables(tables).unify_dictionaries()
+        rows, _ = self._rows_of(self._paths(), wanted)
+        if rows is None:
+            return _schema(dictionaries=True).empty_table().select(wanted).replace_schema_metadata(None)
+        return rows
+
+    def _rows_of(self, paths: Iterable[Path], wanted: Sequence[str]) -> tuple[pyarrow.Table | None, list[Path]]:
+        """Return the rows of the files that can be used, if there is one, and these files."""
+        import pyarrow
+
+        tables: list[pyarrow.Table] = []
+        small: list[pyarrow.Table] = []
+        used = []
+        for path in paths:
+            table = self._read(path, wanted)
+            if table is not None:
+                used.append(path)
+                (small if table.num_rows < _MANY else tables).append(table)
+            if len(small) == _MANY:  # each takes 50 kB, however few rows it has
+                tables.append(pyarrow.concat_tables(small).unify_dictionaries().combine_chunks())
+                small.clear()
+        tables += small
+        return (pyarrow.concat_tables(tables).unify_dictionaries() if tables else None), used
 
     def _files_at(self, places: Iterable[Path]) -> Iterator[Path]:
         """Yield the files of runs at some places: in folders, those that say so in their first bytes."""
@@ -227,6 +244,12 @@ class Catalogue:
 
 
 _COLUMNS = (*TEXTS, *MOMENTS, *AMOUNTS)
+
+
+def _killed(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of a run that was killed: it counts more than what was added while the run went on."""
+    state = "interrupted" if row["state"] == "running" else row["state"]
+    return {**row, "state": state, "until_ms": row["until_ms"] + 1}
 
 
 def _day(seconds: float) -> str:

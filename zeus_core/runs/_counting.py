@@ -41,6 +41,7 @@ NEEDED = ("run", "device", "record", "until_ms", "begin_ms", "end_ms", "millijou
 """The columns by which it is decided what counts."""
 
 _PREFIX = "tag:"
+_MOST_GROUPS = 250_000  # 2 GB and 10 s
 
 
 def check_group(by: str) -> None:
@@ -177,7 +178,7 @@ def sums(
         names: The amounts.
 
     Raises:
-        UsageError: A sum is larger than 63 bits.
+        UsageError: A sum is larger than 63 bits, or there are more groups than fit into the memory of a laptop.
     """
     group, groups = keys_of(table, by)
     kept = np.ones(table.num_rows, bool) if keep is None else keep
@@ -190,6 +191,8 @@ def sums(
         if name == "more_millijoules":
             found[name] += _sum(numbers(table, "millijoules")[doubtful], group[doubtful], len(groups), name)
     used = np.flatnonzero(np.bincount(group[known.latest & kept], minlength=len(groups)))
+    if len(used) > _MOST_GROUPS:
+        raise UsageError(f"--by {by} makes {len(used):,} groups; give a --month, or query what `runs export` writes")
     order = sorted(used.tolist(), key=lambda number: groups[number])
     return {groups[number]: {name: int(values[number]) for name, values in found.items()} for number in order}
 

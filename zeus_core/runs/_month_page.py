@@ -38,7 +38,7 @@ _STATES = {
     "ended": "completed",
     "failed": "failed, by an error",
     "stopped": "stopped, by a signal",
-    "interrupted": "interrupted, and gone on from",
+    "interrupted": "interrupted by a kill",
     "running": "not ended: killed, or it runs still",
 }
 _STYLE = """
@@ -48,7 +48,7 @@ td + td, th + th { text-align: right; white-space: pre; padding: .3rem 0 .3rem .
 #missing td { text-align: left; } .bar { fill: var(--accent); } .bar.chosen { fill: var(--chosen); }
 .whisker { stroke: var(--ink); } .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr));
   gap: 1rem; } .two h4 { margin: 0; font-size: .9rem; font-weight: 400; color: var(--soft); }
-#missing ul { margin: 0; padding-left: 1.1rem; }
+#missing ul { margin: 0; padding-left: 1.1rem; } #trend svg text { font-size: 11px; }
 @media print { html { font-size: 9px; } body { font-size: 9px; line-height: 1.35; } main { max-width: none; }
   section { padding: 5px 8px; margin: 5px 0; } .cards { gap: 4px; margin: 5px 0;
   grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); } .card { padding: 4px 6px; }
@@ -193,13 +193,14 @@ def _off(amounts: Mapping[str, int]) -> tuple[float, float]:
 
 def _bars(bars: Sequence[tuple[str, float, tuple[float, float]]], last: str) -> str:
     """Draw bars with their intervals. `last` is the class of the last one, which is what the page is of."""
-    width, height, left, bottom = 360, 150, 46, 18
     top = max((value + more for _, value, (_, more) in bars), default=0.0) or 1.0
+    ticks = {share: number(top * share) for share in (0.0, 0.5, 1.0)}
+    width, height, left, bottom = 360, 150, 10 + 8 * max(map(len, ticks.values())), 18
     room, scale = (width - left) / max(len(bars), 7), (height - bottom - 14) / top
     drawn = [
         f'<path class="axis" d="M{left},{y:.1f}H{width}"/><text x="{left - 5}" y="{y + 4:.1f}" text-anchor="end">'
-        f"{number(top * share)}</text>"
-        for share in (0.0, 0.5, 1.0)
+        f"{tick}</text>"
+        for share, tick in ticks.items()
         for y in (height - bottom - scale * top * share,)
     ]
     every = -(-len(bars) * 34 // (width - left))  # of the labels, which are up to 34 wide

@@ -81,9 +81,24 @@ def rows_of(run: RunRecord, now_seconds: float) -> list[dict[str, Any]]:
     row["off_millijoules"] = max(off_millijoules - sum(each["off_millijoules"] for each in rows), 0)
     lost_milliseconds = _whole_above(1e3 * run.account.total.lost_seconds)
     row["lost_gpu_milliseconds"] = max(lost_milliseconds - sum(each["lost_gpu_milliseconds"] for each in rows), 0)
+    if run.latest.state == "running":
+        more_joules = _most_joules_since(run.latest, now_seconds)
+        row["more_millijoules"] += _whole_above(1e3 * (more_joules or 0.0))
+        row["unbounded"] |= more_joules is None
     for name in TEXTS:
         "".join(each[name] for each in (row, *rows)).encode()  # JSON can hold text that is none, as half a character
     return [row, *rows]
+
+
+def _most_joules_since(part: PartRecord, now_seconds: float) -> float | None:
+    """Return the most that a part, which was going on when its file was written, has taken since; None if unknown.
+
+    Its file is written at regular times, if at long ones: since then, it has not gone on for longer than before. It has
+    gone on, or was killed.
+    """
+    seconds = min(max(now_seconds - part.until_seconds, 0.0), part.until_seconds - part.begun_at_seconds)
+    limits = [None if each.limit_watts is None else each.count * each.limit_watts for each in part.devices]
+    return None if None in limits else seconds * math.fsum(each or 0.0 for each in limits)
 
 
 def _nothing() -> dict[str, Any]:

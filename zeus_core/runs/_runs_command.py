@@ -40,13 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", nargs="*", metavar="RUN", help="of add: files of runs, or folders with any number; of show: its name"
     )
+    parser.add_argument("--ended", action="store_true", help="of add: all have ended, so what was going on was killed")
     parser.add_argument(
         "--by",
         metavar="WHAT",
         help="of sum and report: user, job, project, cluster, namespace, gpu, state, day, month or tag:NAME",
     )
     parser.add_argument("--month", metavar="2026-10", help="of list, sum and report: what began in this month (UTC)")
-    parser.add_argument("--format", choices=("text", "json", "csv"), default="text", help="of list and sum")
+    formats = ("text", "json", "csv", "prometheus")
+    parser.add_argument("--format", choices=formats, default="text", help="of list and sum; prometheus of sum alone")
     parser.add_argument(
         "--output", type=path, metavar="FILE", help="of report: FILE.html; of export: FILE.parquet or FILE.csv"
     )
@@ -66,7 +68,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     catalogue = Catalogue(arguments.catalogue)
     if arguments.mode == "add":
-        added = catalogue.add([Path(place) for place in arguments.runs])
+        added = catalogue.add([Path(place) for place in arguments.runs], arguments.ended)
         text = f"{added} runs added to {arguments.catalogue}"
     else:
         modes = {"list": _listed, "show": _shown, "sum": _summed, "report": _reported, "export": _exported}
@@ -83,7 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _summed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     from zeus_core.runs._counting import NEEDED, column_of, counted, in_month
     from zeus_core.runs._run_rows import AMOUNTS
-    from zeus_core.runs._sums_shown import COLUMNS, cells, grouped_sums, notes
+    from zeus_core.runs._sums_shown import COLUMNS, cells, grouped_sums, notes, prometheus_text
 
     by = arguments.by
     of_group = [] if by is None else [column_of(by)]
@@ -95,6 +97,8 @@ def _summed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
         return json.dumps(_FORMAT.document({"by": by, "month": arguments.month, "sums": groups}), indent=2)
     if arguments.format == "csv":
         return _csv_of_sums({by or "": groups})
+    if arguments.format == "prometheus":
+        return prometheus_text(by, groups)
     columns = [by or "", *COLUMNS]
     shown = [cells(name, amounts) for name, amounts in groups.items()]
     lacking = [note for name, amounts in groups.items() for note in notes(name, amounts)]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from zeus_core.errors import UsageError
 from zeus_core.runs._counting import Counted, by_currency, sums
 from zeus_core.units import amount_text, number_text
 
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 
 COLUMNS = ("runs", "GPU hours", "kWh", "Wh/token", "kgCO2e", "cost", "saved kWh", "controlled", "idle kWh", "low use")
 """The headings of `cells`."""
+
+RUN_METRICS = {
+    "zeus_runs_energy_joules": ("Energy of the runs in a catalogue.", "millijoules"),
+    "zeus_runs_saved_joules": ("Energy that the settings chosen in these runs have saved.", "saved_millijoules"),
+    "zeus_runs_saved_uncertainty_joules": ("How far the saving can be off.", "off_saved_millijoules"),
+}
+"""The metrics of sums, each with a sentence and its amount: gauges, as later files of runs correct earlier ones."""
 
 _MILLIJOULES_OF_A_KWH = 3_600_000_000
 _ALIKE = 1.01  # an interval is as wide in both directions up to this ratio
@@ -69,6 +77,30 @@ def cells(name: str, amounts: Mapping[str, Any]) -> tuple[str, ...]:
         if amounts["seen_gpu_milliseconds"]
         else "",
     )
+
+
+def prometheus_text(by: str | None, groups: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return sums as Prometheus reads them, of which each group is a series of each metric.
+
+    Raises:
+        UsageError: There are more groups than an exporter has jobs, or the library is missing.
+    """
+    from zeus_core.exporter.jobs import MOST_JOBS, label_name
+    from zeus_core.exporter.serving import check_prometheus_client
+
+    check_prometheus_client()
+    import prometheus_client
+
+    if len(groups) > MOST_JOBS:
+        raise UsageError(
+            f"--by {by} makes {len(groups):,} series of each metric; Prometheus gets {MOST_JOBS:,} at most"
+        )
+    registry = prometheus_client.CollectorRegistry()
+    for metric, (sentence, amount) in RUN_METRICS.items():
+        gauge = prometheus_client.Gauge(metric, sentence, [label_name(by)] if by else [], registry=registry)
+        for name, amounts in groups.items():
+            (gauge.labels(name) if by else gauge).set(amounts[amount] / 1e3)
+    return prometheus_client.generate_latest(registry).decode()
 
 
 def kwh_text(amounts: Mapping[str, Any]) -> str:

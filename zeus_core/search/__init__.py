@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from zeus_core._lazy_names import imported_on_use as _imported_on_use
 from zeus_core.search._golden_section_search import GoldenSectionSearch
-from zeus_core.search._grid_search import GridSearch
-from zeus_core.search._search import Search
+from zeus_core.search._search import GridSearch, Search
 from zeus_core.search.trial import Trial
 
 if TYPE_CHECKING:

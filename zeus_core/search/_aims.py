@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,19 +50,6 @@ class Prospects:
         return np.asarray(self.weights @ self.costs)
 
 
-class Aim(Protocol):
-    """The aim of a selector."""
-
-    def prospects(self, curves: Curves, stderr: float) -> Prospects:
-        """Return the estimated cost at each setting.
-
-        Args:
-            curves: The estimated curves.
-            stderr: The relative standard error that the next trial will have, of its time.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class LeastCost:
     """The lowest cost."""
@@ -70,6 +57,7 @@ class LeastCost:
     objective: Objective
 
     def prospects(self, curves: Curves, stderr: float) -> Prospects:
+        """Return the estimated cost at each setting of the estimated curves, whatever the next trial's error."""
         heaviest = slice(None) if self.objective.takes_arrays else slice(_MAX_ASKED_CURVES)
         weights = curves.weights[heaviest] / curves.weights[heaviest].sum()
         log_seconds, log_watts = curves.log_seconds[heaviest], curves.log_watts[heaviest]
@@ -123,6 +111,7 @@ class LeastEnergyWithin:
     confidence: float
 
     def prospects(self, curves: Curves, stderr: float) -> Prospects:
+        """Return the estimated energy at each setting; `stderr` is the relative error of the next trial's time."""
         slowdown = curves.log_seconds - curves.log_seconds[:, :1]
         ones, zeros = np.ones(len(curves.settings)), np.zeros(len(curves.settings))
         deviation = np.sqrt(curves.difference_variance(0, ones, zeros)) + 1e-9
@@ -134,6 +123,9 @@ class LeastEnergyWithin:
         return Prospects(
             curves.log_seconds + curves.log_watts, curves.weights, ones, ones, keeps >= self.confidence, will_keep
         )
+
+
+Aim: TypeAlias = LeastCost | LeastEnergyWithin
 
 
 def aim_for(selector: OptimumSelector, confidence: float) -> Aim | None:

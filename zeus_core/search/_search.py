@@ -1,4 +1,4 @@
-"""The search port: which setting of a knob to try next."""
+"""The search port: which setting of a knob to try next; and the simplest of searches."""
 
 from __future__ import annotations
 
@@ -83,3 +83,33 @@ def selected_among(selector: OptimumSelector, measurements: Sequence[PowerLimitM
 
 def is_usable(trial: Trial) -> bool:
     return math.isfinite(trial.seconds_per_step) and math.isfinite(trial.joules_per_step) and trial.joules_per_step > 0
+
+
+class GridSearch:
+    """A `Search` that tries each of the given settings once, in the given order.
+
+    Args:
+        settings: The settings.
+        selector: Not used: the optimizer makes every search from the settings and the selector.
+
+    Raises:
+        UsageError: The settings are no list of whole numbers.
+    """
+
+    def __init__(self, settings: Sequence[int], selector: OptimumSelector | None = None) -> None:
+        check = partial(checked_whole_number, minimum=0)
+        self._untried = checked_list("settings", settings, check, "a list of settings, such as [300, 250]")
+
+    def ask(self) -> int | None:
+        """Return the first setting that has not been tried."""
+        return self._untried[0] if self._untried else None
+
+    def tell(self, trial: Trial) -> None:
+        """Remove the trial's setting from those to try."""
+        if trial.setting in self._untried:
+            self._untried.remove(trial.setting)
+
+    @property
+    def choice(self) -> None:
+        """None: the rule for the best setting chooses among the trials."""
+        return None

@@ -13,8 +13,7 @@ from typing import Any
 from zeus_core import __version__
 from zeus_core._documents import JsonFormat
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import read_driver_version
-from zeus_core.errors import DeviceError
+from zeus_core.device.gpu import read_driver_version, read_limit_watts
 from zeus_core.selfcheck._bench import Bench, Finding
 from zeus_core.selfcheck._costs import check_calls, check_hooks, check_window_overhead
 from zeus_core.selfcheck._load import Load
@@ -105,7 +104,7 @@ class SelfCheck:
     def run(self) -> Iterator[CheckResult]:
         """Run the checks, and yield the result of each."""
         end = time.monotonic() + _MAX_SECONDS
-        original_watts = self._original_limit_watts() if self._allow_changes else None
+        original_watts = read_limit_watts(self._bench.gpu) if self._allow_changes else None
         for check in _CHECKS:
             if check.changes and not self._allow_changes:
                 continue
@@ -133,12 +132,6 @@ class SelfCheck:
         if "load" in vars(self._bench):
             self.machine["load"] = self._bench.load.name
         return CheckResult(check.title, time.monotonic() - begin, findings, reason)
-
-    def _original_limit_watts(self) -> float | None:
-        try:
-            return self._bench.gpu.read_power_limit_watts()
-        except DeviceError:
-            return None
 
 
 FORMAT = JsonFormat("zeus-core selfcheck", 1)

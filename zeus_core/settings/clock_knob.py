@@ -141,18 +141,11 @@ class SmClockKnob:
         if original_mhz is not None:
             original_mhz = checked_whole_number("original_clock_mhz", original_mhz, 1)
         calls = ParallelCalls()
-        supported = calls.call_one_within(CALL_SECONDS, 0, partial(_supported_clocks_mhz, gpu))
-        if supported and original_mhz is not None and original_mhz not in supported:
-            raise UsageError(
-                f"original_clock_mhz is {original_mhz!r}; {gpu.name} supports {supported[0]} down to "
-                f"{supported[-1]} MHz"
-            )
+        usable = calls.call_one_within(CALL_SECONDS, 0, partial(_usable_clocks_mhz, gpu, original_mhz))
         calls.call_one_within(CALL_SECONDS, 0, partial(restore_residue, gpu))
         self._lease = Lease(gpu, SM_CLOCK, original_mhz)
         self._restoration = Restoration(self, [self._lease], calls)
-        self.settings: tuple[int, ...] = tuple(
-            clock for clock in supported if original_mhz is None or clock <= original_mhz
-        )
+        self.settings: tuple[int, ...] = usable
         """The clocks in MHz, highest first: those the GPU supports, up to the one it was locked at before. Empty where
         clocks cannot be set at all."""
 
@@ -202,8 +195,9 @@ def _read_clock_mhz(gpu: Gpu) -> int:
         return 0  # it says nothing about others
 
 
-def _supported_clocks_mhz(gpu: Gpu) -> tuple[int, ...]:
+def _usable_clocks_mhz(gpu: Gpu, original_mhz: int | None) -> tuple[int, ...]:
     try:
-        return retried(gpu.read_supported_sm_clocks_mhz)
+        usable = SM_CLOCK.usable(gpu.name, retried(gpu.read_supported_sm_clocks_mhz), original_mhz)
+        return tuple(map(int, usable))
     except NotSupportedError:
         return ()

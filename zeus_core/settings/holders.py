@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from zeus_core._identity import ProcessIdentity
 from zeus_core.device import Gpu
@@ -26,6 +26,9 @@ from zeus_core.settings.restoring import restore_entry
 _MIG_VARIABLE = "ZEUS_MIG_LIMITS"
 _SHOWN_PROCESSES = 4  # an instance can have 48 of them (NVIDIA MPS)
 
+SettingKey: TypeAlias = tuple[Hashable, Kind]
+"""A GPU and a kind of setting."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -36,15 +39,17 @@ class KnobUser:
     Attributes:
         words: Its name, for messages.
         is_at_rest: Tells whether it needs no setting at present: another object may take the GPU over.
+        compares: Whether it compares settings by what steps take at each: no other that does may change the GPU too.
     """
 
     words: str
     is_at_rest: Callable[[], bool]
+    compares: bool = False
 
 
-def user_of(user: object, is_at_rest: Callable[[], bool] = lambda: False) -> KnobUser:
+def user_of(user: object, is_at_rest: Callable[[], bool] = lambda: False, compares: bool = False) -> KnobUser:
     """Describe an object that uses a knob: by default one that holds it until it restores it."""
-    return KnobUser(f"the {type(user).__name__} at {id(user):#x} of this process", is_at_rest)
+    return KnobUser(f"the {type(user).__name__} at {id(user):#x} of this process", is_at_rest, compares)
 
 
 class Holding(Protocol):
@@ -56,7 +61,7 @@ class Holding(Protocol):
         ...
 
     @property
-    def originals(self) -> dict[Hashable, float | None]:
+    def originals(self) -> dict[SettingKey, float | None]:
         """The original of each setting, by a key for the GPU and the kind of setting."""
         ...
 
@@ -72,8 +77,8 @@ class Holders:
     """
 
     def __init__(self) -> None:
-        self._by_key: dict[Hashable, tuple[int, Holding]] = {}  # with the process id
-        self._shown: dict[Hashable, dict[float, float]] = {}  # what boards show for originals that they round
+        self._by_key: dict[SettingKey, tuple[int, Holding]] = {}  # with the process id
+        self._shown: dict[SettingKey, dict[float, float]] = {}  # what boards show for originals that they round
 
     def take(self, holding: Holding) -> None:
         """Let a holding have its settings. One whose user is at rest gives them up.
@@ -82,7 +87,7 @@ class Holders:
             DeviceHeldError: Another holding has one, and its user is not at rest, or it cannot be restored.
         """
         for key in holding.originals:
-            while (other := self._offer(key, holding)) is not holding:
+            while (other := self._rival(key, holding) or self._offer(key, holding)) is not holding:
                 if not other.user.is_at_rest():
                     because = (
                         "and its training has not ended: end it (`on_train_end`, `close` or `restore`) before another "
@@ -95,7 +100,15 @@ class Holders:
                 self.leave(holding)
                 raise DeviceHeldError(f"{other.user.words} controls the GPU, {because}")
 
-    def _offer(self, key: Hashable, holding: Holding) -> Holding:
+    def _rival(self, key: SettingKey, holding: Holding) -> Holding | None:
+        """Return one that compares other settings of the same GPU, which would change what this one compares."""
+        for other_key in list(self._by_key) if holding.user.compares else ():
+            other = self.find(other_key)
+            if other_key[0] == key[0] and other is not None and other.user.compares and other.user != holding.user:
+                return other
+        return None
+
+    def _offer(self, key: SettingKey, holding: Holding) -> Holding:
         """Give a setting to a holding, if nobody has it. Returns who has it then."""
         process_id, found = self._by_key.setdefault(key, (os.getpid(), holding))
         if process_id != os.getpid():  # the parent's
@@ -109,16 +122,16 @@ class Holders:
             if self.find(key) is holding:
                 self._by_key.pop(key, None)
 
-    def find(self, key: Hashable) -> Holding | None:
+    def find(self, key: SettingKey) -> Holding | None:
         """Return the holding of this process that has a setting; None if there is none."""
         process_id, holding = self._by_key.get(key, (None, None))
         return holding if process_id == os.getpid() else None
 
-    def note_shown(self, key: Hashable, original: float, shown: float) -> None:
+    def note_shown(self, key: SettingKey, original: float, shown: float) -> None:
         """Note the value that a board shows for an original. A board that rounds cannot return to one between."""
         self._shown.setdefault(key, {})[original] = shown
 
-    def shown_for(self, key: Hashable, original: float) -> tuple[float, ...]:
+    def shown_for(self, key: SettingKey, original: float) -> tuple[float, ...]:
         """Return the value that a board shows for an original; nothing if it is not known."""
         shown = self._shown.get(key, {}).get(original)
         return () if shown is None else (shown,)
@@ -171,7 +184,7 @@ def restore_residue(gpu: Gpu) -> None:
             _logger.warning("%s. It was left by %s", outcome, outcome.entry.holder)
 
 
-def setting_key(gpu: Gpu, kind: Kind) -> Hashable:
+def setting_key(gpu: Gpu, kind: Kind) -> SettingKey:
     """Return the key of a kind of setting of a GPU, unique in this process."""
     return (gpu.uuid if is_shared(gpu) else id(gpu), kind)
 

@@ -15,14 +15,19 @@ from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.guardian import guardian
-from zeus_core.settings.holders import check_board_sharing, find_other_holder, holders, is_shared, setting_key
+from zeus_core.settings.holders import (
+    SettingKey,
+    check_board_sharing,
+    find_other_holder,
+    holders,
+    is_shared,
+    setting_key,
+)
 from zeus_core.settings.kinds import POWER_LIMIT, Kind
 from zeus_core.settings.restoring import Claim, Outcome, OutcomeKind, restore_entry, who_set
 from zeus_core.settings.safeguard import Safeguard
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from zeus_core.device.remote.client import RemoteControl
 
 UNCHANGED = (PermissionDeniedError, DeviceHeldError, NotSupportedError, UsageError)
@@ -54,7 +59,7 @@ class Lease(Claim):
         self._kind = kind
         self.is_shared: bool = is_shared(gpu)
         """Whether other processes can reach the GPU, and its settings stay when this process ends."""
-        self.key: Hashable = setting_key(gpu, kind)
+        self.key: SettingKey = setting_key(gpu, kind)
         """The GPU and the kind of setting, for the holders of this process."""
         self.original = original
         """The value to restore."""

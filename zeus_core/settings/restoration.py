@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -14,7 +14,7 @@ from zeus_core.errors import DeviceError, DeviceHeldError
 from zeus_core.process.deadline import CALL_SECONDS, RESTORE_SECONDS, Patience, held, is_in_hook
 from zeus_core.process.parallel import DeviceCall, ParallelCalls
 from zeus_core.process.restore_registry import restore_registry
-from zeus_core.settings.holders import KnobUser, holders, user_of
+from zeus_core.settings.holders import KnobUser, SettingKey, holders, user_of
 from zeus_core.settings.lease import UNCHANGED, Lease
 
 # A call of a driver takes milliseconds: a restore that has not begun after this waits for one that hangs.
@@ -54,7 +54,7 @@ class Restoration:
     def __init__(self, knob: object, leases: Sequence[Lease], calls: ParallelCalls) -> None:
         self.user: KnobUser = user_of(knob)
         """The object that uses the knob: the knob itself, unless `used_by` says otherwise."""
-        self.originals: dict[Hashable, float | None] = {lease.key: lease.original for lease in leases}
+        self.originals: dict[SettingKey, float | None] = {lease.key: lease.original for lease in leases}
         """The originals, by key of the lease."""
         self._given_to: str | None = None
         self._leases = leases

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
 
 
+_KEEP_SECONDS = 600.0  # a run that is killed lacks what it took since: 5 ms each, of its first rank
+
+
 class RunFiles:
     """The files of one run after another, of this rank; none without a folder.
 
@@ -35,6 +38,7 @@ class RunFiles:
         self._monitor = monitor
         self._parent = folder
         self._waits = False
+        self._due_seconds = -math.inf
 
     def use_ranks(self, ranks: Ranks) -> None:
         """Set the ranks, before all else."""
@@ -58,6 +62,11 @@ class RunFiles:
         """Whether this rank keeps the file of the run."""
         return self._keeper is not None
 
+    @property
+    def is_run_due(self) -> bool:
+        """Whether the file of the run is older than ten minutes, or is still to be written."""
+        return self._monitor.time_source.now() >= self._due_seconds
+
     def clock(self) -> float:
         """Return the seconds since 1970."""
         return clock_seconds(self._monitor.time_source)
@@ -70,6 +79,7 @@ class RunFiles:
 
     def begin(self, part: RunPart, is_new: bool) -> None:
         """Begin a part of a run."""
+        self._due_seconds = -math.inf
         if self._keeper is not None:
             self._keeper.begin(part.run, is_new)
         if self._journal is not None:  # a part that is killed before its first log has begun now
@@ -94,8 +104,9 @@ class RunFiles:
             electricity: By which emissions and cost are reported; None without.
             has_ended: Whether the part has ended.
         """
-        if self._keeper is None or self._journal is None or self._journal.waits:
+        if self._keeper is None or self._journal is None:
             return
+        self._due_seconds = self._monitor.time_source.now() + _KEEP_SECONDS
         ranks = self._ranks
         reports = part.reports | {ranks.rank: part.report(has_power=True)}
         known = part.own if ranks.size == 1 else (part.reported or part.own)
@@ -104,7 +115,8 @@ class RunFiles:
         record = part.record(outcome, reports, _end_of(part) if has_ended else "running", self.clock())
         saving = outcome.saving_fraction, outcome.saving_uncertainty
         self._keeper.keep(
-            RunRecord(part.run, part.earlier + known, (record,), *saving, electricity_record(electricity))
+            RunRecord(part.run, part.earlier + known, (record,), *saving, electricity_record(electricity)),
+            in_folder=not self._journal.waits,
         )
 
 

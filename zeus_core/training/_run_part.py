@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from zeus_core.training._ranks import Ranks
 from zeus_core.training.account import Account, unusual_activities
 from zeus_core.training.activities.activity_split import ActivitySplit
 from zeus_core.training.record.journal_lines import Entry
-from zeus_core.training.record.loss_curve import LossCurves
+from zeus_core.training.record.loss_curve import LossCurves, LossPoint
 from zeus_core.training.record.power_series import EnergyPoint, joules_at
 from zeus_core.training.record.run_keeper import LISTED_RANKS, Outcome, RankReport, part_ranks, versions
 from zeus_core.training.record.run_records import PartRecord, PartState, RankRecord
@@ -124,6 +126,15 @@ class RunPart:
 
         self.reported, self.others = ranks.combine_all(report)
         return self.reported
+
+    def record_losses(self, values: Mapping[str, float]) -> None:
+        """Record losses beside the energy of all ranks at the latest log; nothing while some of it is lost."""
+        joules = (self.earlier.total + (self.reported or self.own).total).energy_joules
+        if joules is not None:
+            for name, value in values.items():
+                with suppress(TypeError, ValueError):  # a trainer of a user's own may log texts
+                    if math.isfinite(number := float(value)):
+                        self.losses.add(name, LossPoint(self.step, round(joules, 3), number))
 
     def report_all(self, ranks: Ranks, seconds: float) -> None:
         """Report the devices of all ranks to the first one, at the end of the part; a collective call.

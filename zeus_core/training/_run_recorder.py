@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,14 +38,12 @@ from zeus_core.training.activities.activity_split import ActivitySplit
 from zeus_core.training.activities.limit_reading import LimitReading
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_log_values
-from zeus_core.training.record.loss_curve import LossPoint
 from zeus_core.training.record.resume import Checkpoint
 from zeus_core.training.record.run_keeper import Outcome, rank_record
 from zeus_core.training.record.run_records import RankRecord
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-    from zeus_core.training.charges.part_charges import PartCharges
     from zeus_core.training.run_trace import RunTrace
 
 _STEP_WITHOUT_GAP = StepBegin(0.0)
@@ -205,7 +202,14 @@ class RunRecorder:
         # The boards of a job are alike.
         intervals = LogIntervals(self._split.max_watts * self._ranks.gpu_count)
         ranks = decode(tuple[RankRecord, ...], devices or [])
-        charges = self._new_charges(earlier, self._split)
+        charges = None
+        if self._electricity is not None:
+            # Imported here, as the sources of intensity and prices are imported with it.
+            from zeus_core.training.charges.part_charges import PartCharges, warn_of_other_units
+
+            if self.rank == 0:
+                warn_of_other_units(earlier, self._electricity)
+            charges = PartCharges(self._electricity, self._monitor, self._ranks.cpu_indices, self._split)
         self._part = part = RunPart(
             run, step, step, step, earlier, self._split, intervals, self._files.clock(), ranks, self._work, charges
         )
@@ -291,13 +295,8 @@ class RunRecorder:
 
     def record_losses(self, values: Mapping[str, float]) -> None:
         """Record losses beside the energy of all ranks at the latest log; nothing while some of it is lost."""
-        part = self._part
-        joules = None if part is None else (part.earlier.total + (part.reported or part.own).total).energy_joules
-        if part is not None and joules is not None:
-            for name, value in values.items():
-                with suppress(TypeError, ValueError):  # a trainer of a user's own may log texts
-                    if math.isfinite(number := float(value)):
-                        part.losses.add(name, LossPoint(part.step, round(joules, 3), number))
+        if self._part is not None:
+            self._part.record_losses(values)
 
     @property
     def gpu_count(self) -> int:
@@ -370,20 +369,27 @@ class RunRecorder:
         Args:
             outcome: All that is known beside the account.
         """
-        part = self._part or self._ended
-        if part is not None:
-            self._files.keep_run(part, outcome, self._electricity, part is self._ended)
+        if self._latest is not None:
+            self._files.keep_run(self._latest, outcome, self._electricity, self._latest is self._ended)
+
+    @property
+    def _latest(self) -> RunPart | None:
+        return self._part or self._ended
 
     @property
     def remarks(self) -> Sequence[str]:
         """Remarks on the numbers of the current or latest part, for people."""
-        part = self._part or self._ended
-        return () if part is None else part.remarks or part.split.remarks
+        return () if self._latest is None else self._latest.remarks or self._latest.split.remarks
 
     @property
     def keeps_run(self) -> bool:
         """Whether this rank keeps the file of the run."""
         return self._files.keeps_run
+
+    @property
+    def is_run_due(self) -> bool:
+        """Whether the file of the run is to be brought up to date, in training."""
+        return self._part is not None and self._files.is_run_due
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, in JSON types; empty outside of training. Not collective."""
@@ -429,16 +435,6 @@ class RunRecorder:
         part.summarized = own if is_last else None
         self._files.write(part, own, is_last)
         return own
-
-    def _new_charges(self, earlier: Account, split: ActivitySplit) -> PartCharges | None:
-        if self._electricity is None:
-            return None
-        # Imported here, as the sources of intensity and prices are imported with it.
-        from zeus_core.training.charges.part_charges import PartCharges, warn_of_other_units
-
-        if self._ranks.rank == 0:
-            warn_of_other_units(earlier, self._electricity)
-        return PartCharges(self._electricity, self._monitor, self._ranks.cpu_indices, split)
 
     def _charge_if_due(self, part: RunPart, activity: Activity = Activity.STEPS) -> None:
         """Charge the energy until now where that is due, with an entry in the journal.

@@ -7,45 +7,42 @@ import os
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._launch import note
 from zeus_core.adapters import contained
-from zeus_core.adapters.contained import Hooked, log_fault
+from zeus_core.adapters.contained import Hooked
 from zeus_core.adapters.result import show_result
+from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.events import (
-    INTERFERENCE,
-    MOST_OWN,
     PASS_END,
     STEP_BEGIN,
     STEP_END,
     TRAIN_END,
     Activity,
-    EpochEnd,
     Event,
     Observer,
     PassBegin,
-    Pause,
     StepBegin,
     TrainBegin,
     TrainEnd,
     TrainingHooks,
     TrainingOptimizer,
-    own_activities,
 )
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import training_monitor
 from zeus_core.ports import World
 from zeus_core.ports.world import SoloWorld, checked_world, warn_if_others_train
 from zeus_core.training._metrics import LoggedValues
-from zeus_core.training._outcome import outcome_of, summary_of
+from zeus_core.training._observers import Observers
 from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values, remark_rows
+from zeus_core.training.account import Account
 from zeus_core.training.charges.charged_electricity import checked_electricity
+from zeus_core.training.record.run_keeper import Outcome
 from zeus_core.validate import checked_flag, checked_object, checked_path, shown
 
 if TYPE_CHECKING:
@@ -57,7 +54,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_OF_AN_ACTIVITY = (Pause, PassBegin)
 _SEARCH = "search"  # the part of the state of a checkpoint that is the optimizer's
 
 
@@ -152,12 +148,9 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self._electricity,
             self._trace,
         )
-        observers = (optimizer, self._trace)
-        self._observers: list[Observer] = [observer for observer in observers if observer is not None]
+        self._observers = Observers(optimizer, self._trace, self._recorder)
         self.detected_evaluations: int = 0
         self._is_world_checked = False
-        self._own_activities: dict[Activity, None] = {}  # of this training
-        self._has_other = False
         if world is not None:
             self.use_world(world)
         if recurring_run is not None:
@@ -218,10 +211,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
         Raises:
             UsageError: It has no method `receive`.
         """
-        guest = _Guest(checked_object("observer", observer, "receive", "an object with receive(event)"))
-        self._observers.append(guest)
-        if self._training is not None:
-            guest.receive(self._training)
+        checked_object("observer", observer, "receive", "an object with receive(event)")
+        self._observers.add(observer, self._training)
 
     def on_train_begin(self, step: int = 0, *, max_steps: int | None = None) -> None:
         """Report that training begins; a collective call. Steps of a training that has not ended are done again.
@@ -238,13 +229,10 @@ class TrainingEnergy(TrainingHooks, Hooked):
 
         Time beyond the usual of a step that takes unusually long belongs to no step, and to no trial of an optimizer.
         """
-        if self._training is None:
-            return
-        if self._recorder.leaves_out_excess():
-            for observer in self._observers:
-                observer.receive(INTERFERENCE)
-        self._send(STEP_END)
-        self._send(STEP_BEGIN)
+        if self._training is not None:
+            self._observers.leave_out_excess()
+            self._send(STEP_END)
+            self._send(STEP_BEGIN)
 
     def on_pass_begin(self, activity: Activity) -> None:
         """Report the beginning of a pass with an account of its own within a training step, until `on_pass_end`."""
@@ -257,8 +245,6 @@ class TrainingEnergy(TrainingHooks, Hooked):
     @contained(is_hook=True)
     def receive(self, event: Event) -> None:
         """Receive an event of training, and send it on. The end is not collective: this rank may be the last alive."""
-        if isinstance(event, _OF_AN_ACTIVITY):
-            event = replace(event, activity=self._counted(event.activity))
         self._send(event)
 
     def _send(self, event: Event) -> None:
@@ -266,39 +252,17 @@ class TrainingEnergy(TrainingHooks, Hooked):
         if kind is TrainEnd and self._training is None:
             self._optimizer.receive(event)  # restores what it could not restore before
             return
-        if kind is StepBegin:
-            if self.optimizer is not None and self.optimizer.is_pause_due:
-                self._wait_out()
+        if kind is StepBegin and self._optimizer.is_pause_due:
+            self._observers.pause()
+            self._optimizer.while_paused = self._recorder.keep
+            self._outside_of_hooks(self._optimizer.pause)
         elif isinstance(event, TrainBegin):
             self._prepare(event)
-        elif kind is Pause or kind is EpochEnd:
-            self._end_gap(ends_steps=kind is EpochEnd)
-        try:
-            if kind is StepBegin:  # with the verdict of the account on the gap before it
-                event = self._recorder.begin_step()
-        finally:
-            for observer in self._observers:
-                observer.receive(event)
-        if kind is not StepBegin:
-            self._recorder.receive(event)
+        self._observers.send(event)
         if kind is TrainEnd:
             self._conclude()
 
-    def _counted(self, activity: Activity | str) -> Activity:
-        """Return the activity that one is counted as: beyond `MOST_OWN` names of a user's own in a run, the other."""
-        activity = Activity(activity)
-        if not activity.is_own:
-            return activity
-        if activity not in own_activities([*self._own_activities, activity]):
-            if not self._has_other:
-                self._has_other = True
-                _logger.warning("after %d names of your own, activities are counted as other: %s", MOST_OWN, activity)
-            return Activity.OTHER
-        self._own_activities[activity] = None
-        return activity
-
     def _prepare(self, training: TrainBegin) -> None:
-        self._own_activities.clear()
         if not self._is_world_checked:
             self._is_world_checked = True
             warn_if_others_train()
@@ -308,25 +272,11 @@ class TrainingEnergy(TrainingHooks, Hooked):
         under_way[self] = os.getpid()
         self._is_result_due = True
 
-    def _wait_out(self) -> None:
-        """Have the optimizer pause training; within a hook."""
-        self._end_gap()
-        for observer in (*self._observers, self._recorder):
-            observer.receive(Pause())
-        self._optimizer.while_paused = self._recorder.keep
-        self._outside_of_hooks(self._optimizer.pause)
-
-    def _end_gap(self, ends_steps: bool = False) -> None:
-        """Report work that nothing announced since the latest step, before a pause or the end of an epoch."""
-        if self._recorder.ends_unusual_gap(ends_steps=ends_steps):
-            for observer in self._observers:
-                observer.receive(INTERFERENCE)
-
     def _conclude(self) -> None:
         self._training, ended = None, self._recorder.ended
         under_way.pop(self, None)
         if self.summary is None and ended is not None:
-            self.summary = summary_of(self, self.optimizer, self._electricity, *ended, self._recorder.remarks)
+            self.summary = self._summary_of(*ended)
         self._keep_run()
         if self._is_result_due:
             self._is_result_due = False
@@ -371,9 +321,12 @@ class TrainingEnergy(TrainingHooks, Hooked):
         Returns:
             Values by name; empty outside of training and after a fault.
         """
-        if self.optimizer is None:
-            return LoggedValues(self._recorder.log_values())
-        return LoggedValues(self._recorder.log_values(self.optimizer.power_limit_watts, self.optimizer.sm_clock_mhz))
+        optimizer = self.optimizer
+        settings = () if optimizer is None else (optimizer.power_limit_watts, optimizer.sm_clock_mhz)
+        values = self._recorder.log_values(*settings)
+        if self._recorder.keeps_run and self._recorder.is_run_due:
+            self._keep_run()
+        return LoggedValues(values)
 
     @contained(is_hook=True)
     def record_losses(self, values: Mapping[str, float]) -> None:
@@ -412,9 +365,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Return the summary of the run, at the end of training; None outside of it. A collective call."""
         taken = self._recorder.account()
         if taken is not None:
-            self.summary = summary_of(
-                self, self.optimizer, self._electricity, *taken, self._recorder.remarks, self._recorder.last_log
-            )
+            self.summary = self._summary_of(*taken, self._recorder.last_log)
             self._keep_run()
         return self.summary
 
@@ -445,25 +396,42 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self.finish()
         self.on_train_end()
 
+    def _summary_of(self, steps: int, account: Account, last_log: Mapping[str, float] | None = None) -> TrainingSummary:
+        return TrainingSummary(
+            steps,
+            account,
+            self.saving_fraction,
+            self.overhead.seconds,
+            self.detected_evaluations,
+            self._optimizer.saving_uncertainty,
+            self._electricity,
+            tuple(self._recorder.remarks),
+            self.overhead,
+            last_log or {},
+        )
+
     def _keep_run(self) -> None:
         """Bring the file of the run up to date, on the rank that keeps it."""
-        if not self._recorder.keeps_run:
-            return
-        results = {**remark_rows(self._recorder.remarks), **self._optimizer.result()}
-        self._recorder.keep_run(outcome_of(self, self.optimizer, results))
+        if self._recorder.keeps_run:
+            self._recorder.keep_run(
+                Outcome(
+                    {**remark_rows(self._recorder.remarks), **self._optimizer.result()},
+                    _search_of(self.optimizer),
+                    self.saving_fraction,
+                    self._optimizer.saving_uncertainty,
+                    self.overhead,
+                    self.detected_evaluations,
+                )
+            )
 
 
-class _Guest:
-    """An observer of the user's: a fault of it costs the others nothing."""
+def _search_of(optimizer: TrainingOptimizer | None) -> Any:
+    """Return the latest search of an optimizer, in JSON types; None if it is of another kind, or there is none."""
+    if optimizer is None:
+        return None
+    from zeus_core.optimizer.global_setting.search_optimizer import search_record  # loads what an optimizer needs
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-
-    def receive(self, event: Event) -> None:
-        try:
-            self._observer.receive(event)
-        except Exception as error:
-            log_fault(self, f"{type(self._observer).__name__}.receive failed", error)
+    return encode(search_record(optimizer))
 
 
 def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor | None) -> None:

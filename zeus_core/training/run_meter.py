@@ -36,24 +36,8 @@ class Spent(NamedTuple):
     gpus: JobGpus
 
 
-class Meter(Protocol):
-    """Measures the training of a run."""
-
-    def spent(self) -> Spent | None:
-        """Return what was spent so far; None outside of training. A collective call."""
-        ...
-
-
-class MeteredRun(Protocol):
-    """A run whose training a `TrainingEnergy` measures, such as `zeus_core.jobs.RecurringRun`."""
-
-    def use_meter(self, meter: Meter) -> None:
-        """Take time and energy of the training from this meter."""
-        ...
-
-
 class RunMeter:
-    """The `Meter` of a run whose training is recorded: all of it, with evaluations and checkpoints.
+    """Measures the training of a run by its account: all of it, with evaluations and checkpoints.
 
     Args:
         monitor: Measures the GPUs of this rank.
@@ -67,7 +51,10 @@ class RunMeter:
 
     @contained
     def spent(self) -> Spent | None:
-        """Return what was spent so far, or in the latest training; None if there is none, or no GPU to measure."""
+        """Return what was spent so far, or in the latest training; None if there is none, or no GPU to measure.
+
+        A collective call.
+        """
         total = self._recorder.spent()
         if total is None:
             return None
@@ -84,3 +71,11 @@ class RunMeter:
         ]
         highest_watts = max((each.highest_watts for each in ranges), default=0.0)
         return JobGpus(self._recorder.gpu_count, gpus[0].name if gpus else None, highest_watts)
+
+
+class MeteredRun(Protocol):
+    """A run whose training a `TrainingEnergy` measures, such as `zeus_core.jobs.RecurringRun`."""
+
+    def use_meter(self, meter: RunMeter) -> None:
+        """Take time and energy of the training from this meter."""
+        ...

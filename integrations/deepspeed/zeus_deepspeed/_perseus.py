@@ -8,16 +8,16 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from zeus_core.adapters import Patches
+from zeus_core.adapters import Patches, contained
 from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError, ZeusError
-from zeus_core.events import PipelineObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.selection import warn_unless_measured
+from zeus_core.pipeline import PipelineObserver
 from zeus_core.ports import DeviceEvents, World
 from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.ports.exchange import Exchange
@@ -40,15 +40,6 @@ class Optimizer(PipelineObserver, Stateful, Protocol):
 
     def set_straggler(self, time_seconds: float | None) -> None:
         """Announce how long an iteration takes elsewhere, in seconds; None if this job waits for nothing."""
-        ...
-
-
-@runtime_checkable
-class ShowsResult(Protocol):
-    """An optimizer that can show its result, once."""
-
-    def show_result(self) -> None:
-        """Show it to people."""
         ...
 
 
@@ -89,6 +80,9 @@ class Perseus:
         self._wraps.wrap("destroy", self._destroy)
         if monitor_events is not None:
             self._wraps.wrap("train_batch", monitor_events.measure)
+        self._monitor_wraps = Patches(getattr(engine, "monitor", None))
+        if record is not None and hasattr(engine, "monitor"):
+            self._monitor_wraps.wrap("write_events", self._write_events)
         # Most scripts never destroy their engine.
         self._at_exit = weakref.finalize(self, _end, optimizer, record)
         engine.perseus = self
@@ -96,6 +90,7 @@ class Perseus:
     def detach(self) -> None:
         """Leave the engine as it was, and close the optimizer, which restores the clocks and shows the result."""
         self._wraps.undo()
+        self._monitor_wraps.undo()
         self.tap.detach()
         vars(self._engine).pop("perseus", None)
         self.optimizer.close()
@@ -103,14 +98,27 @@ class Perseus:
             self._record.close()
         self._at_exit.detach()
 
+    def _write_events(self, write: Callable[..., Any], events: Any, *args: Any, **kwargs: Any) -> Any:
+        self._record_losses(events)
+        return write(events, *args, **kwargs)
+
+    @contained
+    def _record_losses(self, events: Any) -> None:
+        """Record the losses among what DeepSpeed logs, `Train/Samples/train_loss` and `eval_loss`: both are numbers."""
+        if self._record is not None:
+            self._record.record_losses(
+                {each[0].rpartition("/")[2]: each[1] for each in events if each[0].endswith("_loss")}
+            )
+
     def _destroy(self, destroy: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.detach()
         return destroy(*args, **kwargs)
 
 
 def _end(optimizer: Optimizer, record: RecordedPipeline | None) -> None:
-    if isinstance(optimizer, ShowsResult):
-        optimizer.show_result()
+    show_result = getattr(optimizer, "show_result", None)  # one of a user's own may have none
+    if show_result is not None:
+        show_result()
     if record is not None:
         record.close()
 

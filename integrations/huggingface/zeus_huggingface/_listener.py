@@ -33,6 +33,7 @@ from zeus_core.pytorch import torch_world
 from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.training import TrainingSummary
 from zeus_core.validate import checked_flag
+from zeus_huggingface._passes_of_steps import PassHooks
 
 if TYPE_CHECKING:
     from zeus_core.jobs import RecurringRun
@@ -85,10 +86,13 @@ class Reporter:
 
     Args:
         observer: Receives the events.
+        splits_passes: Whether to report the passes within a step too.
     """
 
-    def __init__(self, observer: TrainingHooks) -> None:
+    def __init__(self, observer: TrainingHooks, splits_passes: bool = False) -> None:
         self.observer = observer
+        self._splits_passes = splits_passes
+        self._passes: PassHooks | None = None
         self.activities: list[Activity] = []
         """The work other than training that is under way, each within the one before."""
 
@@ -100,9 +104,12 @@ class Reporter:
     def begin(self, training: Training | None, args: TrainingArguments, state: TrainerState) -> None:
         """Report that training begins; `training` is None if the Trainer has a `train` of its own."""
         self.observer.receive(TRAIN_END)
-        self._begin(state)
+        self._begin(training, state)
 
-    def _begin(self, state: TrainerState) -> None:
+    def _begin(self, training: Training | None, state: TrainerState) -> None:
+        self.leave()
+        if training is not None and self._splits_passes:
+            self._passes = PassHooks(training.trainer, self.observer, self.count_generated)
         self.observer.receive(TrainBegin(state.max_steps if state.max_steps > 0 else None, state.global_step))
 
     def end_step(self, samples: int) -> None:
@@ -137,8 +144,14 @@ class Reporter:
     def add_to_model_card(self, trainer: Trainer, folder: Path) -> None:
         """Add to a model card that has just been written to a folder."""
 
+    def count_generated(self, tokens: int) -> None:
+        """Count the tokens of text that was generated for training."""
+
     def leave(self) -> None:
         """Leave the Trainer as it was."""
+        if self._passes is not None:
+            self._passes.detach()
+            self._passes = None
 
 
 class TrainerListener:

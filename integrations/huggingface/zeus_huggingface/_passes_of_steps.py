@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers import Trainer
 
 from zeus_core.adapters import Patches, contained
-from zeus_core.events import Activity
+from zeus_core.events import PASS_END, Activity, Observer, PassBegin
 
 _REWARDS = "_calculate_rewards"  # of GRPO and RLOO: models, functions, and the exchange of their values
-
-
-class Passes(Protocol):
-    """Receives the passes within a step."""
-
-    def on_pass_begin(self, activity: Activity) -> None:
-        """Report that a pass begins."""
-        ...
-
-    def on_pass_end(self) -> None:
-        """Report its end."""
-        ...
-
-    def count(self, *, generated_tokens: int) -> None:
-        """Count the tokens of generated text."""
-        ...
 
 
 class PassHooks:
@@ -45,11 +29,13 @@ class PassHooks:
 
     Args:
         trainer: Any trainer.
-        energy: Receives the reports.
+        observer: Receives the reports.
+        count: Called with the tokens of text that was generated.
     """
 
-    def __init__(self, trainer: Trainer, energy: Passes) -> None:
-        self._energy = energy
+    def __init__(self, trainer: Trainer, observer: Observer, count: Callable[[int], object]) -> None:
+        self._observer = observer
+        self._count_tokens = count
         self._model: Any = trainer.model
         self._patches: list[Patches] = []
         # On the class, as a patch of the model would be copied with it, and a copy would generate with the original.
@@ -81,12 +67,12 @@ class PassHooks:
             self._patches[-1].wrap(name, around)
 
     def _watch(self, activity: Activity, models: Sequence[Any]) -> None:
-        energy = self._energy
+        observer = self._observer
         for model in models:
             if isinstance(model, torch.nn.Module):
                 self._hooks += [
-                    model.register_forward_pre_hook(lambda *_: energy.on_pass_begin(activity)),
-                    model.register_forward_hook(lambda *_: energy.on_pass_end(), always_call=True),
+                    model.register_forward_pre_hook(lambda *_: observer.receive(PassBegin(activity))),
+                    model.register_forward_hook(lambda *_: observer.receive(PASS_END), always_call=True),
                 ]
 
     def _generate(self, generate: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -98,14 +84,14 @@ class PassHooks:
         """Return a wrap for a method that is such a pass."""
 
         def wrapped(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            self._energy.on_pass_begin(activity)
+            self._observer.receive(PassBegin(activity))
             try:
                 result = method(*args, **kwargs)
                 if activity is Activity.GENERATION:
                     self._count(result, args, kwargs)
                 return result
             finally:
-                self._energy.on_pass_end()
+                self._observer.receive(PASS_END)
 
         return wrapped
 
@@ -116,7 +102,7 @@ class PassHooks:
         prompt = next((kwargs[name] for name in ("inputs", "input_ids") if kwargs.get(name) is not None), None)
         if prompt is None and "inputs_embeds" not in kwargs:
             prompt = next(iter(args), None)
-        self._energy.count(generated_tokens=_tokens_in(generated, prompt, is_decoder_separate))
+        self._count_tokens(_tokens_in(generated, prompt, is_decoder_separate))
 
 
 def _tokens_in(generated: Any, prompt: Any, is_decoder_separate: bool) -> int:

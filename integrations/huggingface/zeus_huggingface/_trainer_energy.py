@@ -24,7 +24,6 @@ from zeus_core.units import energy_text
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
 from zeus_huggingface._listener import Reporter, TrainerListener, Training, listening
 from zeus_huggingface._model_card import add_energy
-from zeus_huggingface._passes_of_steps import PassHooks
 from zeus_huggingface._trainer_optimizer import HFGlobalPowerLimitOptimizer, warn_of_copied_search
 from zeus_huggingface._trainer_patches import patch_trainer
 
@@ -179,10 +178,8 @@ class EnergyReporter(Reporter):
     """
 
     def __init__(self, energy: TrainingEnergy, splits_passes: bool) -> None:
-        super().__init__(energy)
+        super().__init__(energy, splits_passes)
         self._energy = energy
-        self._splits_passes = splits_passes
-        self._passes: PassHooks | None = None
         self._tokens_seen = 0
 
     @property
@@ -193,13 +190,11 @@ class EnergyReporter(Reporter):
     def begin(self, training: Training | None, args: TrainingArguments, state: TrainerState) -> None:
         """Begin a run, or continue the one of the checkpoint."""
         self._energy.use_folder(str(args.output_dir), from_checkpoint=True)
-        self.leave()
         if training is not None:
             self._tokens_seen = _tokens_seen_by(training.trainer)
-            self._passes = PassHooks(training.trainer, self._energy) if self._splits_passes else None
         if state.global_step > 0:
             self._energy.load_state_dict(read_energy_state(_resumed_checkpoint(training, args, state)))
-        self._begin(state)
+        self._begin(training, state)
 
     def end_step(self, samples: int) -> None:
         """Report the end of an optimizer step, and count its samples."""
@@ -247,11 +242,9 @@ class EnergyReporter(Reporter):
         if trainer.is_world_process_zero():
             add_energy(folder, self._energy)
 
-    def leave(self) -> None:
-        """Remove the hooks of the passes."""
-        if self._passes is not None:
-            self._passes.detach()
-            self._passes = None
+    def count_generated(self, tokens: int) -> None:
+        """Count the tokens of text that was generated for training."""
+        self._energy.count(generated_tokens=tokens)
 
     def _count_tokens(self, trainer: Trainer) -> None:
         """Count on the first rank alone: the Trainer's number is that of all ranks."""

@@ -6,51 +6,19 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerCallback, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
-from zeus_core.events import PASS_END, Activity, PassBegin
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import NoMonitor, training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
 from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, Activities, KnobName, MakeSearch, Mode
-from zeus_huggingface._listener import Reporter, TrainerListener, Training, listening
-from zeus_huggingface._passes_of_steps import PassHooks
+from zeus_huggingface._listener import Reporter, TrainerListener, listening
 from zeus_huggingface._trainer_patches import patch_trainer
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
 
 _logger = logging.getLogger(__name__)
-
-
-class _PassReporter(Reporter):
-    """A `Reporter` that reports the passes within a step too, as each activity has its own setting."""
-
-    _passes: PassHooks | None = None
-
-    def begin(self, training: Training | None, args: TrainingArguments, state: TrainerState) -> None:
-        """See `Reporter`."""
-        self.leave()
-        if training is not None:
-            self._passes = PassHooks(training.trainer, self)
-        super().begin(training, args, state)
-
-    def leave(self) -> None:
-        """Remove the hooks of the passes."""
-        if self._passes is not None:
-            self._passes.detach()
-            self._passes = None
-
-    def on_pass_begin(self, activity: Activity) -> None:
-        """Report that a pass begins."""
-        self.observer.receive(PassBegin(activity))
-
-    def on_pass_end(self) -> None:
-        """Report its end."""
-        self.observer.receive(PASS_END)
-
-    def count(self, *, generated_tokens: int) -> None:
-        """Count nothing: energies are not reported."""
 
 
 @listening
@@ -108,7 +76,7 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
             changes_per_hour=changes_per_hour,
             quiet=True,
         )
-        reporter = Reporter(self.optimizer) if activities == "common" else _PassReporter(self.optimizer)
+        reporter = Reporter(self.optimizer, splits_passes=activities == "each")
         self.listener = TrainerListener(type(self).__name__, reporter, monitor, frozenset({"power limit"}), quiet)
         patch_trainer(self)
 

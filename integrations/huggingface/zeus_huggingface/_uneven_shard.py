@@ -34,6 +34,7 @@ class UnevenShard:
     def __init__(self, loader: Any, training: UnevenTraining, on_batch: Callable[[int, Any], PendingWeight]) -> None:
         inner = _inner_sampler(loader)
         self._sampler = training.sampler(inner.sampler, inner.drop_last)
+        self._loader = loader
         self._on_batch = on_batch
         self.weight: PendingWeight | None = None
         """The weight of the current batch; None outside of training."""
@@ -59,7 +60,8 @@ class UnevenShard:
         return batches if skipped is None else self._follow(batches, loader, skipped)
 
     def _follow(self, batches: Iterator[Any], loader: Any, skipped: int) -> Iterator[Any]:
-        self._sampler.set_epoch(loader.iteration)  # accelerate forgets it where batches are skipped
+        # accelerate forgets the epoch where batches are skipped, in release 1.3 even that of such a dataloader.
+        self._sampler.set_epoch((self._loader if skipped else loader).iteration)
         self._sampler.dropped_batches = skipped
         try:
             for place, batch in enumerate(batches, start=skipped):

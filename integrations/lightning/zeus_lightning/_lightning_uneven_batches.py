@@ -64,6 +64,8 @@ class UnevenBatches(Callback):
         self._sampler: UnevenBatchSampler | None = None
         self._loader: DataLoader[Any] | None = None
         self._weight: PendingWeight | None = None
+        # Lightning 2.4 counts the batches of an epoch that was resumed from one too few; None before the first batch.
+        self._skew: int | None = None
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -89,13 +91,17 @@ class UnevenBatches(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Begin a batch."""
         assert self._training is not None
-        self._training.begin(batch_idx)
-        self._weight = self._training.weight(batch_idx, batch)
+        assert self._sampler is not None
+        if self._skew is None:
+            self._skew = self._sampler.first_batch - batch_idx
+        place = batch_idx + self._skew
+        self._training.begin(place)
+        self._weight = self._training.weight(place, batch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin later epochs with their first batch."""
         assert self._sampler is not None
-        self._sampler.first_batch = 0
+        self._sampler.first_batch = self._skew = 0
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the trainer and the dataloader as they were."""
@@ -123,7 +129,7 @@ class UnevenBatches(Callback):
             self._training.loop.undo()
             self._training.close()
             self._batches = self._training.batches
-        self._training = self._weight = self._loader = self._sampler = None
+        self._training = self._weight = self._loader = self._sampler = self._skew = None
 
 
 def _check_loader(loader: Any) -> None:

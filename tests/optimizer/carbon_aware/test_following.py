@@ -233,6 +233,16 @@ def test_an_impossible_deadline_is_reported_at_once_with_the_earliest_end(caplog
     assert {setting for setting, _ in training.blocks[2:]} == {300}
 
 
+def test_a_deadline_that_is_close_is_not_called_impossible(caplog: pytest.LogCaptureFixture) -> None:
+    """Training runs at full speed, as little is in reserve, and ends before its deadline."""
+    training = run(tariff(), hours=1060 / HOUR, max_steps=1000)
+    training.finish()
+    (record,) = [record for record in caplog.records if "the deadline, " in record.getMessage()]
+    assert "is close" in record.getMessage()
+    assert "cannot be kept" not in record.getMessage()
+    assert training.time.seconds <= MIDNIGHT + 1060
+
+
 def test_without_the_number_of_steps_the_search_alone_decides(caplog: pytest.LogCaptureFixture) -> None:
     training = run(ConstantSignal(380, "g/kWh"), hours=20, max_steps=None)
     assert "pass max_steps" in caplog.text

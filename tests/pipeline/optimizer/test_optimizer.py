@@ -57,12 +57,8 @@ def ranks_are_threads(caplog):
 @pytest.mark.parametrize(
     ("stages", "microbatches", "model"),
     [
-        *[(2, 8, A100), (4, 8, "A40")],
-        *(
-            pytest.param(*case, marks=pytest.mark.long)
-            for case in itertools.product((2, 4), (8, 16), (A100, "A40"))
-            if case not in {(2, 8, A100), (4, 8, "A40")}
-        ),
+        (2, 8, A100),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in [(4, 8, "A40"), (2, 16, "A40"), (4, 16, A100)]),
     ],
 )
 def test_the_profile_is_true_and_the_plan_keeps_what_it_promises(stages, microbatches, model):
@@ -119,7 +115,7 @@ def test_noise_of_one_percent_is_borne():
     assert run.joules(replayed) <= 0.88 * run.joules(found)
 
 
-@pytest.mark.parametrize("schedule", [schedules.interleaved(2, 8), schedules.zb_h1(2, 8)])
+@pytest.mark.parametrize("schedule", long_but_first([schedules.interleaved(2, 8), schedules.zb_h1(2, 8)]))
 def test_any_schedule_is_learnt_by_watching(schedule):
     kinds = {instruction.kind for instruction in schedule.instructions}
     run = Run(SimulatedJob(schedule, works(schedule.stages, kinds=kinds)), 60)
@@ -500,7 +496,7 @@ def test_stragglers_are_followed_where_the_device_is_a_step_behind():
     assert run.seconds(range(74, 90)) == pytest.approx(run.seconds(usual), rel=0.005)
 
 
-@pytest.mark.parametrize("steps", [13, 22])
+@pytest.mark.parametrize("steps", [13, pytest.param(22, marks=pytest.mark.long)])
 def test_an_unfinished_profile_is_not_kept(steps):
     state = train_with({}, steps=steps).first.state_dict()
     assert Phase.PROFILING in train_with(state).course or "ranks" in state["profile"]
@@ -512,7 +508,9 @@ def test_what_was_observed_is_not_planned_with():
     assert train_with(state).course == FULL_COURSE
 
 
-@pytest.mark.parametrize("limits", [{"original_clock_mhz": 1200}, {"lowest_clock_mhz": 1200}])
+@pytest.mark.parametrize(
+    "limits", [{"original_clock_mhz": 1200}, pytest.param({"lowest_clock_mhz": 1200}, marks=pytest.mark.long)]
+)
 def test_a_kept_profile_of_other_clocks_is_measured_anew(limits, caplog):
     state = train_with({}).first.state_dict()
     run = train_with(state, PipelineFrequencySettings(**limits))
@@ -675,6 +673,7 @@ def test_short_steps_are_observed_too():
     assert [row.kind for row in run.first.observations[0].rows] == ["forward", "backward"]
 
 
+@pytest.mark.long
 def test_a_hiccup_while_waiting_for_others_does_not_make_it_the_rule():
     class Announcing(Watched):
         def on_step_begin(self):
@@ -768,6 +767,7 @@ def test_a_plan_is_judged_however_late_the_device_is_and_however_often():
     assert run.first.latest["measured"].step_seconds == pytest.approx(run.seconds(range(50, 60)), rel=0.01)
 
 
+@pytest.mark.long
 def test_few_instructions_are_enough_where_there_are_few():
     work = {name: Work(1.0, whole.active_power_watts, 1.0, 0.8) for name, whole in works(2).items()}
     settings = PipelineFrequencySettings(profile_instructions=1)
@@ -791,6 +791,7 @@ def test_a_pause_in_the_middle_of_a_trial_spoils_no_time():
             assert option.energy_joules == pytest.approx(true[option.clock_mhz].energy_joules, rel=0.01)
 
 
+@pytest.mark.long
 def test_a_good_plan_is_not_given_up_for_two_successive_hiccups():
     slow = range(20, 60)  # of the replayed steps
 
@@ -810,7 +811,8 @@ def test_a_good_plan_is_not_given_up_for_two_successive_hiccups():
     assert run.course.count(Phase.PLANNING) == 1, "the plan stays"
 
 
-@pytest.mark.parametrize("begin", [0, pytest.param(12, marks=pytest.mark.long)])
+@pytest.mark.parametrize("begin", [0, 12])
+@pytest.mark.long
 def test_a_straggler_that_was_there_from_the_start_recovers_too(begin):
     def slowed_by(pipeline, step):
         return 1.2 if pipeline == 1 and begin <= step < 70 else 1.0

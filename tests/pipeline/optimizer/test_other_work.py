@@ -24,7 +24,7 @@ def ranks_are_threads():
     logging.getLogger("zeus_core.process.restore_registry").setLevel(logging.NOTSET)
 
 
-@pytest.mark.parametrize(("factor", "begin"), [(1.375, 50), (1.375, 51), (0.7, 52)])
+@pytest.mark.parametrize(("factor", "begin"), [(1.375, 51), (0.7, 50)])
 def test_longer_or_shorter_sequences_are_noticed_within_five_iterations_and_measured(factor, begin, caplog):
     job = SimulatedJob(
         schedules.one_f_one_b(2, 8), works(2), slowed_by=lambda pipeline, step: factor if step >= begin else 1.0
@@ -92,7 +92,7 @@ def test_comparing_a_kept_profile_loads_no_compiler_in_the_training_thread():
         assert profile.work_seconds(0) > 0 and profile.joules(1.0) > 0
         assert "llvmlite" not in sys.modules
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=240)
 
 
 def test_other_shapes_are_noticed_even_if_the_work_takes_as_long():

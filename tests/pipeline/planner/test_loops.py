@@ -48,7 +48,7 @@ def whole():
 
 def numbers(w, a, b, x):
     quotient, rest = a // b, a % b
-    bits = ((a << 3) ^ (b & 6) | 1) >> 2
+    bits = ((a << 3) + (b & 6)) >> 2
     x = -x * SCALE + a / b - 2
     return quotient, rest, bits, -a, x, float(a), int(x), bool(b), abs_of(x)
 
@@ -59,7 +59,7 @@ def abs_of(x):
 
 def choices(w, a, b, x):
     low, high = (a, b) if a < b else (b, a)
-    is_between = low <= 0 < high or (a == b and not x > 0.5)
+    is_between = (low <= 0 and high > 0) or (a == b and not x > 0.5)
     found = a or b
     place, best = min(a, 3, b), max(x, a, 0.25)
     return is_between, found, place, best, a in (1, b + 1, -3), (a and b) + 1, curves(a, x)
@@ -77,10 +77,10 @@ def loops(w, a, b, x):
             continue
         total += w.part.places[at] * SHIFTS[at % 4]
         last = (at, w.part.numbers[at])
-    for shift in (a, b, 2):
+    for shift in range(a, 9):
         if shift > 4:
             break
-        for inner in range(shift):
+        for inner in range(1, shift):
             total = total + inner * w.scale  # a float from now on
     while True:
         turns += 1
@@ -161,7 +161,7 @@ def test_a_child_compiles_that_was_forked_while_a_thread_compiled():
     for _ in range(5):
         if (child := os.fork()) == 0:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(20)  # ends a child that waits for a thread of its parent
+            signal.alarm(240)  # ends a child that waits for a thread of its parent
             try:
                 os._exit(call_compiled(sum_of, 1, 2, 3, 4, 5, 6) - 21)
             finally:
@@ -193,7 +193,7 @@ def plans_of(seed):
     return plans
 
 
-@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 24), marks=pytest.mark.long)])
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 12), marks=pytest.mark.long)])
 def test_plans_do_not_depend_on_the_compiler(seeds, monkeypatch):
     compiled = [plans_of(seed) for seed in seeds]
     monkeypatch.setenv("ZEUS_WITHOUT_LLVM", "1")

@@ -19,7 +19,6 @@ from zeus_core.pipeline import (
     make_plan,
     schedules,
 )
-from zeus_core.pipeline.planner.plan_making import make_plans
 from zeus_core.pipeline.testing import simulate_pipeline
 
 QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
@@ -166,14 +165,6 @@ def test_bad_arguments_are_named(arguments, message):
     frontier = Frontier.from_profile(smooth_profile(2), schedules.one_f_one_b(2, 3))
     with pytest.raises(UsageError, match=message):
         make_plan(frontier, **arguments)
-
-
-def test_many_plans_at_once_are_those_made_one_by_one():
-    frontier = Frontier.from_profile(smooth_profile(3), schedules.one_f_one_b(3, 4))
-    times = np.linspace(frontier.shortest_seconds, frontier.least_energy_seconds, 5).tolist()
-    together = list(make_plans(frontier, times, effort=0.1))
-    alone = [make_plan(frontier, time_seconds=time, effort=0.1) for time in sorted(times, reverse=True)]
-    assert together == alone
 
 
 @pytest.mark.parametrize("dwell_seconds", [0.0, 0.3])

@@ -275,6 +275,7 @@ def register_functions(schedule, recorder, receives):
         schedule.register_custom_function(kind, function)
 
 
+@pytest.mark.long
 def test_passes_that_functions_of_their_own_run_are_told_without_their_waits():
     for rank, found in enumerate(run_ranks(2, run_custom_functions)):
         for answer in found.values():

@@ -63,15 +63,8 @@ def step_all(schedule, stages, count):
     return all_losses
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Schedule1F1B",
-        pytest.param("ScheduleInterleavedZeroBubble", marks=pytest.mark.long),  # halves of passes: as the next one
-        pytest.param("ScheduleZBVZeroBubble", marks=pytest.mark.long),
-        pytest.param("ScheduleDualPipeV", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long  # in the default suite, with a schedule written by hand: tests/plain_torch
+@pytest.mark.parametrize("name", STAGES)
 def test_a_plan_is_found_and_keeps_what_it_promises(name):
     count = sum(map(len, STAGES[name].values()))
     times = SharedTimes(count, MICROBATCHES)

@@ -15,7 +15,7 @@ from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from zeus_core.cli.doctor import Check
+    from zeus_core.cli.doctor.check import Check
 
 SUMMARY = "Report what can be measured and set here, and how to get the rest"
 
@@ -64,24 +64,30 @@ def _key(name: str) -> str:
 
 def find_all(environment: Mapping[str, str], rapl_root: Path | None, needs: Collection[str] = ()) -> Iterator[Check]:
     """Run all checks, in the order of the report; one for each extra that is needed is the last."""
-    import zeus_core.cli.doctor as checks
+    from zeus_core.cli.doctor.gpus import check_gpus, find_gpus
+    from zeus_core.cli.doctor.limits import check_limits
+    from zeus_core.cli.doctor.nvidia import check_driver, find_driver, other_drivers
+    from zeus_core.cli.doctor.packages import check_extras, check_live_view, check_python, check_torch
+    from zeus_core.cli.doctor.rapl import check_rapl
+    from zeus_core.cli.doctor.residue import check_residue
+    from zeus_core.cli.doctor.rights import check_clock_rights, check_limit_rights, read_rights
 
-    driver = checks.find_driver()
-    gpus, no_gpus_because = checks.find_gpus(environment)
-    rights = checks.read_rights(environment)
-    yield from checks.check_python()
+    driver = find_driver()
+    gpus, no_gpus_because = find_gpus(environment)
+    rights = read_rights(environment)
+    yield from check_python()
     is_simulated = bool(environment.get("ZEUS_SIMULATED_GPUS", "").strip())
-    yield checks.check_driver(driver, is_simulated=is_simulated, others=checks.other_drivers(gpus))
-    yield from checks.check_gpus(gpus, no_gpus_because, driver, environment)
+    yield check_driver(driver, is_simulated=is_simulated, others=other_drivers(gpus))
+    yield from check_gpus(gpus, no_gpus_because, driver, environment)
     if gpus:
-        yield checks.check_limits(gpus)
-        yield checks.check_residue(gpus)
-    yield checks.check_limit_rights(rights, gpus)
-    yield checks.check_clock_rights(rights, gpus)
-    yield checks.check_rapl(rapl_root)
-    yield checks.check_torch(driver, gpus)
-    yield checks.check_live_view()
-    yield from checks.check_extras(needs)
+        yield check_limits(gpus)
+        yield check_residue(gpus)
+    yield check_limit_rights(rights, gpus)
+    yield check_clock_rights(rights, gpus)
+    yield check_rapl(rapl_root)
+    yield check_torch(driver, gpus)
+    yield check_live_view()
+    yield from check_extras(needs)
 
 
 def _text(checks: Sequence[Check]) -> str:

@@ -9,7 +9,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ _ALIGNMENT = "><" + ">" * 8 + "<<"
 _SORTS = {"busy": "utilization", "memory": "memory_used_bytes", "temp": "temperature_celsius", "power": "power_watts"}
 # Boards of data centers slow down from 85 to 90 degrees on; an idle one draws 10 to 20 % of its limit.
 _WARM_CELSIUS, _HOT_CELSIUS = 80.0, 87.0
+_BARS, _SHOWN_PERIODS = "▁▂▃▄▅▆▇█", 20
 _IDLE_BELOW, _IDLE_DRAWS = 0.05, 0.25
 
 _logger = logging.getLogger(__name__)
@@ -126,14 +128,24 @@ def _show_live(gpus: Mapping[int, Gpu], arguments: argparse.Namespace) -> None:
     from rich.live import Live
     from rich.table import Table
 
+    latest: dict[str, deque[float | None]] = defaultdict(lambda: deque(maxlen=_SHOWN_PERIODS))
     with Live(auto_refresh=False) as live:
         for _ in ticks(MonotonicTime(), arguments.period):
             drawn = Table(caption="Ctrl-C ends")
             for name, side in zip(_HEADER, _ALIGNMENT, strict=True):
                 drawn.add_column(name, justify="right" if side == ">" else "left")
+            drawn.add_column("power before")
             for board in _boards(gpus, arguments):
-                drawn.add_row(*board.row(), style=board.color)
+                latest[board.uuid].append(board.power_watts)
+                drawn.add_row(*board.row(), bars(latest[board.uuid], board.limit_watts), style=board.color)
             live.update(drawn, refresh=True)
+
+
+def bars(values: Collection[float | None], most: float | None) -> str:
+    """Return a bar for each of some values, of eight heights up to `most`; a gap for each that is not known."""
+    known = [value for value in values if value is not None]
+    scale = len(_BARS) / (most or max(known, default=0.0) or 1.0)
+    return "".join(" " if value is None else _BARS[min(int(scale * value), len(_BARS) - 1)] for value in values)
 
 
 def _table(boards: Sequence[_Board]) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Both trade the energy of a slow driver's machine for a command that starts and ends on time.
 _PATIENCE_SECONDS = 60.0  # without persistence mode, the driver first initializes every board, about 20 s for eight
 _EDGE_SECONDS = 10.0  # for one reading, at the start and at the end of the command
-_SIMULATED = "The GPUs are simulated: their energy is that of idle GPUs, because the command does not run on them."
+_SIMULATED = "The energy of simulated GPUs is that of idle ones: the command does not run on them"
 
 _Answer = TypeVar("_Answer")
 

@@ -1,8 +1,6 @@
 """CPU and DRAM energy from RAPL, the energy counters of Intel and AMD processors, through Linux's powercap files.
 
     discovery = discover_cpus()
-    keeper = RaplKeeper(discovery.zones)
-    keeper.start()
     for cpu in discovery.cpus:
         print(cpu.name, cpu.read_energy_counters_joules())
 

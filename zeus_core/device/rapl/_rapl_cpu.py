@@ -21,8 +21,9 @@ from zeus_core.units import joules_from_microjoules
 class RaplZone:
     """The energy of one zone since this object was made, counted on across wrap-arounds.
 
-    Wrap-arounds are counted as long as the zone is read more than once in each, which `RaplKeeper` ensures. A counter
-    that was reset otherwise, as by reloading intel_rapl, cannot be distinguished from one that wrapped around.
+    Wrap-arounds are counted as long as the zone is read more than once in each, which takes minutes: a monitor reads
+    it each half minute. A counter that was reset otherwise, as by reloading intel_rapl, cannot be
+    distinguished from one that wrapped around.
 
     Several threads may use it. A forked process goes on counting by itself from where its parent was.
 
@@ -42,11 +43,6 @@ class RaplZone:
         self._lock = ProcessLock()
         self._max_energy_range_microjoules = _read_range_microjoules(folder / "max_energy_range_uj", read_text)
         self._counter = WrappingCounter(self._max_energy_range_microjoules, self._read_raw_microjoules())
-
-    @property
-    def max_energy_range_joules(self) -> float:
-        """The energy after which the counter of the kernel wraps around."""
-        return joules_from_microjoules(self._max_energy_range_microjoules)
 
     def read_energy_counter_microjoules(self) -> int:
         """Read the exact total, which never decreases.
@@ -129,11 +125,6 @@ class RaplCpu:
     def has_dram(self) -> bool:
         """Whether there are zones for the memory."""
         return bool(self._dram_zones)
-
-    @property
-    def zones(self) -> tuple[RaplZone, ...]:
-        """All zones of the package, for a `RaplKeeper`."""
-        return self._package_zones + self._dram_zones
 
     def read_energy_counters_joules(self) -> CpuEnergyCounters:
         """Read the energy since discovery, summed over the zones.

@@ -4,10 +4,11 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zeus_core.device._cpu import Cpu
-from zeus_core.device.rapl._by_daemon import direct_or_daemon
 from zeus_core.device.rapl._rapl_cpu import RaplCpu, RaplZone
 from zeus_core.device.rapl.powercap import (
     POWERCAP_ROOT,
@@ -16,11 +17,58 @@ from zeus_core.device.rapl.powercap import (
     find_zone_folders,
     is_within,
     permission_remedy,
+    read_file,
     read_word,
     why_no_zones,
 )
-from zeus_core.errors import DeviceError
+from zeus_core.errors import DeviceError, PermissionDeniedError
+from zeus_core.process.deadline import CALL_SECONDS, RESTORE_SECONDS
+from zeus_core.process.parallel import ParallelCalls
 from zeus_core.validate import checked_function, checked_path
+
+if TYPE_CHECKING:
+    from zeus_core.device.remote.client import DaemonConnection
+
+
+class _DirectOrDaemon:
+    """Reads files of the powercap tree: itself, or by the daemon what this process may not read, if there is one.
+
+    Raises what `read_file` raises. Several threads may use it, and a forked process has a connection of its own.
+    """
+
+    def __init__(self) -> None:
+        self._connection: DaemonConnection | None = None
+        self._calls = ParallelCalls()
+
+    def __call__(self, path: Path) -> str:
+        """Return the text of a file."""
+        try:
+            return read_file(path)
+        except PermissionError:
+            if path.name != "energy_uj":
+                raise
+            try:
+                return str(self._ask(path.parent.name))
+            except PermissionDeniedError:  # there is no daemon, or it does not allow it
+                pass
+            except DeviceError as error:
+                raise OSError(str(error)) from error
+            raise
+
+    def _ask(self, zone: str) -> int:
+        """Return the microjoules of a zone. Raises `DeviceError`."""
+        if self._connection is None:
+            from zeus_core.device.remote.client import DaemonConnection
+
+            self._connection = DaemonConnection()
+        # Longer than anybody waits: a daemon that does not answer occupies the thread, and is not asked meanwhile.
+        ask = partial(self._connection.ask, "energy", {"zone": zone}, RESTORE_SECONDS)
+        return int(self._calls.call_one_within(CALL_SECONDS, 0, ask)["microjoules"])
+
+
+direct_or_daemon = _DirectOrDaemon()
+"""One for the process, which thereby has one connection, opened where it is needed."""
+
 
 _PACKAGE = re.compile(r"package-([0-9]{1,6})(-die-[0-9]+)?", re.ASCII)
 _DRAM = re.compile("dram")
@@ -41,11 +89,6 @@ class CpuDiscovery:
     cpus: tuple[Cpu, ...]
     unavailable_because: str | None = None
     psys: tuple[RaplZone, ...] = ()
-
-    @property
-    def zones(self) -> tuple[RaplZone, ...]:
-        """All zones that are read, for a `RaplKeeper`."""
-        return (*(zone for cpu in self.cpus for zone in getattr(cpu, "zones", ())), *self.psys)
 
 
 def discover_cpus(root: Path = POWERCAP_ROOT, read_text: ReadText = direct_or_daemon) -> CpuDiscovery:
@@ -75,7 +118,6 @@ class _Survey:
     """One walk over the tree, which collects the reasons why something cannot be read."""
 
     def __init__(self, root: Path, read_text: ReadText) -> None:
-        self._root = root
         self._read_text = read_text
         self._unreadable: list[Path] = []
         self._faults: list[str] = []
@@ -111,9 +153,7 @@ class _Survey:
             files = ", ".join(map(str, self._unreadable))
             reasons.insert(0, f"this process may not read {files}. {permission_remedy(self._unreadable)}")
         if not reasons and not cpus:
-            reasons.append(
-                f"this machine has no RAPL energy counters: no CPU package under {self._root}; {why_no_zones()}"
-            )
+            reasons.append(f"this machine has no RAPL energy counters of CPUs; {why_no_zones()}")
         return "; ".join(reasons) or None
 
     def _dram_within(self, folders: Sequence[Path]) -> list[Path]:

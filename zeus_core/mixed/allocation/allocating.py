@@ -11,6 +11,7 @@ from zeus_core.mixed.allocation._goal import Goal
 from zeus_core.mixed.allocation._solver import solve
 from zeus_core.mixed.allocation.allocation_plan import AllocationPlan, checked_devices, checked_reduce_seconds
 from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOption, DeviceOptions, checked_global_batch
+from zeus_core.mixed.allocation.trial_windows import split_in_proportion
 from zeus_core.search.objectives import Objective, ZeusCost
 from zeus_core.validate import checked_whole_number
 
@@ -104,7 +105,9 @@ def even_plan(
         UsageError: An argument is wrong, or a device cannot hold its batch; the message names it.
     """
     units = checked_global_batch(global_batch, multiple_of)
-    return _usual_plan("even", devices, _shared(units, [1.0] * len(devices)), multiple_of, reduce_seconds, objective)
+    return _usual_plan(
+        "even", devices, split_in_proportion(units, [1] * len(devices)), multiple_of, reduce_seconds, objective
+    )
 
 
 def proportional_plan(
@@ -123,21 +126,13 @@ def proportional_plan(
     units = checked_global_batch(global_batch, multiple_of)
     equal = max(1, units * multiple_of // len(devices))
     throughputs = [equal / _highest(device).seconds(equal) for device in devices]
-    return _usual_plan("proportional", devices, _shared(units, throughputs), multiple_of, reduce_seconds, objective)
+    return _usual_plan(
+        "proportional", devices, split_in_proportion(units, throughputs), multiple_of, reduce_seconds, objective
+    )
 
 
 def _highest(device: DeviceOptions) -> DeviceOption:
     return device.options[0]
-
-
-def _shared(units: int, weights: Sequence[float]) -> list[int]:
-    """Return whole shares in proportion to the weights: rounded down, and one more for the largest remainders."""
-    exact = [units * weight / sum(weights) for weight in weights]
-    shares = [int(share) for share in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda rank: shares[rank] - exact[rank])
-    for rank in by_remainder[: units - sum(shares)]:
-        shares[rank] += 1
-    return shares
 
 
 def _usual_plan(

@@ -134,10 +134,10 @@ def _capped_split(samples: int, weights: Sequence[int], caps: Sequence[int]) -> 
         full |= over
 
 
-def split_in_proportion(samples: int, parts: Sequence[int]) -> tuple[int, ...]:
+def split_in_proportion(samples: int, parts: Sequence[float]) -> tuple[int, ...]:
     """Split samples in the proportion of some numbers, each share less than one sample off."""
     total = sum(parts)
-    shares = [samples * part // total for part in parts]
+    shares = [int(samples * part // total) for part in parts]
     by_remainder = sorted(range(len(parts)), key=lambda place: (-(samples * parts[place] % total), place))
     for place in by_remainder[: samples - sum(shares)]:
         shares[place] += 1

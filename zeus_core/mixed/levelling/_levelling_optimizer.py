@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 from zeus_core.adapters import contained
 from zeus_core.adapters.contained import log_fault
@@ -42,7 +41,6 @@ LevelKnob = Literal["clock", "power limit"]
 LevelMode = Literal["level", "observe"]
 
 _logger = logging.getLogger(__name__)
-_Self = TypeVar("_Self", bound="LevellingOptimizer")
 
 
 class LevellingOptimizer(TrainingOptimizer):
@@ -223,21 +221,9 @@ class LevellingOptimizer(TrainingOptimizer):
             self._take_step(work)
         self._latest_end = None if self._is_off else self._event()
 
-    def close(self) -> None:
-        """Restore the original settings."""
-        self.on_train_end()
-
     def result(self) -> dict[str, str]:
         """Return the result for people, as labelled lines; empty before anything was levelled."""
         return {**self._search.result(), **self._rows}
-
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _event(self) -> DeviceEvent | None:
         try:

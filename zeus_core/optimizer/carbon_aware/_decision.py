@@ -95,12 +95,13 @@ class DecisionLog:
             )
 
     def warn_late(self, deadline: float, earliest: float) -> None:
-        """Warn that training ends after its deadline, also at full speed."""
+        """Warn that training ends after its deadline, also at full speed, or so soon before it that nothing is spare."""
         if not self._has_warned:
             self._has_warned = True
             _logger.warning(
-                "the deadline, %s, cannot be kept: at full speed training ends %s, and it runs so",
+                "the deadline, %s, %s: at full speed training ends %s, and it runs so",
                 time_text(deadline),
+                "cannot be kept" if earliest > deadline else "is close",
                 time_text(earliest),
             )
 

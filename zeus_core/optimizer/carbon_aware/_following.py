@@ -14,12 +14,13 @@ from zeus_core.optimizer.carbon_aware._carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._controller import WorkController
 from zeus_core.optimizer.carbon_aware._credit import Credit, credit_of
 from zeus_core.optimizer.carbon_aware._decision import Decision, DecisionLog, Pause, signal_name, time_text
-from zeus_core.optimizer.carbon_aware._operating_points import MeasuredSteps, OperatingPoint
+from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
 from zeus_core.optimizer.trial_store import RunSpent
 from zeus_core.ports import TimeSource
 from zeus_core.ports.time_source import clock_seconds
 from zeus_core.search import Trial
 from zeus_core.search.run.run_plan import Prediction
+from zeus_core.search.trial import pooled_trial
 
 # A block of steps ends near the next decision, not at it. So near it that decision is made, and not one for the rest.
 _EARLY_FRACTION = 0.02
@@ -128,7 +129,7 @@ class Following:
         now, steps = clock_seconds(self._time_source), self._search.run_steps
         usual = measured.get(self._search.present) or next(iter(measured.values()))
         joules = (steps - self._latest.steps) * usual.joules_per_step
-        self._add(self._latest.seconds, now, DeviceEnergy(joules, joules * usual.error_fraction))
+        self._add(self._latest.seconds, now, DeviceEnergy(joules, joules * _error_fraction(usual)))
         self._latest = replace(self._latest, seconds=now, steps=steps)
 
     def decide(self) -> Decision:
@@ -187,7 +188,7 @@ class Following:
         original = points.pop(self._search.settings[0], None)
         if self._latest is None or original is None or self._latest.steps == 0:
             return None
-        errors = {setting: measured.error_fraction for setting, measured in self._measured().items()}
+        errors = {setting: _error_fraction(trial) for setting, trial in self._measured().items()}
         others = [*points.values(), *self._predicted(original, errors)]
         run = self._latest.steps, self._latest.seconds
         return credit_of(self.spent, original, others, errors, self._aware.signal, *run, self._search.unit)
@@ -234,19 +235,19 @@ class Following:
         seconds = self._search.max_steps * self._lag() * original.seconds_per_step
         return self.spent.begun_seconds + aware.max_slowdown * seconds
 
-    def _measured(self) -> dict[int, MeasuredSteps]:
+    def _measured(self) -> dict[int, Trial]:
         """Return all that was measured, by setting."""
-        sums: dict[int, MeasuredSteps] = {}
+        pooled: dict[int, Trial] = {}
         for trial in self._search.block_trials:
-            sums.setdefault(trial.setting, MeasuredSteps()).add(trial)
-        return sums
+            pooled[trial.setting] = pooled_trial([pooled.get(trial.setting), trial])
+        return pooled
 
     def _points(self) -> list[OperatingPoint]:
         """Return what was measured, as fast as training is with all that happens between its steps."""
         lag, settings = self._lag(), self._search.settings
         return [
-            OperatingPoint(setting, 1.0 / (lag * measured.seconds_per_step), measured.watts / lag)
-            for setting, measured in self._measured().items()
+            OperatingPoint(setting, point.steps_per_second / lag, point.power_watts / lag)
+            for setting, point in ((one, OperatingPoint.from_trial(trial)) for one, trial in self._measured().items())
             if settings[-1] <= setting <= settings[0]
         ]
 
@@ -286,6 +287,12 @@ class Following:
             amount=self.spent.amount + (amount.amount or 0.0),
             uncertainty=self.spent.uncertainty + (amount.uncertainty or 0.0),
         )
+
+
+def _error_fraction(trial: Trial) -> float:
+    """Return how far the energy of some steps can be off, as a fraction of it."""
+    joules = trial.measurement.total_energy or 0.0
+    return (trial.measurement.total_uncertainty_joules or 0.0) / joules if joules > 0 else 0.0
 
 
 @dataclass(frozen=True)

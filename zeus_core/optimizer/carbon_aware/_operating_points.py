@@ -40,43 +40,6 @@ class OperatingPoint:
         return cls(None, 0.0, idle_watts)
 
 
-@dataclass
-class MeasuredSteps:
-    """The steps that were measured at one setting, over all blocks."""
-
-    steps: int = 0
-    seconds: float = 0.0
-    joules: float = 0.0
-    uncertain_joules: float = 0.0
-
-    def add(self, trial: Trial) -> None:
-        """Add a block."""
-        self.steps += trial.steps
-        self.seconds += trial.measurement.time
-        self.joules += trial.measurement.total_energy or 0.0
-        self.uncertain_joules += trial.measurement.total_uncertainty_joules or 0.0
-
-    @property
-    def seconds_per_step(self) -> float:
-        """The time of a step."""
-        return self.seconds / self.steps
-
-    @property
-    def joules_per_step(self) -> float:
-        """The energy of a step."""
-        return self.joules / self.steps
-
-    @property
-    def error_fraction(self) -> float:
-        """How far the energy can be off, as a fraction of it."""
-        return self.uncertain_joules / self.joules if self.joules > 0 else 0.0
-
-    @property
-    def watts(self) -> float:
-        """The mean power."""
-        return self.joules / self.seconds
-
-
 def checked_points(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
     """Return points, of which at least one trains, the quickest first.
 

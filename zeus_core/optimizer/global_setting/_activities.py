@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zeus_core.optimizer.global_setting.search_options import SearchArguments
-    from zeus_core.optimizer.global_setting.search_result import ActivityResult
+    from zeus_core.optimizer.search_result import ActivityResult
     from zeus_core.search.run.activities_search import ActivitiesRunSearch
 
 _PREDICTED_SHARE = 0.25  # of a run: later, more than its bound may be used up by the rest of it
@@ -40,6 +40,8 @@ _FAR_BELOW = 0.8  # of a limit: work whose mean power is below binds it at no mo
 _UNTOUCHED = "it draws far less"
 _LEAST_ADVANTAGE = 0.01  # of the energy: with less, one setting for all is as good; a step of the clock is worth more
 _MIN_STEPS = 4  # of a block that ends as that of an activity is over
+# Activities that are decided on at the end of a block. Training waits for 12 ms each, and for 19 ms if there are 32.
+_MOST_AT_ONCE = 4
 
 
 class ActivityOrders(Orders):
@@ -162,9 +164,8 @@ class ActivitySearch(SettingSearch):
 
     def conclude(self) -> Outcome | None:
         """See `SettingSearch`. The blocks of activities that are over end before."""
-        phase, exchange, orders = Phase.CONCLUDE, self._exchange, self.order.visits
-        conclude = partial(due_of, orders=orders, with_choices=True)
-        due = exchange.conclude_of(dict[str, int], self._measured, list[str], conclude, phase)
+        phase, exchange = Phase.CONCLUDE, self._exchange
+        due = exchange.conclude_of(dict[str, int], self._measured, list[str], self._due_first, phase)
         ended = exchange.conclude_of(
             dict[str, VisitsPart], lambda: self._parts(due), dict[str, MeasuredBlock], merged, phase
         )
@@ -180,6 +181,14 @@ class ActivitySearch(SettingSearch):
         if ended:
             self._exchange.attempt(self.save)
         return super().conclude()
+
+    def _due_first(self, ranks: Sequence[Mapping[str, int]]) -> list[str]:
+        """Return the activities that are due; of many, those of which fewest blocks are known."""
+        due = due_of(ranks, self.order.visits, with_choices=True)
+        if len(due) <= _MOST_AT_ONCE:
+            return due
+        blocks = {name: len(measured.blocks) for name, measured in self.of_activities.items()}
+        return sorted(due, key=lambda name: blocks.get(name, 0))[:_MOST_AT_ONCE]
 
     def chosen_of(self, name: str) -> int | None:
         """Return the setting that the visits of an activity continue at; None before it was chosen."""
@@ -278,7 +287,7 @@ class ActivitySearch(SettingSearch):
 
     def activity_results(self) -> dict[str, ActivityResult]:
         """See `SettingSearch`; empty where there are steps alone."""
-        from zeus_core.optimizer.global_setting.search_result import ActivityResult  # at the end of training alone
+        from zeus_core.optimizer.search_result import ActivityResult  # at the end of training alone
 
         parts, observes = self.parts(), self.limiter.observes
         return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from zeus_core.events import (
     Activity,
@@ -56,6 +57,13 @@ class VisitsPart:
     visits: int
 
 
+class _Level(NamedTuple):
+    """An activity under way: its visits, if it has a setting of its own, and what its time and energy belong to."""
+
+    visits: ActivityVisits | None
+    recorder: TrialRecorder | None
+
+
 class Visits:
     """The activity under way, and the visits of all of them, on this rank.
 
@@ -66,7 +74,7 @@ class Visits:
     def __init__(self, steps: TrialRecorder) -> None:
         self._steps = steps
         self._limiter: ActivityLimiter | None = None
-        self._under_way: list[ActivityVisits | None] = []  # none for what has no setting of its own
+        self._under_way: list[_Level] = []
         self._is_in_step = False
         self.activities: dict[str, ActivityVisits] = {}
         """The activities that were visited, by name, in this order."""
@@ -121,46 +129,53 @@ class Visits:
         name = str(getattr(activity, "value", activity))
         is_part = name in _OTHERS or (is_pass and (self._under_way or not self._is_in_step))
         visits = None if is_part or len(self._under_way) >= _MAX_DEPTH else self._visits_of(name, limiter)
-        if visits in self._under_way:  # within itself
+        if any(visits is level.visits for level in self._under_way):  # within itself
             visits = None
-        is_in_steps = not any(self._under_way)
-        self._under_way.append(visits)
-        if visits is None:
-            if is_in_steps and not is_pass:
-                self._steps.synchronize()
-                self._steps.interrupt()
-            return
-        self._steps.synchronize()
-        outer = self._innermost(len(self._under_way) - 1)
-        recorder = self._steps if outer is None else outer.recorder
-        self._leave_out(limiter, recorder, is_last=True)
-        recorder.interrupt()
-        is_at_order = limiter.begin_stay(visits.order)
-        visits.begin(limiter.requested, is_at_order)
+        outer = self._timed
+        if visits is not None:
+            recorder: TrialRecorder | None = visits.recorder
+        else:  # what is within a visit belongs to it, and so does a pass within a step
+            recorder = outer if is_pass or self._innermost is not None else None
+        if recorder is not outer:
+            self._steps.synchronize()
+            if visits is not None:
+                self._leave_out(limiter, outer, is_last=True)
+            if outer is not None:
+                outer.interrupt()
+        self._under_way.append(_Level(visits, recorder))
+        if visits is not None:
+            is_at_order = limiter.begin_stay(visits.order)
+            visits.begin(limiter.requested, is_at_order)
 
     def _leave(self, limiter: ActivityLimiter) -> None:
-        visits = self._under_way.pop()
-        if visits is None:
-            if not any(self._under_way):
-                self._steps.resume()
-            return
-        self._steps.synchronize()
-        late_seconds = self._leave_out(limiter, visits.recorder, is_last=True)
-        visits.end(late_seconds)
-        if not visits.is_ordered:
-            visits.follow_if_short(MIN_VISIT_LATENCIES * limiter.latency_seconds)
-        outer = self._innermost(len(self._under_way))
-        (self._steps if outer is None else outer.recorder).resume()
-        limiter.begin_stay(None if outer is None else outer.order)
+        visits, recorder = self._under_way.pop()
+        if visits is not None:
+            self._steps.synchronize()
+            late_seconds = self._leave_out(limiter, recorder, is_last=True)
+            visits.end(late_seconds)
+            if not visits.is_ordered:
+                visits.follow_if_short(MIN_VISIT_LATENCIES * limiter.latency_seconds)
+        outer = self._timed
+        if outer is not None and outer is not recorder:
+            outer.resume()
+        if visits is not None:
+            innermost = self._innermost
+            limiter.begin_stay(None if innermost is None else innermost.order)
 
-    def _innermost(self, place: int) -> ActivityVisits | None:
-        """Return the activity under way, of the first ones; None for the steps."""
-        return next((one for one in reversed(self._under_way[:place]) if one is not None), None)
+    @property
+    def _timed(self) -> TrialRecorder | None:
+        """What time and energy belong to now; None if that is neither a step nor a visit."""
+        return self._under_way[-1].recorder if self._under_way else self._steps
 
-    def _leave_out(self, limiter: ActivityLimiter, recorder: TrialRecorder, is_last: bool) -> float:
+    @property
+    def _innermost(self) -> ActivityVisits | None:
+        """The innermost activity under way that has a setting of its own; None for the steps."""
+        return next((level.visits for level in reversed(self._under_way) if level.visits is not None), None)
+
+    def _leave_out(self, limiter: ActivityLimiter, recorder: TrialRecorder | None, is_last: bool) -> float:
         """Charge the time at the setting before to no step or visit, as far as it made it longer. Returns that time."""
         late_seconds = limiter.late_seconds(is_last=is_last)
-        if late_seconds > 0:
+        if late_seconds > 0 and recorder is not None:
             excess = limiter.excess_seconds(late_seconds)
             recorder.leave_out(excess)
             self.late_seconds += excess

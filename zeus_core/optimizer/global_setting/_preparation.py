@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
-from zeus_core.optimizer.global_setting._measuring import RunSteps, TrialRecorder
+from zeus_core.optimizer.global_setting._common_block import RunSteps
+from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._setting_search import SettingSearch
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments, SearchOptions

@@ -16,7 +16,7 @@ from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.global_setting.search_result import SearchResult
+    from zeus_core.optimizer.search_result import SearchResult
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class SearchView:
     def comparison(self) -> Comparison | None:
         """Steps at the original setting, and at the choices; None until one was measured, and if they are one."""
         return self.measured.comparison(self.chosen)
+
+    @property
+    def confirmation(self) -> Trial | None:
+        """The steps at the choice; those at the choice before it, until it was measured itself."""
+        return self.measured.at_choices.get(self.chosen or 0, self.measured.confirmation)
 
 
 class SearchFacts(TrainingOptimizer):
@@ -113,7 +118,7 @@ class SearchFacts(TrainingOptimizer):
     @property
     def confirmation(self) -> Trial | None:
         """The steps measured at the choice since training continues at it; None until then."""
-        return self._view().measured.confirmation
+        return self._view().confirmation
 
     @property
     def comparison(self) -> Comparison | None:
@@ -151,7 +156,7 @@ class SearchFacts(TrainingOptimizer):
 
     def _search_result(self) -> SearchResult | None:
         """Return the facts of the latest search; None before its first step."""
-        from zeus_core.optimizer.global_setting.search_result import SearchResult  # at the end of training alone
+        from zeus_core.optimizer.search_result import SearchResult  # at the end of training alone
         from zeus_core.search.verdict import Verdict, verdict_on
 
         search, course = self._search, self._course

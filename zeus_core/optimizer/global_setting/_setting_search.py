@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from zeus_core.errors import DeviceError
-from zeus_core.optimizer.global_setting._measuring import CommonBlock, RunSteps, TrialRecorder
+from zeus_core.optimizer.global_setting._common_block import CommonBlock, RunSteps
+from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._orders import Order, Orders
 from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer.global_setting.phases import MEASURED, Outcome, Phase
@@ -24,7 +25,7 @@ from zeus_core.search.run.run_plan import Prediction
 from zeus_core.settings.kinds import Kind
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.global_setting.search_result import ActivityResult
+    from zeus_core.optimizer.search_result import ActivityResult
 
 # Readings are lost while a driver restarts or another process interferes, which passes. More tries lengthen a search
 # that cannot succeed; fewer end one that could.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from zeus_core.adapters import contained
 from zeus_core.adapters.result import show_result
@@ -47,7 +46,7 @@ from zeus_core.optimizer.global_setting.search_options import (
     kinds_of,
 )
 from zeus_core.optimizer.setting_history import SettingHistory
-from zeus_core.optimizer.trial_store import JsonTrialStore, NoTrialStore, TrialStore
+from zeus_core.optimizer.trial_store import JsonTrialStore, TrialStore
 from zeus_core.ports import World
 from zeus_core.ports.world import checked_world
 from zeus_core.search.objectives import OptimumSelector
@@ -58,9 +57,7 @@ from zeus_core.validate import checked_flag, checked_path
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
     from zeus_core.optimizer.carbon_aware.follower import Follower
-    from zeus_core.optimizer.global_setting.search_result import SearchRecord
-
-_Self = TypeVar("_Self", bound="SearchOptimizer")
+    from zeus_core.optimizer.search_result import SearchRecord
 
 
 class SearchOptimizer(SearchFacts):
@@ -104,14 +101,14 @@ class SearchOptimizer(SearchFacts):
             changes_per_hour,
         )
         if any(map(options.is_adaptive, options.kinds)):
-            import zeus_core.optimizer.global_setting.search_result
+            import zeus_core.optimizer.search_result
             import zeus_core.search.run.adaptive_run_search  # noqa: F401
         monitor = checked_monitor(monitor)
         self.monitor: ZeusMonitor = monitor
         """The monitor that measures."""
         self._gpus = list(monitor.gpus.values())
         store: TrialStore = (
-            NoTrialStore()
+            TrialStore()
             if profile_path is None
             else JsonTrialStore(Path(checked_path("profile_path", profile_path, "profile.json")), profile_steps)
         )
@@ -133,7 +130,7 @@ class SearchOptimizer(SearchFacts):
 
         self.while_paused: Callable[[], object] = lambda: None
         """Called each minute of a pause; a `TrainingEnergy` with this optimizer keeps its journal then."""
-        user = user_of(self, lambda: (optimizer := this()) is None or optimizer._is_at_rest)
+        user = user_of(self, lambda: (optimizer := this()) is None or optimizer._is_at_rest, compares=True)
         course = SearchCourse(options, self._gpus, checked_world(world), self._recorder, store, self._history, user)
         self._visits = course.preparation.visits
         self._exchange = course.exchange
@@ -311,7 +308,7 @@ class SearchOptimizer(SearchFacts):
             return {}  # a warning has said so
         result, because = self._search_result(), self._course.ended_because
         if result is None and because is not None:
-            from zeus_core.optimizer.global_setting.search_result import restored_text, restoring_rows
+            from zeus_core.optimizer.search_result import restored_text, restoring_rows
 
             unrestored = self._course.unrestored
             text = f"{because}{restored_text(unrestored, 'the original setting')}"
@@ -324,18 +321,6 @@ class SearchOptimizer(SearchFacts):
         search = self._search
         own = {} if search is None else search.rows()
         return {**result.rows(), **own, **self._course.rival_rows, **({} if credit is None else credit.rows())}
-
-    def close(self) -> None:
-        """Restore the original limits. Training that continues, or begins again, resumes the search."""
-        self.on_train_end()
-
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def _is_at_rest(self) -> bool:
@@ -381,6 +366,6 @@ def search_record(optimizer: object) -> SearchRecord | None:
     """Return the latest search of an optimizer; None of optimizers of other kinds."""
     if not isinstance(optimizer, SearchOptimizer):
         return None
-    from zeus_core.optimizer.global_setting.search_result import SearchRecord  # at the end of training alone
+    from zeus_core.optimizer.search_result import SearchRecord  # at the end of training alone
 
     return SearchRecord(optimizer._search_result(), optimizer._history.changes)

@@ -19,7 +19,7 @@ from zeus_core.monitor.no_monitor import training_monitor
 from zeus_core.optimizer.gpu_facts import GpuFacts, conditions_on, facts_of_gpu, with_power
 from zeus_core.optimizer.micro_batch._prober import Check, Prober, is_memory_error
 from zeus_core.optimizer.micro_batch.micro_batch_search import MicroBatchSearch, micro_batch_sizes
-from zeus_core.optimizer.trial_store import Conditions, JsonTrialStore, NoTrialStore, TrialStore, checked_facts
+from zeus_core.optimizer.trial_store import Conditions, JsonTrialStore, TrialStore, checked_facts
 from zeus_core.ports import World
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import checked_world
@@ -98,7 +98,7 @@ class MicroBatchOptimizer:
         self._max_probes = checked_whole_number("max_probes", max_probes, 1)
         wanted = "a positive number of seconds, such as 2.0"
         self._probe_seconds = checked_number("probe_seconds", probe_seconds, 0.0, math.inf, wanted, is_open=True)
-        self._store: TrialStore = NoTrialStore()
+        self._store = TrialStore()
         if profile_path is not None:
             self._store = JsonTrialStore(Path(checked_path("profile_path", profile_path, "profile.json")))
         self._conditions: Conditions | None = None  # of the latest choice

@@ -10,8 +10,8 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import read_driver_version
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.device.gpu import read_driver_version, read_limit_watts
+from zeus_core.errors import UsageError
 from zeus_core.pipeline.optimizer._deployment import Deployment
 from zeus_core.pipeline.optimizer._planning import no_plan
 from zeus_core.pipeline.optimizer._stage import RankContext, Stage
@@ -274,8 +274,4 @@ class WarmingUp(Stage):
 
 def _read_facts(gpu: Gpu) -> GpuFacts:
     """Read what times and energies depend on; a limit that cannot be read is None."""
-    try:
-        limit_watts = gpu.read_power_limit_watts()
-    except DeviceError:
-        limit_watts = None
-    return GpuFacts(gpu.uuid, gpu.name, limit_watts, read_driver_version(gpu))
+    return GpuFacts(gpu.uuid, gpu.name, read_limit_watts(gpu), read_driver_version(gpu))

@@ -21,7 +21,7 @@ from zeus_core.settings.restoration import used_by
 
 # Calls of the driver whose median is taken as its latency: a stall in seven of them does not move it.
 _RECENT_CALLS = 15
-_USER = KnobUser("the PipelineFrequencyOptimizer of this process", lambda: False)
+_USER = KnobUser("the PipelineFrequencyOptimizer of this process", lambda: False, compares=True)
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -235,6 +235,9 @@ class _PlanFields:
                 raise UsageError(f"waiting_clocks_mhz has {clock}, which must be a clock in whole MHz")
 
 
+_SHARED = [field.name for field in fields(Plan) if field.name not in {"schedule", "clocks_mhz"}]
+
+
 def write_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan to a file, which is replaced as a whole.
 
@@ -248,21 +251,8 @@ def write_plan(plan: Plan, path: str | Path) -> None:
         tuple(_PlannedInstruction(*instruction, clock) for instruction, clock in zip(order, clocks, strict=True))
         for order, clocks in zip(plan.schedule.ranks, plan.clocks_mhz, strict=True)
     )
-    fields = _PlanFields(
-        name=plan.name,
-        profile_fingerprint=plan.profile_fingerprint,
-        time_seconds=plan.time_seconds,
-        energy_joules=plan.energy_joules,
-        switch_seconds=plan.switch_seconds,
-        switch_joules=plan.switch_joules,
-        bound_joules=plan.bound_joules,
-        blocking_power_watts=plan.blocking_power_watts,
-        switches=plan.switches,
-        schedule=plan.schedule.name,
-        ranks=ranks,
-        waiting_clocks_mhz=plan.waiting_clocks_mhz,
-    )
-    document = encode(fields)
+    shared = {name: getattr(plan, name) for name in _SHARED}
+    document = encode(_PlanFields(schedule=plan.schedule.name, ranks=ranks, **shared))
     if not plan.waiting_clocks_mhz:  # as in files that were written before there were any
         del document["waiting_clocks_mhz"]
     _FORMAT.write(file, document, indent=None)
@@ -276,22 +266,10 @@ def read_plan(path: str | Path) -> Plan:
     """
     path = checked_path("path", path)
     try:
-        fields = decode(_PlanFields, {"waiting_clocks_mhz": [], **_FORMAT.read(Path(path))}, "the plan")
-        return Plan(
-            name=fields.name,
-            schedule=Schedule(
-                fields.schedule, tuple(tuple(Instruction(*planned[:3]) for planned in order) for order in fields.ranks)
-            ),
-            clocks_mhz=tuple(tuple(planned.clock_mhz for planned in order) for order in fields.ranks),
-            time_seconds=fields.time_seconds,
-            energy_joules=fields.energy_joules,
-            switches=fields.switches,
-            switch_seconds=fields.switch_seconds,
-            switch_joules=fields.switch_joules,
-            bound_joules=fields.bound_joules,
-            blocking_power_watts=fields.blocking_power_watts,
-            profile_fingerprint=fields.profile_fingerprint,
-            waiting_clocks_mhz=fields.waiting_clocks_mhz,
-        )
+        found = decode(_PlanFields, {"waiting_clocks_mhz": [], **_FORMAT.read(Path(path))}, "the plan")
+        ranks = tuple(tuple(Instruction(*planned[:3]) for planned in order) for order in found.ranks)
+        clocks_mhz = tuple(tuple(planned.clock_mhz for planned in order) for order in found.ranks)
+        shared = {name: getattr(found, name) for name in _SHARED}
+        return Plan(schedule=Schedule(found.schedule, ranks), clocks_mhz=clocks_mhz, **shared)
     except (OSError, UsageError) as error:
         raise UsageError(f"{path}: {error}") from error

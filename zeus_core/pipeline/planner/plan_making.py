@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -69,8 +68,7 @@ def make_plan(
         chosen, bound = plan_switches(frontier, limit, is_waiting, price, effort)
         plan = Plan.from_options(_NAME, frontier.problem, chosen, price.seconds, price.joules, bound)
     else:
-        rounding, point = Rounding(frontier.problem, effort), frontier.at(limit, is_waiting)
-        plan = _plan_at(rounding, frontier.problem, point, is_waiting)
+        plan = _rounded_plan(frontier.problem, frontier.at(limit, is_waiting), is_waiting, effort)
     return _with_waits(frontier.problem, plan, price, limit, straggler_seconds)
 
 
@@ -105,16 +103,9 @@ def with_waiting_clocks(problem: Problem, plan: Plan, price: SwitchPrice, until_
     )
 
 
-def make_plans(frontier: Frontier, times_seconds: Sequence[float], effort: float = 1.0) -> Iterator[Plan]:
-    """Yield plans for several iteration times, the longest first: quicker than one by one."""
-    rounding = Rounding(frontier.problem, effort)
-    for point in frontier.points(times_seconds):
-        yield _plan_at(rounding, frontier.problem, point)
-
-
-def _plan_at(rounding: Rounding, problem: Problem, point: FrontierPoint, is_waiting: bool = False) -> Plan:
+def _rounded_plan(problem: Problem, point: FrontierPoint, is_waiting: bool, effort: float) -> Plan:
     """Return the plan of a point without a price of switches: its rounding, or a simple plan if that is cheaper."""
-    rounded = rounding.round(point)
+    rounded = Rounding(problem, effort).round(point)
     time_watts = 0.0 if is_waiting else problem.blocking_power_watts
     # One clock per stage takes seconds to find for 128 stages, and is seldom needed.
     is_needed = stage_clocks_bound(problem, point, time_watts) < _joules(problem, rounded, time_watts)

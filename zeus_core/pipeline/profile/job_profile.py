@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
@@ -112,15 +111,11 @@ class JobProfile:
         """
         options, schedule = self._highest_clock_options(pipeline), self.job.schedules[pipeline]
         ends: dict[Instruction, float] = {}
-        left = [deque(order) for order in schedule.ranks]
-        free_at = [0.0] * len(left)
-        while any(left):
-            for rank, order in enumerate(left):
-                while order and all(needed in ends for needed in schedule.needs(order[0])):
-                    instruction = order.popleft()
-                    begin = max([free_at[rank], *(ends[needed] for needed in schedule.needs(instruction))])
-                    seconds = options[instruction.stage, instruction.kind].time_seconds
-                    free_at[rank] = ends[instruction] = begin + seconds
+        free_at = [0.0] * len(schedule.ranks)
+        for instruction in schedule.running_order:
+            rank = schedule.rank_of_stage[instruction.stage]
+            begin = max([free_at[rank], *(ends[needed] for needed in schedule.needs(instruction))])
+            free_at[rank] = ends[instruction] = begin + options[instruction.stage, instruction.kind].time_seconds
         return max(free_at)
 
     def joules(self, step_seconds: float) -> float:

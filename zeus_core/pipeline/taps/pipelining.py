@@ -12,10 +12,11 @@ import torch
 
 from zeus_core.adapters import Patches
 from zeus_core.errors import UsageError
-from zeus_core.events import Activity, PipelineObserver
+from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import checked_monitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
+from zeus_core.pipeline import PipelineObserver
 from zeus_core.pipeline.taps._custom_functions import CustomFunctionTap
 from zeus_core.pipeline.taps.step_shapes import StepShapes
 from zeus_core.ports import World

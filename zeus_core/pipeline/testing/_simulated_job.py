@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from zeus_core.device import CpuDiscovery, SimulatedGpu, SimulatedNoise, Work, find_preset
-from zeus_core.events import PipelineObserver
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.pipeline import Instruction, Schedule
+from zeus_core.pipeline import Instruction, PipelineObserver, Schedule
 from zeus_core.ports import World
 from zeus_core.testing import ThreadWorld, VirtualBackground, VirtualTime
 from zeus_core.validate import checked_flag, checked_function, checked_instance, checked_mapping, checked_whole_number

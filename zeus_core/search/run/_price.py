@@ -108,12 +108,17 @@ def cheapest(stakes: Sequence[Stake], demand: Demand) -> tuple[list[int], float]
     best, rho, best_price = [0] * len(stakes), 0.0, 0.0
     power = sum(float(stake.joules[0]) for stake in stakes) / sum(stake.original_seconds for stake in stakes)
 
+    joules, spare, variance = (
+        np.stack([getattr(one, field) for one in stakes]) for field in ("joules", "spare", "variance")
+    )
+    rows = np.arange(len(stakes))
+
     def at(log_price: float) -> list[int]:
         price = power * math.exp(log_price)
-        return [int((stake.joules - price * (stake.spare - rho * stake.variance)).argmin()) for stake in stakes]
+        return [*(joules - price * (spare - rho * variance)).argmin(axis=1).tolist()]
 
     def keeps(places: Sequence[int]) -> bool:
-        return bool(demand.is_met(total(stakes, places, "spare"), total(stakes, places, "variance")))
+        return bool(demand.is_met(*(sum(each[rows, places].tolist()) for each in (spare, variance))))
 
     for _ in range(_ROUNDS):
         low, high = _LOWEST, _HIGHEST
@@ -143,15 +148,15 @@ def _improved(stakes: Sequence[Stake], demand: Demand, places: list[int]) -> lis
     """Return settings that cost less, one activity after another, if the bound is kept: curves need not be convex."""
     places = list(places)
     for _ in range(_SWEEPS):
+        spare, variance = (total(stakes, places, field) for field in ("spare", "variance"))
         for number, stake in enumerate(stakes):
-            spare, variance = (
-                total(stakes, places, field) - float(getattr(stake, field)[places[number]])
-                for field in ("spare", "variance")
-            )
-            is_met = demand.is_met(stake.spare + spare, stake.variance + variance)
+            place = places[number]
+            others = spare - float(stake.spare[place]), variance - float(stake.variance[place])
+            is_met = demand.is_met(stake.spare + others[0], stake.variance + others[1])
             joules = np.where(is_met, stake.joules, math.inf)
-            if joules.min() < joules[places[number]]:
+            if joules.min() < joules[place]:
                 places[number] = int(joules.argmin())
+                spare, variance = (total(stakes, places, field) for field in ("spare", "variance"))
     return places
 
 

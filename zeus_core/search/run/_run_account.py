@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zeus_core.search._aims import normal_probability
 from zeus_core.search._curves import Array
@@ -57,17 +56,6 @@ class RunAccount:
         original = np.sum([seconds / slowdown[:, place] for place, seconds in self.seconds.items()], axis=0)
         so_far = float(curves.weights @ original)
         return so_far + self.left_seconds(so_far)
-
-    def surely_keeps(self, slowdowns: Array, factor: float) -> NDArray[np.bool_]:
-        """Return, by setting, whether the run keeps a bound if all steps to come are there, as slow as can be.
-
-        Args:
-            slowdowns: The highest slowdown that is possible at each setting.
-            factor: The bound.
-        """
-        original = sum(seconds / float(slowdowns[place]) for place, seconds in self.seconds.items())
-        left = self.left_seconds(original)
-        return np.asarray(factor * (original + left) >= self.total_seconds + left * slowdowns)
 
     def keeps(self, curves: Curves, factor: float, others: Spare = (0.0, 0.0)) -> Array:
         """Return the probability, by setting, that the run keeps a bound if the steps to come are at that setting.

@@ -141,6 +141,7 @@ class ActivitiesRunSearch:
         self._steps = 0
         self._other_seconds = 0.0
         self._late_seconds = 0.0
+        self._known_stakes: dict[str, Stake | None] = {}  # since something was reported: each takes about 1 ms
         self.of(STEPS)
 
     def of(self, name: str) -> RunSearch:
@@ -153,7 +154,15 @@ class ActivitiesRunSearch:
 
     def at_step(self, steps: int) -> None:
         """Note the training steps of the run so far. Call it before a block is reported, also when resuming."""
-        self._steps = max(self._steps, steps)
+        if steps > self._steps:
+            self._steps = steps
+            self.forget_stakes()
+
+    def forget_stakes(self, name: str = STEPS) -> None:
+        """Note that the search of an activity has changed. Others may follow that of `STEPS`."""
+        if name == STEPS:
+            self._known_stakes.clear()
+        self._known_stakes.pop(name, None)
 
     def add_other(self, seconds: float) -> None:
         """Add time of the run that has no setting of its own."""
@@ -267,6 +276,7 @@ class ActivitiesRunSearch:
             is_short = one.seconds_per_visit < MIN_VISIT_LATENCIES * self.switch_seconds
             if name != STEPS and not self.follows(name) and one.seconds_per_visit and is_short:
                 self._following[name] = f"its visits last less than {MIN_VISIT_LATENCIES} switches of the setting"
+                self.forget_stakes(name)
         while self.changes_per_hour > self._max_changes:
             stakes = self._stakes()
             free = {name: one for name, one in self._members.items() if name != STEPS and not self.follows(name)}
@@ -275,6 +285,7 @@ class ActivitiesRunSearch:
             else:
                 least = min(free.keys() & stakes.keys(), key=lambda name: (self._joules_with(stakes, name), name))
             self._following[least] = f"settings may change {self._max_changes:g} times an hour"
+            self.forget_stakes(least)
 
     def _joules_with(self, stakes: dict[str, Stake], follower: str) -> float:
         groups = self._groups(stakes, follower)
@@ -290,8 +301,11 @@ class ActivitiesRunSearch:
         return groups
 
     def _stakes(self) -> dict[str, Stake]:
-        stakes = {name: member.stake(self._bound) for name, member in self._members.items()}
-        return {name: stake for name, stake in stakes.items() if stake is not None}
+        known = self._known_stakes
+        for name, member in self._members.items():
+            if name not in known:
+                known[name] = member.stake(self._bound)
+        return {name: stake for name in self._members if (stake := known[name]) is not None}
 
     def _demand(self, stakes: Sequence[Stake], confidence: float) -> Demand:
         bound = self._bound or math.inf
@@ -334,7 +348,9 @@ class _ActivitySearch(AdaptiveRunSearch):
             if self.name != STEPS and self._run.steps:
                 left = self._run.horizon_steps - self._run.steps
                 self._max_steps = self._counts[-1][1] + math.ceil(self.visits_per_step * left)
+        self._run.forget_stakes(self.name)
         super().tell(trial, run_steps, run_seconds)
+        self._run.forget_stakes(self.name)
         self._run.judge()
 
     @property

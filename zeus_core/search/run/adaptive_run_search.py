@@ -24,8 +24,6 @@ from zeus_core.search.run._run_estimate import MeasuredBlock, RunEstimate, poole
 from zeus_core.search.run.run_plan import Prediction, RunProgress, SearchCost, search_cost
 from zeus_core.search.run.run_search import Block
 from zeus_core.search.trial import Trial
-from zeus_core.settings.kinds import SM_CLOCK
-from zeus_core.validate import checked_number, checked_one_of, checked_whole_number
 
 MAX_TRIAL_OF_REST = 0.6  # of the steps to come: for a trial, with the steps in which the device settles
 _MAX_COST_TRIALS = 5
@@ -67,8 +65,6 @@ class AdaptiveRunSearch:
         confidence: The probability with which a slowdown bound is to be kept, at least 0.5.
         max_steps: The steps of the whole run. If nobody knows, it is taken to last as long again as it has.
         settle_seconds: The time in which the device settles after a change.
-        free_clock_mhz: The mean SM clock under load at the original setting, with `knob="clock"`. No work gets slower
-            by more than this over the locked clock, so that a clock is known to keep the bound before it was tried.
         prior: The curves of known GPUs; the file that ships with the package if None.
 
     Raises:
@@ -84,7 +80,6 @@ class AdaptiveRunSearch:
         confidence: float = 0.98,
         max_steps: int | None = None,
         settle_seconds: float = 2.0,
-        free_clock_mhz: float | None = None,
         prior: CurvePrior | None = None,
     ) -> None:
         self._settings = checked_settings(settings)
@@ -93,14 +88,8 @@ class AdaptiveRunSearch:
         self._aim, self._bound = aim_for(selector, confidence), longest_factor(selector)
         self._factor = self._bound  # that of these steps
         self._others: tuple[Spare, Spare] = (_ALONE, _ALONE)  # of the bound, and of one that is 1 % higher
-        self._max_steps = max_steps if max_steps is None else checked_whole_number("max_steps", max_steps, 1)
-        self._settle_seconds = checked_number("settle_seconds", settle_seconds, 0.0, math.inf, "seconds, such as 2.0")
-        self._slowest: Array | None = None
-        if free_clock_mhz is not None and self._search.kind == SM_CLOCK:
-            wanted = "the mean SM clock under load, such as 1300.0"
-            clock = checked_number("free_clock_mhz", free_clock_mhz, 0.0, math.inf, wanted, is_open=True)
-            self._slowest = np.maximum(clock / np.array(self._settings), 1.0)
-            self._slowest[0] = 1.0
+        self._max_steps = max_steps
+        self._settle_seconds = settle_seconds
         self._estimate = RunEstimate(self._settings, read_prior() if prior is None else prior, self._search.kind)
         self._blocks: list[MeasuredBlock] = []
         self._run_steps, self._run_seconds = 0, 0.0
@@ -201,15 +190,11 @@ class AdaptiveRunSearch:
         )
 
     def prediction(self, setting: int | None = None) -> Prediction | None:
-        """Predict what a setting would do, by default the choice; None before the original was measured.
-
-        Raises:
-            UsageError: It is none of the settings.
-        """
+        """Predict what a setting would do, by default the choice; None before the original was measured."""
         if self._curves is None:
             return None
         chosen = self._settings[self._chosen]
-        place = self._settings.index(checked_one_of("setting", chosen if setting is None else setting, self._settings))
+        place = self._settings.index(chosen if setting is None else setting)
         return predicted(self._curves, place)
 
     @property
@@ -357,8 +342,6 @@ class AdaptiveRunSearch:
         account, (others, others_nearly) = self._account, self._others
         keeps = account.keeps(curves, factor, others)
         nearly_keeps = account.keeps(curves, factor * (1 + MAX_EXCESS), others_nearly)
-        if self._slowest is not None:
-            keeps[account.surely_keeps(self._slowest, factor)] = 1.0
         keeps[self._excluded :] = 0.0
         keeps[0] = 1.0
         nearly_keeps[keeps == 1.0] = 1.0

@@ -8,20 +8,19 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import NormalDist, mean
 
-from zeus_core.search._search import checked_settings, is_usable
+from zeus_core.search._search import is_usable
 from zeus_core.search.comparison import POWER_CV
 from zeus_core.search.run._block_lengths import MIN_BLOCK_STEPS, BlockLengths
 from zeus_core.search.run._run_estimate import MeasuredBlock, pooled_cv
-from zeus_core.search.run.run_plan import Prediction, RunProgress, SearchCost
-from zeus_core.search.run.run_search import Block
+from zeus_core.search.run.run_plan import Prediction, RunProgress
+from zeus_core.search.run.run_search import Block, RunSearch
 from zeus_core.search.trial import Trial
-from zeus_core.validate import checked_number, checked_whole_number
 
 _MAX_TRIAL_OF_REST = 0.6  # of the steps to come: for a trial, with the steps in which the device settles
 _INTERVAL = NormalDist().inv_cdf(0.95)  # half of a 90 % interval, in standard errors
 
 
-class EachSetting:
+class EachSetting(RunSearch):
     """A `RunSearch` that measures one setting after another, and keeps a slowdown bound for the whole run.
 
     Between two settings it returns to the original one. A block of seconds t per step, between visits of the original
@@ -35,14 +34,11 @@ class EachSetting:
     keep it, and are no slower than f, the one with the least energy is chosen; each later block corrects that.
 
     Args:
-        settings: The settings, the original one highest.
+        settings: The settings, the original one first.
         factor: The slowdown bound of the whole run.
         max_steps: The steps of the whole run. If nobody knows, it is taken to last as long again as it has.
         settle_seconds: The time in which the device settles after a change.
         confidence: The probability with which the bound is to be kept.
-
-    Raises:
-        UsageError: An argument is wrong; the message names it.
     """
 
     def __init__(
@@ -54,9 +50,9 @@ class EachSetting:
         settle_seconds: float = 2.0,
         confidence: float = 0.98,
     ) -> None:
-        self._original, *self._others = checked_settings(settings)
-        self._factor = checked_number("factor", factor, 1.0, math.inf, "at least 1, such as 1.1")
-        self._max_steps = max_steps if max_steps is None else checked_whole_number("max_steps", max_steps, 1)
+        self._original, *self._others = settings
+        self._factor = factor
+        self._max_steps = max_steps
         self._settle_seconds = settle_seconds
         self._quantile = NormalDist().inv_cdf(confidence)
         self._blocks: list[MeasuredBlock] = []
@@ -96,11 +92,6 @@ class EachSetting:
     def choice(self) -> int | None:
         """The setting that training would continue at now; None before the original was measured."""
         return self._choice
-
-    @property
-    def cost(self) -> SearchCost | None:
-        """None: what settings without an order cost is not known before they were measured."""
-        return None
 
     @property
     def stepped_aside(self) -> str | None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from zeus_core.search._search import Search, checked_settings
-from zeus_core.search.run.run_plan import Prediction, SearchCost
-from zeus_core.search.run.run_search import Block
+from zeus_core.search._search import Search
+from zeus_core.search.run.run_search import Block, RunSearch
 from zeus_core.search.trial import Trial
-from zeus_core.validate import checked_function, checked_object, checked_whole_number
 
 
-class FixedTrials:
+class FixedTrials(RunSearch):
     """Runs any `Search` as a `RunSearch`: with trials of a fixed length, whether the run can afford them or not.
 
     Args:
         search: The search.
-        settings: Its settings. The highest one is the original.
+        settings: Its settings, the original one first.
         choose: Chooses among the latest trials at these settings, if the search leaves that to a rule. `tell` raises
             what it raises.
         trial_steps: The measured steps of a trial.
@@ -25,9 +23,6 @@ class FixedTrials:
             the one before.
         breaks: Tells by the same trials whether the choice certainly breaks what the rule demands. If the search itself
             chooses, and holds on to it, training continues at the original setting.
-
-    Raises:
-        UsageError: An argument is wrong; the message names it.
     """
 
     def __init__(
@@ -39,11 +34,11 @@ class FixedTrials:
         keeps: Callable[[Trial, Trial], bool] = lambda trial, original: True,
         breaks: Callable[[Trial, Trial], bool] = lambda trial, original: False,
     ) -> None:
-        self._search = checked_object("search", search, "ask", "a Search, such as GridSearch([300, 250])")
-        self._choose = checked_function("choose", choose, "a function of trials that returns a setting")
-        self._trial_steps = checked_whole_number("trial_steps", trial_steps, 1)
+        self._search = search
+        self._choose = choose
+        self._trial_steps = trial_steps
         self._choice: int | None = None
-        self._settings = checked_settings(settings)
+        self._settings = settings
         self._trials: dict[int, Trial] = {}
         self._keeps, self._breaks = keeps, breaks
         self._confirmed: set[int] = set()
@@ -55,10 +50,6 @@ class FixedTrials:
         if asked is not None:
             return Block(asked, self._trial_steps, is_choice=False)
         return Block(self._settings[0] if self._choice is None else self._choice, self._trial_steps, is_choice=True)
-
-    def may_continue(self, steps: int, seconds: float) -> bool:
-        """Return True: every trial has its full length."""
-        return True
 
     def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
         """Take in a trial. After the last one, a trial at the choice confirms it, or leads to another choice.
@@ -111,17 +102,3 @@ class FixedTrials:
     def choice(self) -> int | None:
         """The setting chosen; None before the last trial."""
         return self._choice
-
-    @property
-    def cost(self) -> SearchCost | None:
-        """None: the number of trials of a search is not known."""
-        return None
-
-    @property
-    def stepped_aside(self) -> str | None:
-        """None: it searches in every run, however short."""
-        return None
-
-    def prediction(self, setting: int | None = None) -> Prediction | None:
-        """Return None: not every search can predict."""
-        return None

@@ -44,6 +44,8 @@ class RunSearch(Protocol):
 
     It knows nothing but these blocks. To resume a search, give a new one the same blocks: it asks for the same one
     next. A block whose measurement is lost is not reported; the search asks for it again.
+
+    By itself it runs each block as a whole, and predicts nothing.
     """
 
     def ask(self) -> Block:
@@ -60,7 +62,7 @@ class RunSearch(Protocol):
             steps: The steps of the block so far, with those in which the device settled.
             seconds: The time they took.
         """
-        ...
+        return True
 
     def tell(self, trial: Trial, run_steps: int, run_seconds: float) -> None:
         """Add a block: the one asked for, a shorter one, or one of an earlier process.
@@ -85,13 +87,13 @@ class RunSearch(Protocol):
 
     @property
     def cost(self) -> SearchCost | None:
-        """The cost of the rest of the search, and what it brings; None before the original was measured."""
-        ...
+        """The cost of the rest of the search, and what it brings; None while nobody knows."""
+        return None
 
     @property
     def stepped_aside(self) -> str | None:
         """The reason that the run stays at its original setting, for people; None if it need not."""
-        ...
+        return None
 
     def prediction(self, setting: int | None = None) -> Prediction | None:
         """Predict what a setting would do, beside the original one; None if it is not known.
@@ -99,4 +101,4 @@ class RunSearch(Protocol):
         Args:
             setting: The setting; that of `choice` if None.
         """
-        ...
+        return None

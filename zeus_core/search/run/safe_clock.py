@@ -14,11 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from zeus_core.search._search import checked_settings
 from zeus_core.search.run.run_plan import Prediction, SearchCost
 from zeus_core.search.run.run_search import Block, RunSearch
 from zeus_core.search.trial import Trial
-from zeus_core.validate import checked_number, checked_object
 
 # If the GPUs do not do the same, steps get longer by up to the difference of their clocks. Times whose standard error
 # is this small a share of it tell that apart: also where a third of the work is bound by the clock.
@@ -30,7 +28,7 @@ _MIN_LEVEL_STEPS = 20  # of its trial: with fewer, one stray step decides
 _CLOCKS = ("lowest_clock_mhz", "highest_clock_mhz")
 
 
-class SafeClock:
+class SafeClock(RunSearch):
     """A `RunSearch` that never settles for a higher clock than one that is known to keep the bound, if that saves.
 
     The clocks are known from the blocks at the original setting. Where the other search steps aside, as the run is too
@@ -38,19 +36,16 @@ class SafeClock:
 
     Args:
         search: Searches the settings.
-        settings: The clocks in MHz. The highest one is the original.
+        settings: The clocks in MHz, the original one first.
         factor: The slowdown bound.
         tolerance: Steps that are longer than the bound by this fraction count as keeping it.
-
-    Raises:
-        UsageError: An argument is wrong; the message names it.
     """
 
     def __init__(self, search: RunSearch, settings: Sequence[int], factor: float, tolerance: float = 0.0) -> None:
-        self._search = checked_object("search", search, "may_continue", "a RunSearch")
-        self._settings = checked_settings(settings)
-        self._factor = checked_number("factor", factor, 1.0, 100.0, "at least 1, such as 1.1")
-        self._tolerance = checked_number("tolerance", tolerance, 0.0, 1.0, "a small fraction, such as 0.005")
+        self._search = search
+        self._settings = settings
+        self._factor = factor
+        self._tolerance = tolerance
         self._baseline: list[Trial] = []
         self._level_trials: list[Trial] = []
 

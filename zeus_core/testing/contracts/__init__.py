@@ -6,7 +6,6 @@ from zeus_core.testing.contracts._knob_contract import KnobContract
 from zeus_core.testing.contracts._optimum_selector import OptimumSelectorContract
 from zeus_core.testing.contracts._search_contract import SearchContract
 from zeus_core.testing.contracts._signal_contract import SignalContract
-from zeus_core.testing.contracts._trial_store_contract import TrialStoreContract
 from zeus_core.testing.contracts._world_contract import WorldContract
 
 __all__ = [
@@ -16,6 +15,5 @@ __all__ = [
     "OptimumSelectorContract",
     "SearchContract",
     "SignalContract",
-    "TrialStoreContract",
     "WorldContract",
 ]

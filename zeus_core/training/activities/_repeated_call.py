@@ -7,20 +7,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
 
 from zeus_core.ports import TimeSource
+from zeus_core.ports.background import RepeatingTime
 from zeus_core.process.sampler import Sampler
 
 MIN_WAIT_SECONDS = 0.0005
 """The shortest time between two calls."""
-
-
-@runtime_checkable
-class _Repeats(Protocol):
-    """A time source that runs repeated actions itself, such as virtual time."""
-
-    def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]: ...
 
 
 class RepeatedCall:
@@ -37,7 +30,7 @@ class RepeatedCall:
         self._woken = threading.Event()
         self._sampler = Sampler(self._call, 0.0, lambda _stop, _period: self._sleep(), "zeus-core counter")
         self._planned: list[Callable[[], None]] = []  # cancels the next call, in virtual time
-        self._repeats = time_source if isinstance(time_source, _Repeats) else None
+        self._repeats = time_source if isinstance(time_source, RepeatingTime) else None
         if self._repeats is None:
             self._sampler.start()
         else:

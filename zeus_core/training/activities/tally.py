@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
-from zeus_core.measurement import DeviceEnergy, Measurement
+from zeus_core.measurement import DeviceEnergy
 
 _NOTHING = DeviceEnergy()
 
@@ -35,15 +34,6 @@ class Tally:
         """Check that the energy is known."""
         if self.measured.energy_joules is None:
             raise UsageError("measured.energy_joules is None; time without a known energy belongs to lost_seconds")
-
-    @classmethod
-    def from_measurement(cls, measurement: Measurement, gpu_indices: Collection[int]) -> Tally:
-        """Tally some of the GPUs of a measurement: those that no other rank counts."""
-        gpus = [device for device in measurement.devices if device.kind == "gpu" and device.index in gpu_indices]
-        energy = sum((measurement.devices[gpu] for gpu in gpus), _NOTHING)
-        if energy.energy_joules is None:
-            return cls(measurement.time, lost_seconds=measurement.time)
-        return cls(measurement.time, energy)
 
     @property
     def measured_joules(self) -> float:

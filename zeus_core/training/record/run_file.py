@@ -1,7 +1,7 @@
 """The file of a run: all that reports and statements of it need. One reader for all that write one.
 
-The first rank replaces `FOLDER/zeus-energy/run.json` at each checkpoint and at the end of training. The files of
-other runs in the folder stand beside it. `zeus-core run` writes one at its end, where it is asked to.
+The first rank replaces `FOLDER/zeus-energy/run.json` at each checkpoint, at some logs, and at the end of training. The
+files of other runs in the folder stand beside it. `zeus-core run` writes one at its end, where it is asked to.
 """
 
 from __future__ import annotations
@@ -112,6 +112,6 @@ def _missing(place: Path, path: Path) -> str:
     if below:
         return f"{place} itself holds no run; there is one in {', '.join(str(file.parents[1]) for file in below)}"
     return (
-        f"{place} holds no run: {path} is missing. It is written at each checkpoint and at the end of a training that "
+        f"{place} holds no run: {path} is missing. It is written at logs, checkpoints and the end of a training that "
         "is measured, in the output folder of the Trainer or the folder= of TrainingEnergy"
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zeus_core._identity import job_id
+from zeus_core._identity import is_anonymous, job_id
 from zeus_core._launch import TAGS
 from zeus_core.ports.site_defaults import with_site_defaults
 
@@ -56,7 +56,7 @@ def identity_here() -> RunIdentity | None:
 
 def identity_from(known: Mapping[str, str], user: str) -> RunIdentity | None:
     """Return the identity of a user's process with these variables; None with `ZEUS_IDENTITY=none`."""
-    if known.get("ZEUS_IDENTITY", "").strip().lower() == "none":
+    if is_anonymous(known):
         return None
     tags = _tags(known.get(TAGS, ""))
     in_pod = "KUBERNETES_SERVICE_HOST" in known

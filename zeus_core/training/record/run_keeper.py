@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from zeus_core._documents import JsonStore
 from zeus_core.adapters.contained import Overhead
 from zeus_core.codec import encode
-from zeus_core.device import Gpu
-from zeus_core.device.gpu import read_driver_version
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.device.gpu import read_driver_version, read_limit_watts
+from zeus_core.errors import UsageError
 from zeus_core.files import folder_lock, is_special
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports.site_defaults import for_catalogue
@@ -111,22 +110,23 @@ class RunKeeper:
             latest[part.name] = max(latest.get(part.name, part), part, key=lambda each: each.until_seconds)
         self._earlier = tuple(map(_closed, latest.values()))[-_MAX_PARTS:]
 
-    def keep(self, record: RunRecord) -> None:
-        """Replace the file; on errors, training goes on without it, with one warning.
+    def keep(self, record: RunRecord, in_folder: bool = True) -> None:
+        """Replace the file, and that in the catalogue; on errors, training goes on without it, with one warning.
 
         Args:
             record: The run, with its latest part alone.
+            in_folder: Whether the folder may be written to.
         """
         others = tuple(part for part in self._earlier if part.name != record.latest.name)
+        has_ended = record.latest.state != "running"  # else training would wait for the disk at each checkpoint
+        whole = replace(record, parts=(*others, replace(record.latest, identity=self._identity)))
+        for_catalogue(record.run, lambda: json.dumps(RUN_FORMAT.document(encode(whole))), has_ended)
+        if not in_folder:
+            return
         try:
             with waiting_for("files"), folder_lock(self._path.parent):
                 self._own_path = self._place(record.latest.name)
-                has_ended = record.latest.state != "running"  # else training would wait for the disk at each checkpoint
-                latest = replace(record.latest, identity=self._identity)
-                whole = replace(record, parts=(*others, latest))
                 write_run(whole, self._own_path, is_lasting=has_ended)
-            if has_ended:
-                for_catalogue(record.run, lambda: json.dumps(RUN_FORMAT.document(encode(whole))))
         except (OSError, ValueError) as error:
             if not self._has_failed:
                 self._has_failed = True
@@ -180,7 +180,8 @@ def rank_record(monitor: ZeusMonitor, gpu_indices: Collection[int], cpu_indices:
         cpu_indices: The CPU packages to count.
     """
     unknown: tuple[float | None, str | None] = (None, None)
-    known = dict(zip(monitor.gpus, monitor.ask(_limit_and_driver, unknown), strict=True))
+    read = monitor.ask(lambda gpu: (read_limit_watts(gpu), read_driver_version(gpu)), unknown)
+    known = dict(zip(monitor.gpus, read, strict=True))
     devices = [
         DeviceRecord(gpu.uuid, index, gpu.name, gpu.is_simulated, known[index][1], known[index][0])
         for index, gpu in monitor.gpus.items()
@@ -188,14 +189,6 @@ def rank_record(monitor: ZeusMonitor, gpu_indices: Collection[int], cpu_indices:
     ]
     cpus = tuple(device.label for device in monitor.devices if device.kind == "cpu" and device.index in cpu_indices)
     return RankRecord(platform.node(), tuple(devices), cpus)
-
-
-def _limit_and_driver(gpu: Gpu) -> tuple[float | None, str | None]:
-    try:
-        limit_watts: float | None = gpu.read_power_limit_watts()
-    except DeviceError:
-        limit_watts = None
-    return limit_watts, read_driver_version(gpu)
 
 
 def versions() -> dict[str, str]:

@@ -16,7 +16,7 @@ from zeus_core.training.record.power_series import EnergyPoint
 from zeus_core.training.record.run_identity import RunIdentity
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.global_setting.search_result import SearchRecord
+    from zeus_core.optimizer.search_result import SearchRecord
 
 PartState: TypeAlias = Literal["running", "ended", "failed", "stopped", "interrupted"]
 """The state of a part when its file was written: going on (so stays a part that is killed); ended by itself, an error
@@ -128,7 +128,7 @@ class PartRecord:
         Raises:
             UsageError: They are damaged.
         """
-        from zeus_core.optimizer.global_setting.search_result import SearchRecord, SearchResult
+        from zeus_core.optimizer.search_result import SearchRecord, SearchResult
         from zeus_core.search.comparison import Comparison
 
         if self.search is None:

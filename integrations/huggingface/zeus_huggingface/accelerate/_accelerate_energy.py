@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
@@ -238,6 +239,7 @@ class ZeusAccelerate(AcceleratorLoop):
         self._latest_step = step
         self._end_detected_evaluation()
         energy_values = self._values_to_log()
+        self._record_losses(values)
         if energy_values:
             try:
                 return log({**energy_values, **values}, step, *args, **kwargs)
@@ -250,6 +252,15 @@ class ZeusAccelerate(AcceleratorLoop):
         if self._world.size == 1:
             self._pending.exchange()
         return self._pending.take()
+
+    @contained
+    def _record_losses(self, values: Mapping[str, Any]) -> None:
+        """Record losses and metrics of evaluations, beside the energy: the numbers of what is logged under such names.
+
+        A tensor is none: to read it, training would wait for the GPU.
+        """
+        names = [name for name in values if "loss" in name or name.startswith(("eval", "val", "test"))]
+        self.energy.record_losses({name: values[name] for name in names if isinstance(values[name], float)})
 
     @contained
     def _on_save_state(self, models: Any, weights: Any, folder: str) -> None:

@@ -9,7 +9,7 @@ corners a coarse hull is the highest of the lines with these slopes that are now
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -218,23 +218,12 @@ class Frontier:
         Raises:
             UsageError: The time is below the shortest one, or not a number.
         """
-        return next(self.points([time_seconds], is_waiting))
-
-    def points(self, times_seconds: Sequence[float], is_waiting: bool = False) -> Iterator[FrontierPoint]:
-        """Yield the points at several iteration times, the longest first: quicker than one by one."""
-        last = self.slowest_seconds if is_waiting else self.least_energy_seconds
-        state: WalkState | None = None
-        for seconds in sorted((min(self.check_time(time), last) for time in times_seconds), reverse=True):
-            target = int(min(seconds / self._network.time_quantum_seconds, self._snapshots[0].time))
-            snapshot = min((each for each in self._snapshots if each.time >= target), key=lambda each: each.time)
-            now = _iteration_time(state) if state is not None else -1
-            if state is None or not target <= now <= snapshot.time:
-                state = resume_walk(self._network.arrays, snapshot.times, snapshot.flow, snapshot.total)
-            while advance(self._network.arrays, state, target, *_piece_buffers()) == _PIECES_PER_CALL:
-                pass
-            yield self._point(state, seconds)
-
-    def _point(self, state: WalkState, seconds: float) -> FrontierPoint:
+        seconds = min(self.check_time(time_seconds), self.slowest_seconds if is_waiting else self.least_energy_seconds)
+        target = int(min(seconds / self._network.time_quantum_seconds, self._snapshots[0].time))
+        snapshot = min((each for each in self._snapshots if each.time >= target), key=lambda each: each.time)
+        state = resume_walk(self._network.arrays, snapshot.times, snapshot.flow, snapshot.total)
+        while advance(self._network.arrays, state, target, *_piece_buffers()) == _PIECES_PER_CALL:
+            pass
         since_start = (state.time - state.time[0]) * self._network.time_quantum_seconds
         starts, deadlines = since_start[self._network.start_event], since_start[self._network.end_event]
         longest = self.problem.durations_of([hull[-1] for hull in self.problem.hulls])

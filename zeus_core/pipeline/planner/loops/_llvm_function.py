@@ -30,7 +30,7 @@ DECLARATIONS = "\n".join(
 """Declarations for all functions: that arrays of different elements share no memory, so that their stores need not be
 waited for; that named tuples do not change (`!9`); and functions of C."""
 
-_INT_OPERATIONS = {"Add": "add", "Sub": "sub", "Mult": "mul", "BitAnd": "and", "BitOr": "or", "BitXor": "xor"}
+_INT_OPERATIONS = {"Add": "add", "Sub": "sub", "Mult": "mul", "BitAnd": "and"}
 _INT_OPERATIONS |= {"LShift": "shl", "RShift": "ashr"}
 _FLOAT_OPERATIONS = {"Add": "fadd", "Sub": "fsub", "Mult": "fmul", "Div": "fdiv"}
 _INT_COMPARISONS = {"Eq": "eq", "NotEq": "ne", "Lt": "slt", "LtE": "sle", "Gt": "sgt", "GtE": "sge"}

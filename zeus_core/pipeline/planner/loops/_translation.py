@@ -6,10 +6,10 @@ others, which are translated with it. numba does the same and far more, and take
 takes milliseconds.
 
 The language: arguments are numbers, arrays of one dimension, and named tuples of these. Statements are assignments,
-`if`, `while`, `for` over a range or a tuple, `break`, `continue`, `return`; values are numbers, tuples and arrays; of
-Python's functions there are `len`, `min`, `max`, `int`, `float`, `bool`, `math.exp` and `math.log`. No array is made,
-and no index counts from the end. The result of an operation that Python refuses, such as a division by
-0, is not defined. All else raises `NotImplementedError`.
+`if`, `while`, `for` over a range, `break`, `continue`, `return`; values are numbers, tuples and arrays; a comparison is
+of two values; of Python's functions there are `len`, `min`, `max`, `int`, `float`, `bool`, `math.exp` and `math.log`.
+No array is made, and no index counts from the end. The result of an operation that Python refuses, such as a division
+by 0, is not defined. All else raises `NotImplementedError`.
 
 The type of a variable is the common one of all that it is assigned: a function is translated again until types stay.
 """
@@ -155,9 +155,6 @@ class _Translation(FunctionText):
         if not isinstance(node.value, ast.Constant):  # a docstring
             self._visit(node.value)
 
-    def _on_pass(self, node: ast.Pass) -> None:
-        pass
-
     def _on_assign(self, node: ast.Assign) -> None:
         value = self._visit(node.value)
         for target in node.targets:
@@ -205,15 +202,11 @@ class _Translation(FunctionText):
         self.go_on_at(after)
 
     def _on_for(self, node: ast.For) -> None:
-        bounds, step, values = [constant(0)], 1, None
-        if isinstance(node.iter, ast.Call) and self._object(node.iter.func) is range:
-            given = [self._visit(each) for each in node.iter.args]
-            step = int(given.pop().parts[0]) if len(given) == 3 else step
-            bounds = given if len(given) == 2 else bounds + given
-        else:
-            values = self._visit(node.iter)
-            bounds.append(constant(len(values.type)))
-        start, stop = (self.converted(each, INT) for each in bounds)
+        if not isinstance(node.iter, ast.Call) or self._object(node.iter.func) is not range:
+            raise NotImplementedError(ast.unparse(node.iter))
+        bounds = [self._visit(each) for each in node.iter.args]
+        step = int(bounds.pop().parts[0]) if len(bounds) == 3 else 1
+        start, stop = (self.converted(each, INT) for each in [constant(0), *bounds][-2:])
         counter = self.allocated(INT)
         self.write(start, counter)
         test, body, again, after = self.new_blocks(4)
@@ -222,7 +215,7 @@ class _Translation(FunctionText):
         at = self.read(counter)
         self.branch(self.compared("Lt" if step > 0 else "Gt", at, stop), body, after)
         self.go_on_at(body)
-        self._store(node.target, at if values is None else self.item(values, at))
+        self._store(node.target, at)
         self._loop(node, again, after)
         self.go_on_at(again)
         self.write(self.operation("Add", at, constant(step)), counter)
@@ -278,16 +271,13 @@ class _Translation(FunctionText):
         return self.operation(type(node.op).__name__, self._visit(node.left), self._visit(node.right))
 
     def _on_compare(self, node: ast.Compare) -> Value:
-        left, found = self._visit(node.left), "true"
-        for operation, comparator in zip(node.ops, node.comparators, strict=True):
-            right, holds = self._visit(comparator), "false"
-            if isinstance(operation, ast.In):
-                for each in elements(right):
-                    holds = self.emit(f"or i1 {holds}, {self.compared('Eq', left, each)}")
-            else:
-                holds = self.compared(type(operation).__name__, left, right)
-            found, left = self.emit(f"and i1 {found}, {holds}"), right
-        return Value(BOOL, (found,))
+        (operation,), (comparator,) = node.ops, node.comparators
+        left, right, holds = self._visit(node.left), self._visit(comparator), "false"
+        if not isinstance(operation, ast.In):
+            return Value(BOOL, (self.compared(type(operation).__name__, left, right),))
+        for each in elements(right):
+            holds = self.emit(f"or i1 {holds}, {self.compared('Eq', left, each)}")
+        return Value(BOOL, (holds,))
 
     def _on_boolop(self, node: ast.BoolOp) -> Value:
         value: Value = self._visit(node.values[0])

@@ -8,7 +8,7 @@ from html import escape
 from itertools import pairwise
 
 from zeus_core.events import Activity
-from zeus_core.optimizer.global_setting.search_result import CHOSEN, SearchResult
+from zeus_core.optimizer.search_result import CHOSEN, SearchResult
 from zeus_core.optimizer.setting_history import SettingChange
 from zeus_core.report.run_sections import activities_in_order
 from zeus_core.search.comparison import energy_error_fraction
@@ -48,7 +48,7 @@ def activity_bars(runs: Sequence[tuple[str, RunRecord]]) -> str:
         )
     height = 8 + 40 * len(runs)
     legend = "".join(f'<span class="key"><i class="back-{_color(each)}"></i>{each.words}</span>' for each in seen)
-    return f'{_svg("Energy by activity", height, parts)}<p class="legend">{legend}</p>'
+    return f'{svg("Energy by activity", parts, height)}<p class="legend">{legend}</p>'
 
 
 def _color(activity: Activity) -> Activity:
@@ -68,7 +68,7 @@ def power_picture(run: RunRecord, changes: Sequence[SettingChange]) -> str:
     if not pieces:
         return ""
     top = 1.1 * max((b.joules - a.joules) / (b.seconds - a.seconds) for piece in pieces for a, b in pairwise(piece))
-    scale = _Scale(0.0, offset, 0.0, top)
+    scale = Scale(0.0, offset, 0.0, top)
     parts = [scale.grid("W", duration_text)]
     for piece in pieces:
         steps = [f"M{scale.x(piece[0].seconds):.1f},{scale.y(0.0):.1f}"]
@@ -86,7 +86,7 @@ def power_picture(run: RunRecord, changes: Sequence[SettingChange]) -> str:
         setting = "original" if change.setting is None else setting_text(change.setting, change.unit)
         if begin <= at <= offset:
             parts.append(_mark(scale, at, f"{setting}: {change.reason}", "mark-change"))
-    return _svg("Power over time", _HEIGHT, parts)
+    return svg("Power over time", parts)
 
 
 def _total_points(part: PartRecord) -> list[EnergyPoint]:
@@ -112,7 +112,7 @@ def loss_picture(run: RunRecord) -> str:
     known = [point for points in curves.values() for point in points]
     values = [point.value for point in known]
     largest = max(point.joules for point in known)
-    scale = _Scale(0.0, largest, *_padded(min(values), max(values)))
+    scale = Scale(0.0, largest, *_padded(min(values), max(values)))
     parts = [scale.grid("loss", energy_text)]
     for number, (name, points) in enumerate(curves.items()):
         places = [(scale.x(point.joules), scale.y(point.value)) for point in points]
@@ -121,7 +121,7 @@ def loss_picture(run: RunRecord) -> str:
         parts.append(f'<polyline class="{kind}" points="{line}"><title>{escape(name)}</title></polyline>')
         x, y = places[-1]
         parts.append(f'<text x="{x - 6:.1f}" y="{y - 8:.1f}" text-anchor="end">{escape(name)}</text>')
-    return _svg("Losses over the energy of the run", _HEIGHT, parts)
+    return svg("Losses over the energy of the run", parts)
 
 
 def search_picture(search: SearchResult) -> str:
@@ -137,7 +137,7 @@ def search_picture(search: SearchResult) -> str:
     is_log = max(seconds) > _LOG_FROM * min(seconds)  # the lowest limits take several times as long
     low, high = _padded(min(seconds), max(seconds))  # and room for a label
     ends = (min(seconds) / 1.08, max(seconds) * 1.3) if is_log else (low, high + 0.1 * (high - low))
-    scale = _Scale(*ends, *_padded(lowest, highest), is_log=is_log)
+    scale = Scale(*ends, *_padded(lowest, highest), is_log=is_log)
     parts = [scale.grid("J per step", lambda value: duration_text(value))]
     places = [(scale.x(trial.seconds_per_step), scale.y(trial.joules_per_step)) for trial in trials]
     parts.append(f'<polyline class="thin" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>')
@@ -154,7 +154,7 @@ def search_picture(search: SearchResult) -> str:
     for number in _without_overlaps(places, marked):
         x, y = places[number]
         parts.append(f'<text x="{x + 9:.1f}" y="{y - 8:.1f}">{names[number]}</text>')
-    return _svg("Time and energy of a step at each setting", _HEIGHT, parts)
+    return svg("Time and energy of a step at each setting", parts)
 
 
 def _without_overlaps(places: Sequence[tuple[float, float]], order: Sequence[int]) -> list[int]:
@@ -167,8 +167,11 @@ def _without_overlaps(places: Sequence[tuple[float, float]], order: Sequence[int
     return kept
 
 
-class _Scale:
-    """The axes of a picture."""
+class Scale:
+    """The axes of a picture, between the ends of what it shows."""
+
+    bottom_y = _HEIGHT - _BOTTOM
+    """The lower end of the axes, in the picture."""
 
     def __init__(self, begin: float, end: float, bottom: float, top: float, is_log: bool = False) -> None:
         self._begin, self._end = begin, end if end > begin else begin + 1.0
@@ -176,16 +179,18 @@ class _Scale:
         self._bottom, self._top = bottom, top if top > bottom else bottom + 1.0
 
     def x(self, value: float) -> float:
+        """Return where a value lies from left to right."""
         share = (value - self._begin) / (self._end - self._begin)
         if self._is_log:
             share = math.log(value / self._begin) / math.log(self._end / self._begin)
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * share
 
     def y(self, value: float) -> float:
+        """Return where a value lies from top to bottom."""
         return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * (value - self._bottom) / (self._top - self._bottom)
 
-    def grid(self, unit: str, label: Callable[[float], str]) -> str:
-        """Draw lines at round numbers, with their labels."""
+    def grid(self, unit: str, label: Callable[[float], str] | None) -> str:
+        """Draw lines at round numbers, with their labels; none below the picture if there is no `label`."""
         lines = [
             f'<path class="axis" d="M{_LEFT},{self.y(value):.1f}H{_WIDTH - _RIGHT}"/>'
             f'<text x="{_LEFT - 8}" y="{self.y(value) + 4:.1f}" text-anchor="end">{number_text(value)}</text>'
@@ -195,11 +200,12 @@ class _Scale:
         lines += [
             f'<text x="{self.x(value):.1f}" y="{y}" text-anchor="middle">{escape(label(value))}</text>'
             for value in (_round_powers if self._is_log else _round_numbers)(self._begin, self._end)
+            if label is not None
         ]
         return f'{"".join(lines)}<text class="unit" x="0" y="12">{unit}</text>'
 
 
-def _mark(scale: _Scale, at: float, text: str, kind: str) -> str:
+def _mark(scale: Scale, at: float, text: str, kind: str) -> str:
     return f'<path class="{kind}" d="M{scale.x(at):.1f},{_TOP}V{scale.y(0.0):.1f}"><title>{escape(text)}</title></path>'
 
 
@@ -222,7 +228,8 @@ def _padded(low: float, high: float) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def _svg(title: str, height: int, parts: Sequence[str]) -> str:
+def svg(title: str, parts: Sequence[str], height: int = _HEIGHT) -> str:
+    """Return a picture of some parts, drawn within a `Scale`."""
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{title}">{"".join(parts)}</svg>'
 
 
