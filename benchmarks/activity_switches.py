@@ -3,11 +3,11 @@
     python benchmarks/activity_switches.py [--cycles 50] [--latency 0.01 0.05]
 
 A cycle is 2.4 s of text generation and a training step of 1.6 s on a simulated H100, under a bound of 1.05 for the
-whole run: at 50 ms, a visit of less than 20 changes of the clock would have none of its own. In real time each change of the clock goes through the tests' own NVML driver, where it takes so many
-seconds. Prints the energy saved and the slowdown, beside a run in real time that changes nothing, the changes, how
-long they took, and the calls on the training's thread within visits and steps. Exits with 1 if a run realises less
-than 85 % of the saving in virtual time, or if there is such a call. Run it with nothing beside it: the scatter of a
-busy machine is that of the steps.
+whole run: at 50 ms, a visit of less than 20 changes of the clock would have none of its own. In real time each change
+of the clock goes through the tests' own NVML driver, where it takes so many seconds. Prints the energy saved and the
+slowdown, beside a run in real time that changes nothing, the changes, how long they took, and the calls on the
+training's thread within visits and steps. Exits with 1 if a run realises less than 85 % of the saving in virtual
+time, or if there is such a call. Run it with nothing beside it: the scatter of a busy machine is that of the steps.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def test_the_demo_finds_a_limit_and_writes_only_into_its_folder(tmp_path):
 def test_the_example_of_trl_tells_the_energy_of_a_token(tmp_path):
     pytest.importorskip("trl", reason="TRL needs Python 3.11", exc_type=ImportError)
     program = [sys.executable, EXAMPLE.parent / "sft_lora.py", "--simulate", "A100-SXM4-80GB", "--steps", "30"]
-    finished = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    finished = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=560)
     assert finished.returncode == 0, finished.stderr
     last_line = finished.stdout.splitlines()[-1]
     assert re.fullmatch(r"A token took [\d.]+ J on A100-SXM4-80GB \(simulated\)\.", last_line)
@@ -65,8 +65,10 @@ def test_the_example_of_trl_tells_the_energy_of_a_token(tmp_path):
 def test_the_example_of_grpo_tells_what_generation_takes(tmp_path):
     pytest.importorskip("trl", reason="TRL needs Python 3.11", exc_type=ImportError)
     program = [sys.executable, EXAMPLE.parent / "train_grpo.py", "--simulate", "H100", "--steps", "10"]
-    finished = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    program += ["--slowdown", "1.05"]
+    finished = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=560)
     assert finished.returncode == 0, finished.stderr
     (generation,) = re.findall(r"^generation .* (\d+) W$", finished.stdout, re.MULTILINE)
     assert 250 < int(generation) < 330
     assert "per generated token" in finished.stdout + finished.stderr
+    assert "during generation" in finished.stdout + finished.stderr

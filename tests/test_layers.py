@@ -82,7 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {*OPTIMIZING, "training"},
     "jobs": {*OPTIMIZING, "training", "report", "cli"},
     "mixed": {*OPTIMIZING, "training", "pytorch", "report", "cli"},
-    "runs": {*OPTIMIZING, "training", "report", "cli"},
+    "runs": {*OPTIMIZING, "training", "report", "exporter", "cli"},
 }
 
 

@@ -191,7 +191,7 @@ def _of_all_ranks(costs: Sequence[tuple[float, float]]) -> Cost:
 
 def clock_under_load_mhz(gpu: SimulatedGpu) -> int:
     """Return the clock under load, in MHz: the highest, unless it is locked."""
-    gpu.submit(Work(seconds=0.01, active_power_watts=300.0))
+    gpu.submit(Work(seconds=1.0, active_power_watts=300.0))  # longer than a busy machine takes to read the clock
     clock_mhz = gpu.read_sm_clock_mhz()
     gpu.synchronize()
     return clock_mhz

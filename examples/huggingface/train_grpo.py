@@ -4,6 +4,9 @@ With `--simulate` the model trains on the CPU while a simulated GPU sets the pac
 its generation, as on real GPUs. The model is made from a configuration: nothing is downloaded.
 
     python examples/huggingface/train_grpo.py --simulate H100
+    python examples/huggingface/train_grpo.py --simulate H100 --slowdown 1.05 --steps 200
+
+The second one gives generation and steps a clock each, so that all of it takes at most 1.05 times as long.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import EnergyWithin, GlobalClockOptimizer
 from zeus_core.pytorch import SimulatedCompute
 from zeus_huggingface import ZeusTrainerCallback
 
@@ -42,6 +46,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--simulate", metavar="MODEL", help="GPU model to simulate, such as H100")
     parser.add_argument("--output", type=Path, default=Path("zeus-grpo"), help="folder for all files (%(default)s)")
     parser.add_argument("--steps", type=int, default=30, help="steps of the training (%(default)s)")
+    parser.add_argument("--slowdown", type=float, metavar="FACTOR", help="have a clock each, within so much more time")
     return parser.parse_args()
 
 
@@ -89,7 +94,12 @@ def main() -> int:
         return 1
     set_seed(0)
     monitor = ZeusMonitor()
-    callback = ZeusTrainerCallback(monitor)
+    if arguments.slowdown is None:
+        callback = ZeusTrainerCallback(monitor)
+    else:  # these cycles last half a second, and need more changes of the clock than usual ones
+        within = EnergyWithin(arguments.slowdown)
+        optimizer = GlobalClockOptimizer(monitor, within, activities="each", changes_per_hour=36_000)
+        callback = ZeusTrainerCallback(optimizer=optimizer)
     trainer = make_trainer(arguments.output, arguments.steps, bool(arguments.simulate), callback)
     if arguments.simulate:
         SimulatedCompute(trainer.model, monitor.gpus[0], forward=FORWARD_WORK, decoding=DECODING_WORK)

@@ -98,5 +98,5 @@ def report(optimizer: PipelineFrequencyOptimizer) -> None:
     if before is not None and after is not None:
         print(f"before: {before.step_seconds:.3f} s and {before.energy_joules:.1f} J per iteration")
         print(f"after:  {after.step_seconds:.3f} s and {after.energy_joules:.1f} J per iteration")
-        saving, longer = 1 - after.energy_joules / before.energy_joules, after.step_seconds / before.step_seconds - 1
-        print(f"The plan saves {saving:.1%} of the energy of an iteration, for {longer:+.1%} time.")
+        result = optimizer.result()
+        print(f"The saving of the plan is {result['saving']}, for {result['slowdown']}.")

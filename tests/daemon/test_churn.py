@@ -141,7 +141,7 @@ def memory_and_files(pid):
 
 def churn(world, leases, clients, seed):
     program = CLIENTS.format(uuids=world.uuids, leases=leases, clients=clients, seed=seed)
-    output, errors = world.client(program).communicate(timeout=280)
+    output, errors = world.client(program).communicate(timeout=560)
     assert output == "done []\n", errors
     until(lambda: not world.entries())
     assert [device.power_limit_watts for device in world.driver] == [ORIGINAL_WATTS] * len(world.driver)

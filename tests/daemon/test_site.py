@@ -121,6 +121,17 @@ def job_on(world, uid, **variables):
     return process.pid
 
 
+HELD = """
+    from zeus_core.exporter.jobs import JobTotals
+    from zeus_core.exporter.machine_metrics import MachineMetrics
+    from zeus_core.ports.time_source import MonotonicTime
+    for family in MachineMetrics(JobTotals(("tag:team",), MonotonicTime())).collect():
+        for sample in family.samples:
+            if sample.name == "zeus_gpu_held_setting":
+                print(sample.labels["user"] + sample.labels["job_id"] + "nobody")
+"""
+
+
 def asked(port, query):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{urlencode({'query': query})}") as answer:
         return json.load(answer)["data"]["result"]
@@ -138,6 +149,7 @@ def test_prometheus_sees_two_jobs_and_the_daemon(world):
     )
     holder = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]), SLURM_JOB_ID="7")
     assert holder.stdout.readline() == "ready\n"
+    assert world.run(HELD)[0] == "nobody", "who holds it is in no metric without the labels"
     command = [sys.executable, "-u", "-m", "zeus_core", "exporter", "--port", "0", "--period", "1"]
     command += [
         "--intensity",

@@ -218,6 +218,21 @@ def test_evaluations_and_checkpoints_are_in_no_trial(tmp_path, monitor, gpu):
     assert set(log.values("train/power_limit_w")) <= {350, 300, 250, 200, 150, 100}
 
 
+def test_a_sanity_check_does_not_hide_the_batch_size_from_the_profile(tmp_path, monitor, gpu):
+    """Before it the trainer has no data. Trials of other batch sizes would be used, and a resumed search would not."""
+    profile = tmp_path / "profile.json"
+    for checks in (2, 0):
+        optimizer = search(monitor, profile_path=profile)
+        callback = ZeusCallback(optimizer=optimizer, quiet=True)
+        trainer = make_trainer(tmp_path, callback, max_epochs=2, max_steps=-1, num_sanity_val_steps=checks)
+        trainer.fit(Module(gpu), loader(45), loader(3))
+        assert callback.summary.steps == 90
+        assert callback.summary.account.redone.seconds == 0
+        assert gpu.read_power_limit_watts() == 350
+    (known,) = json.loads(profile.read_text())["profiles"]
+    assert known["conditions"]["work"]["batch_size"] == "4"
+
+
 def test_an_optimizer_is_made_for_the_monitor(tmp_path, monitor, gpu):
     callback = ZeusCallback(monitor, search)
     trainer = make_trainer(tmp_path, callback, max_steps=10)
@@ -344,6 +359,16 @@ def test_of_two_callbacks_the_second_steps_aside(pl, tmp_path, monitor, gpu, cap
     assert [record.getMessage() for record in caplog.records if record.name.startswith("zeus")] == [
         "a trainer needs one ZeusCallback: the first one measures, 1 more step aside"
     ]
+
+
+def test_a_training_within_another_does_not_end_the_account_of_it(tmp_path, monitor, gpu, caplog):
+    callback = ZeusCallback(monitor, quiet=True)
+    begin = at_step(10, lambda: make_trainer(tmp_path, callback, max_steps=5).fit(Module(gpu), loader(5)))
+    make_trainer(tmp_path, [callback, begin], max_steps=20).fit(Module(gpu), loader(20))
+    assert callback.summary.steps == 20
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    (text,) = [record.getMessage() for record in caplog.records if "within the training" in record.getMessage()]
+    assert "ZeusCallback is removed" in text
 
 
 @pytest.mark.parametrize("is_wrapped", ["before", "after"])

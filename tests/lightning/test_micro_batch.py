@@ -147,7 +147,8 @@ def test_probes_leave_no_trace(tmp_path):
         (Module, {"accumulate_grad_batches": 1}, "auto", "accumulate_grad_batches is 1"),
         (Module, {"val_check_interval": 4}, "auto", "val_check_interval=4 counts batches"),
         (Module, {"limit_train_batches": 9}, "auto", "limit_train_batches=9 counts batches"),
-        (Module, {}, 5, "5 does not divide the 32 samples of a step, or the last one; try 4, 8, 16, 32"),
+        (Module, {}, 5, "batches of 4 do not join to 5 in steps of 32 samples, or in the last; try 4, 8, 16, 32"),
+        (Module, {}, 2, "batches of 4 do not join to 2 in steps of 32 samples, or in the last; try 4, 8, 16, 32"),
     ],
 )
 def test_what_cannot_be_changed_stays_with_the_reason(tmp_path, monitor, caplog, module, arguments, setting, reason):

@@ -5,6 +5,7 @@ import csv
 import json
 import pickle
 import random
+import threading
 
 import pytest
 from hypothesis import given
@@ -191,6 +192,13 @@ def test_restart_begins_a_window_anew(monitor, time_source):
     monitor.restart("cell")
     time_source.advance(2)
     assert monitor.end_window("cell").time == pytest.approx(2)
+
+
+def test_no_thread_reads_counters_in_virtual_time(monitor):
+    others = set(threading.enumerate())
+    monitor.begin_window("step")
+    assert "zeus-core sampler" not in [each.name for each in set(threading.enumerate()) - others]
+    monitor.end_window("step")
 
 
 def test_cancelled_windows_are_forgotten(monitor, time_source, tmp_path, gpu):

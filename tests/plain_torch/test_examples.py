@@ -86,7 +86,7 @@ def test_torchrun_searches_one_limit_for_all(tmp_path):
     torchrun = Path(sysconfig.get_path("scripts")) / "torchrun"
     command = [torchrun, "--nproc-per-node", "2", EXAMPLES / "train_parallel.py", *SIMULATED]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=560)
     assert finished.returncode == 0, finished.stderr
     check_search_of_example(finished.stderr)
     assert [path.name for path in tmp_path.iterdir()] == ["zeus-pytorch"]

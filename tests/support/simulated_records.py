@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 __all__ = ["Kept", "independent_sums", "simulated_files"]
 
-BEGIN = 1_790_000_000.0  # 2026-09-21
+BEGIN = 1_790_790_000.0  # 2026-09-30, 17:40 UTC: runs go on, and are resumed, over the end of a month
 MODELS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S")
 SUMS = ("runs", "millijoules", "tokens", "gpu_milliseconds", "low_gpu_milliseconds")
 CLUSTERS, NODES, USERS = 10, 40, 60
@@ -147,7 +148,7 @@ def independent_sums(files: Iterable[Kept], by: str | None = None) -> dict[str, 
 
     Args:
         files: All files, in any order.
-        by: A name of an identity, or None.
+        by: A name of an identity, "month", or None.
     """
     latest = _latest(files)
     sums: dict[str, dict[str, int]] = {}
@@ -169,7 +170,7 @@ def independent_sums(files: Iterable[Kept], by: str | None = None) -> dict[str, 
                 add(group, "gpu_milliseconds", end - begin)
                 add(group, "low_gpu_milliseconds", low)
     for name, run in latest.items():
-        group = run["parts"][-1]["identity"][by] if by else "all"
+        group = _group(run["parts"][0 if by == "month" else -1], by)
         devices = [device for part in run["parts"] for device in part["ranks"][0]["devices"]]
         own = sum(round(1000 * device["energy"]["measured"]["energy_joules"]) for device in devices)
         add(group, "runs", 1)
@@ -177,6 +178,12 @@ def independent_sums(files: Iterable[Kept], by: str | None = None) -> dict[str, 
         if name in counting:
             add(group, "millijoules", round(1000 * run["account"]["total"]["measured"]["energy_joules"]) - own)
     return dict(sorted(sums.items()))
+
+
+def _group(part: dict[str, Any], by: str | None) -> str:
+    if by == "month":
+        return datetime.fromtimestamp(part["begun_at_seconds"], timezone.utc).strftime("%Y-%m")
+    return part["identity"][by] if by else "all"
 
 
 def _latest(files: Iterable[Kept]) -> dict[str, dict[str, Any]]:
@@ -199,7 +206,7 @@ def _intervals(
             ends = int(part["begun_at_seconds"] * 1000 // 1), int(part["until_seconds"] * 1000 // 1)
             for device in part["ranks"][0]["devices"]:
                 joules = round(1000 * device["energy"]["measured"]["energy_joules"])
-                group = part["identity"][by] if by else "all"
+                group = _group(part, by)
                 (_, _), (quarter, first), (last, all_) = device["power"]
                 low = [quarter] * (first / quarter < 160.0) + [last - quarter] * (
                     (all_ - first) / (last - quarter) < 160.0

@@ -112,7 +112,7 @@ def table_row(size: SizeSummary, best: SizeSummary | None, missing: str) -> tupl
     Args:
         size: The batch size.
         best: The best one; None if it is not known.
-        missing: What stands for a number that is not known.
+        missing: The text of a number that is not known.
     """
     cost = missing if size.mean_cost is None else _short(size.mean_cost)
     if size.low_cost is not None and size.high_cost is not None:

@@ -20,7 +20,7 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.run_identity import RunIdentity
-from zeus_core.training.record.run_records import DeviceRecord, PartRecord, RunRecord
+from zeus_core.training.record.run_records import KEEP_SECONDS, DeviceRecord, PartRecord, RunRecord
 from zeus_core.training.record.window_run import FIXED
 from zeus_core.units import number_text
 
@@ -93,10 +93,11 @@ def rows_of(run: RunRecord, now_seconds: float) -> list[dict[str, Any]]:
 def _most_joules_since(part: PartRecord, now_seconds: float) -> float | None:
     """Return the most that a part, which was going on when its file was written, has taken since; None if unknown.
 
-    Its file is written at regular times, if at long ones: since then, it has not gone on for longer than before. It has
-    gone on, or was killed.
+    It has gone on, or was killed. Its file is written at the first log after `KEEP_SECONDS`, and at checkpoints: from
+    one of these to the next, it takes no longer than it has taken until the first.
     """
-    seconds = min(max(now_seconds - part.until_seconds, 0.0), part.until_seconds - part.begun_at_seconds)
+    most_seconds = part.until_seconds - part.begun_at_seconds + KEEP_SECONDS
+    seconds = min(max(now_seconds - part.until_seconds, 0.0), most_seconds)
     limits = [None if each.limit_watts is None else each.count * each.limit_watts for each in part.devices]
     return None if None in limits else seconds * math.fsum(each or 0.0 for each in limits)
 

@@ -95,9 +95,9 @@ def prometheus_text(by: str | None, groups: Mapping[str, Mapping[str, Any]]) -> 
         raise UsageError(
             f"--by {by} makes {len(groups):,} series of each metric; Prometheus gets {MOST_JOBS:,} at most"
         )
-    registry = prometheus_client.CollectorRegistry()
+    registry, label = prometheus_client.CollectorRegistry(), label_name("job_id" if by == "job" else by or "")
     for metric, (sentence, amount) in RUN_METRICS.items():
-        gauge = prometheus_client.Gauge(metric, sentence, [label_name(by)] if by else [], registry=registry)
+        gauge = prometheus_client.Gauge(metric, sentence, [label] if by else [], registry=registry)
         for name, amounts in groups.items():
             (gauge.labels(name) if by else gauge).set(amounts[amount] / 1e3)
     return prometheus_client.generate_latest(registry).decode()

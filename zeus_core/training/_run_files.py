@@ -17,13 +17,10 @@ from zeus_core.training.record.journal import Journal
 from zeus_core.training.record.resume import Checkpoint, take_up_run
 from zeus_core.training.record.run_file import JOURNAL_FOLDER
 from zeus_core.training.record.run_keeper import Outcome, RunKeeper, electricity_record
-from zeus_core.training.record.run_records import PartState, RunRecord
+from zeus_core.training.record.run_records import KEEP_SECONDS, PartState, RunRecord
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-
-
-_KEEP_SECONDS = 600.0  # a run that is killed lacks what it took since: 5 ms each, of its first rank
 
 
 class RunFiles:
@@ -106,7 +103,7 @@ class RunFiles:
         """
         if self._keeper is None or self._journal is None:
             return
-        self._due_seconds = self._monitor.time_source.now() + _KEEP_SECONDS
+        self._due_seconds = self._monitor.time_source.now() + KEEP_SECONDS
         ranks = self._ranks
         reports = part.reports | {ranks.rank: part.report(has_power=True)}
         known = part.own if ranks.size == 1 else (part.reported or part.own)

@@ -278,6 +278,12 @@ class ZeusCallback(Callback):
     @contained
     def _begin_session(self, trainer: Trainer, stage: str) -> None:
         """Begin a session."""
+        if self._session is not None and self._session.is_within(trainer):
+            _logger.warning(
+                "a trainer within the training of another is not measured apart: its ZeusCallback is removed"
+            )
+            trainer.callbacks = [callback for callback in trainer.callbacks if callback is not self]
+            return
         state = self._leave()
         self._session = None
         if self._is_first_of(trainer):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zeus_core.adapters import Patches, contained
-from zeus_core.events import STEP_BEGIN, STEP_END, Activity
+from zeus_core.events import STEP_BEGIN, STEP_END, TRAIN_END, Activity, TrainBegin
 from zeus_core.mixed.pytorch.work_end import TrainingWork
 from zeus_core.process.restore_registry import restore_registry
 from zeus_core.pytorch.work_facts import facts_of_models
@@ -33,6 +33,7 @@ class Session:
         self.state = state
         self._trainer = trainer
         self._steps: Steps | None = None  # of the current training
+        self._lacks_data = False
         self._work = TrainingWork(energy.optimizer)
         self._wraps = Patches(trainer)
         self._wraps.wrap("save_checkpoint", self._save)  # the trainer reports its beginning to no callback
@@ -54,22 +55,39 @@ class Session:
         """Whether this is the first of all ranks."""
         return bool(self._trainer.is_global_zero)
 
+    def is_within(self, trainer: Trainer) -> bool:
+        """Return whether another trainer is at its training, within which this one begins."""
+        return self._steps is not None and self._trainer is not trainer and self._trainer.state.status == "running"
+
     def begin_training(self) -> None:
-        """Begin training, if it has not begun before: a collective call."""
+        """Begin training, if it has not begun before: a collective call.
+
+        A sanity check is part of the account. But before it the trainer has no data, and the work and the number of
+        steps are not known: the optimizer begins anew after it.
+        """
+        lacked_data, self._lacks_data = self._lacks_data, self._trainer.train_dataloader is None
         if self._steps is None:
             restore_registry.catch_signals(wraps_later_handlers=True)  # those that Lightning has installed meanwhile
             global_step = self._trainer.global_step
             done, energy_state = _read(self.state) if global_step > 0 else (0, {})
             self._steps = Steps(self._trainer, done or global_step)
             self.energy.load_state_dict(energy_state)
-            self._tell_work()
+            self._use_work()
             self.energy.on_train_begin(self._steps.done, max_steps=self._max_steps())
             trainer = self._trainer
             self._work.begin([trainer.model], trainer.optimizers, trainer.strategy.root_device)
+        elif lacked_data:
+            if self.energy.optimizer is not None:
+                self.energy.optimizer.receive(TRAIN_END)
+            self._use_work()
+            if self.energy.optimizer is not None:
+                self.energy.optimizer.receive(TrainBegin(self._max_steps(), self._steps.done))
 
     @contained
-    def _tell_work(self) -> None:
+    def _use_work(self) -> None:
         trainer = self._trainer
+        if self._lacks_data:
+            return
         batch_size = getattr(trainer.train_dataloader, "batch_size", None)
         self.energy.use_work(
             {

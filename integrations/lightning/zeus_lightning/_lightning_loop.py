@@ -89,8 +89,10 @@ class LightningLoop(TrainingLoop):
         if reason is not None:
             return reason
         if size is not None and size not in self.sizes:
-            samples, possible = self.samples_per_step, ", ".join(map(str, self.sizes))
-            return f"{size} does not divide the {samples} samples of a step, or the last one; try {possible}"
+            own, samples, possible = self.batch_size, self.samples_per_step, ", ".join(map(str, self.sizes))
+            return (
+                f"batches of {own} do not join to {size} in steps of {samples} samples, or in the last; try {possible}"
+            )
         if self._restore_random_state is not None and _has_generator(loader):
             return "the loader has drawn from its own generator already"
         return None

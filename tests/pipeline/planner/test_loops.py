@@ -77,10 +77,10 @@ def loops(w, a, b, x):
             continue
         total += w.part.places[at] * SHIFTS[at % 4]
         last = (at, w.part.numbers[at])
-    for shift in range(a, 9):
+    for shift in (a, b, 2):
         if shift > 4:
             break
-        for inner in range(1, shift):
+        for inner in range(shift):
             total = total + inner * w.scale  # a float from now on
     while True:
         turns += 1

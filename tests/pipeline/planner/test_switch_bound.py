@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 
 from tests.pipeline.planner.instances import smooth_profile
-from zeus_core.pipeline import (
-    Frontier,
-    Instruction,
-    InstructionProfile,
-    MeasuredOption,
-    PipelineProfile,
-    Schedule,
-    make_plan,
-    schedules,
-)
+from zeus_core.pipeline import Frontier, make_plan, schedules
 from zeus_core.pipeline.planner.execution import SwitchPrice
 from zeus_core.pipeline.planner.switching._switch_bound import find_bound
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, RunState, run
@@ -68,15 +59,3 @@ def test_a_switch_that_makes_the_iteration_late_is_left_out_of_the_bound():
     clocks = (np.full(len(task.kind), clock) for clock in range(task.clocks))
     found = (run(task, chosen, RunState.for_task(task)) for chosen in clocks)
     assert bound == pytest.approx(min(cost for seconds, _, cost in found if seconds <= limit * (1 + 1e-12)), rel=1e-6)
-
-
-def test_a_start_has_no_clock_that_was_not_measured_where_time_costs_nothing():
-    options = tuple(MeasuredOption(1410 - 50 * step, 0.1 + 0.01 * step, 30.0 - 3.0 * step) for step in range(4))
-    rows = [("forward", options[1:]), ("backward", options)]
-    profile = PipelineProfile([InstructionProfile(0, kind, measured) for kind, measured in rows], 80.0)
-    order = tuple(Instruction(kind, 0, number) for number in range(6) for kind in ("forward", "backward"))
-    frontier = Frontier.from_profile(profile, Schedule("own", (order,)))
-    numbered = NumberedProblem.from_problem(frontier.problem)
-    task = numbered.priced(10.0, True, SwitchPrice(0.005))
-    start = find_bound(numbered, task, frontier.at(10.0, is_waiting=True)).start
-    assert np.isfinite(run(task, start, RunState.for_task(task))[2])

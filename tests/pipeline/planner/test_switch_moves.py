@@ -9,8 +9,8 @@ from zeus_core.pipeline import Frontier, schedules
 from zeus_core.pipeline.planner.execution import SwitchPrice
 from zeus_core.pipeline.planner.switching._switch_moves import largest_part, may_fit
 from zeus_core.pipeline.planner.switching._switch_search import find_latest, run_end
+from zeus_core.pipeline.planner.switching._switch_starts import one_clock_per_rank
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, RunState, run_iteration
-from zeus_core.pipeline.planner.switching.switching import one_clock_per_rank
 
 QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 

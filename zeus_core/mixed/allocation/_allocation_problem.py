@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 _ROUNDING = 1e-12  # sums of a thousand costs are off by less, relatively
 _MAX_LOSS = 1e-8  # of a bound, by a price that is not quite the best; a better one takes longer
-_MAX_TABLE = 2_000_000  # numbers, each of which takes 8 bytes; twice
 _MAX_PRICES = 100  # tried for one relaxation; ten are usual, as each cuts off a part that held the best one
 
 
@@ -121,28 +119,6 @@ class Problem:
     def lowest_costs(self, device: int, units: _Units, longest_seconds: float) -> _Numbers:
         """Return the lowest cost of each of some units on one device within a time, infinite if it cannot."""
         return self._one(device).best_options(units, longest_seconds)[0]
-
-    def all_lowest_costs(self, longest_seconds: float) -> _Numbers | None:
-        """Return the same for all units, from 0, and all devices; None if these are too many."""
-        if self._table is None:
-            return None
-        seconds, costs = self._table
-        lowest: _Numbers = np.where(seconds <= longest_seconds, costs, math.inf).min(axis=2)
-        return lowest
-
-    @cached_property
-    def _table(self) -> tuple[_Numbers, _Numbers] | None:
-        """Seconds and costs of all units on all devices with all options."""
-        units = np.arange(int(self._caps.max()) + 1)
-        if len(units) * self._caps.size > _MAX_TABLE:
-            return None
-        seconds, costs = np.empty((2, self.devices, len(units), self._caps.shape[1]))
-        for device in range(self.devices):
-            one = self._one(device)
-            seconds[device] = np.where(units[:, None] <= one._caps, one.seconds(units[:, None]), math.inf)
-            costs[device] = one.costs(units[:, None], one.seconds(units[:, None]))
-        seconds[:, 0] = costs[:, 0] = 0.0
-        return seconds, costs
 
     def _one(self, device: int) -> Problem:
         """Return the part of the problem with one device."""

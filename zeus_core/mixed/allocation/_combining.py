@@ -72,12 +72,10 @@ def combine(
     if not is_thorough:
         return Combined(plan if excess <= spare else None, False, 0)
     combined = _devices_to_combine(problem, relaxed)
-    table = problem.all_lowest_costs(longest_seconds)
     menus = []
     for device in combined.tolist():
         units, is_all = _units_to_combine(problem, int(base[device]), int(most[device]))
-        costs = problem.lowest_costs(device, units, longest_seconds) if table is None else table[device, units]
-        reduced = costs - relaxed.price * units
+        reduced = problem.lowest_costs(device, units, longest_seconds) - relaxed.price * units
         excess_of_units = reduced - reduced.min()
         kept = excess_of_units <= spare
         menus.append(_Menu(device, units[kept], excess_of_units[kept], is_all))

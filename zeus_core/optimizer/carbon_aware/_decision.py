@@ -95,7 +95,7 @@ class DecisionLog:
             )
 
     def warn_late(self, deadline: float, earliest: float) -> None:
-        """Warn that training ends after its deadline, also at full speed, or so soon before it that nothing is spare."""
+        """Warn that training ends after its deadline, also at full speed, or with nothing to spare before it."""
         if not self._has_warned:
             self._has_warned = True
             _logger.warning(

@@ -164,7 +164,7 @@ class Visits:
 
     @property
     def _timed(self) -> TrialRecorder | None:
-        """What time and energy belong to now; None if that is neither a step nor a visit."""
+        """The recorder of the time and energy of now; None if now is neither a step nor a visit."""
         return self._under_way[-1].recorder if self._under_way else self._steps
 
     @property

@@ -22,6 +22,9 @@ PartState: TypeAlias = Literal["running", "ended", "failed", "stopped", "interru
 """The state of a part when its file was written: going on (so stays a part that is killed); ended by itself, an error
 or a signal; or gone on from by another part. Before this version, all that ended had "ended"."""
 
+KEEP_SECONDS = 600.0
+"""The file of a training is written at its first log, and at one after this time again: 1 to 5 ms of the first rank."""
+
 REMARKS = "remarks"
 """The label of the remarks on the numbers of a part, among its results."""
 

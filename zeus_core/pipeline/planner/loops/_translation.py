@@ -6,10 +6,10 @@ others, which are translated with it. numba does the same and far more, and take
 takes milliseconds.
 
 The language: arguments are numbers, arrays of one dimension, and named tuples of these. Statements are assignments,
-`if`, `while`, `for` over a range, `break`, `continue`, `return`; values are numbers, tuples and arrays; a comparison is
-of two values; of Python's functions there are `len`, `min`, `max`, `int`, `float`, `bool`, `math.exp` and `math.log`.
-No array is made, and no index counts from the end. The result of an operation that Python refuses, such as a division
-by 0, is not defined. All else raises `NotImplementedError`.
+`if`, `while`, `for` over a range or a tuple, `break`, `continue`, `return`; values are numbers, tuples and arrays; a
+comparison is of two values; of Python's functions there are `len`, `min`, `max`, `int`, `float`, `bool`, `math.exp` and
+`math.log`. No array is made, and no index counts from the end. The result of an operation that Python refuses, such as
+a division by 0, is not defined. All else raises `NotImplementedError`.
 
 The type of a variable is the common one of all that it is assigned: a function is translated again until types stay.
 """
@@ -202,10 +202,13 @@ class _Translation(FunctionText):
         self.go_on_at(after)
 
     def _on_for(self, node: ast.For) -> None:
-        if not isinstance(node.iter, ast.Call) or self._object(node.iter.func) is not range:
-            raise NotImplementedError(ast.unparse(node.iter))
-        bounds = [self._visit(each) for each in node.iter.args]
-        step = int(bounds.pop().parts[0]) if len(bounds) == 3 else 1
+        step, values = 1, None
+        if isinstance(node.iter, ast.Call) and self._object(node.iter.func) is range:
+            bounds = [self._visit(each) for each in node.iter.args]
+            step = int(bounds.pop().parts[0]) if len(bounds) == 3 else step
+        else:
+            values = self._visit(node.iter)
+            bounds = [constant(len(values.type))]
         start, stop = (self.converted(each, INT) for each in [constant(0), *bounds][-2:])
         counter = self.allocated(INT)
         self.write(start, counter)
@@ -215,7 +218,7 @@ class _Translation(FunctionText):
         at = self.read(counter)
         self.branch(self.compared("Lt" if step > 0 else "Gt", at, stop), body, after)
         self.go_on_at(body)
-        self._store(node.target, at)
+        self._store(node.target, at if values is None else self.item(values, at))
         self._loop(node, again, after)
         self.go_on_at(again)
         self.write(self.operation("Add", at, constant(step)), counter)

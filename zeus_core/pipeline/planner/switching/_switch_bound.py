@@ -1,4 +1,4 @@
-"""A lower bound on the energy of any plan where switches have a price, and clocks by the prices of time behind it.
+"""A lower bound on the energy of any plan where switches have a price, and the prices of time behind it.
 
 The bound is Lagrangian. Each arc of the graph gets a price in watts, such that the prices form a flow: as much leaves
 an instruction as enters it. Then the iteration may take any time if each instruction pays its duration, and each switch
@@ -12,9 +12,6 @@ Courses along a rank that no plan can take are left out (`_rank_courses.py`).
 The first flow is that of a point of the frontier, for which the bound is that of the frontier or higher. Then some flow
 is moved from all paths to the longest path at the mean durations of the last answers of the ranks (fictitious play, or
 the method of Frank and Wolfe), and F rises or falls with the length of that path. The best bound of all is kept.
-
-The answers of the ranks to the prices of the best bound, multiplied by the lowest factor at which the iteration ends in
-time, are clocks to begin the search for a plan with.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline.planner.frontier.frontier import FrontierPoint
 from zeus_core.pipeline.planner.loops.compiled import call_compiled
 from zeus_core.pipeline.planner.switching._rank_courses import Course, choose_course, find_courses
-from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, RunState, SwitchTask, run
+from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, SwitchTask
 
 # More rounds find higher bounds, later: by those of 400 and 1,600 rounds, which take 0.10 and 0.19 s, plans of 76
 # problems of `benchmarks/plan_switching.py` (26 November 2026) save at most 13.85 and 13.78 % in the mean.
@@ -37,22 +34,18 @@ _FIRST_STEP = 0.1  # the part of the flow that the first round moves
 _STEP_DECAY = 0.02  # for each round: the steps add up to infinity, as they must
 
 
-_BISECTIONS = 6  # of the factor of the prices for a start: it is known to 12 %
-_MAX_PRICE_FACTOR = 1000.0  # makes nearly every instruction its fastest
-
-
 class Bound(NamedTuple):
-    """A lower bound, and clocks by the prices behind it.
+    """A lower bound, and the prices behind it.
 
     Attributes:
         cost_joules: No clocks that keep the limit cost less; as in `RunState.result`.
+        price_watts: Prices of time of the instructions. [instructions]
         limit_watts: The flow F: the price of the iteration time.
-        start: Clocks that keep limit and dwell, to begin a search with; None if none were found.
     """
 
     cost_joules: float
+    price_watts: Numbers
     limit_watts: float
-    start: Indices | None
 
 
 class _Flow(NamedTuple):
@@ -82,7 +75,7 @@ class _Flow(NamedTuple):
 
 
 def find_bound(numbered: NumberedProblem, task: SwitchTask, point: FrontierPoint, effort: float = 1.0) -> Bound:
-    """Return the best bound found, and a start by its prices.
+    """Return the best bound found.
 
     Args:
         numbered: The problem by numbers.
@@ -110,36 +103,9 @@ def find_bound(numbered: NumberedProblem, task: SwitchTask, point: FrontierPoint
     rounds = int(min(1.0, effort) * _ROUNDS)
     course = Course.for_task(numbered, task)
     # Sums of the same seconds in another order differ by less.
-    relaxed = task._replace(dwell_seconds=task.dwell_seconds - ROUNDING * task.limit_seconds)
-    cost_joules = float(call_compiled(_ascend, relaxed, flow, course, max(1, rounds)))
-    limit_watts = float(flow.best_price[np.diff(task.first_arc) == 0].sum())
-    return Bound(cost_joules, limit_watts, _start(task, flow, course, to))
-
-
-def _start(task: SwitchTask, flow: _Flow, course: Course, to: Indices) -> Indices | None:
-    """Return the answers of the ranks at the lowest multiple of the best prices with which they keep limit and dwell.
-
-    Args:
-        task: The problem.
-        flow: The flow after its ascent.
-        course: What the ranks can do.
-        to: The instruction that each arc leads to. [arcs]
-    """
-    state, found = RunState.for_task(task), None
-    low, high = 0.0, 2.0  # of the exponent of the factor: 0 is a factor of 1, 2 the highest
-    for turn in range(_BISECTIONS):
-        exponent = low if turn == 0 else (low + high) / 2
-        flow.price[:] = flow.best_price * _MAX_PRICE_FACTOR ** (exponent / 2)
-        flow.arc_price[:] = flow.price[to]
-        call_compiled(_relaxed_cost, task, flow, course)
-        seconds, dwell, _ = run(task, flow.chosen, state)
-        if seconds <= task.limit_seconds and dwell >= task.dwell_seconds:
-            found, high = flow.chosen.copy(), exponent
-            if turn == 0:
-                break
-        else:
-            low = exponent
-    return found
+    task = task._replace(dwell_seconds=task.dwell_seconds - ROUNDING * task.limit_seconds)
+    cost_joules = float(call_compiled(_ascend, task, flow, course, max(1, rounds)))
+    return Bound(cost_joules, flow.best_price, float(flow.best_price[np.diff(task.first_arc) == 0].sum()))
 
 
 def _ascend(p: Any, f: Any, c: Any, rounds: int) -> float:

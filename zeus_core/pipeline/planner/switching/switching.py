@@ -1,9 +1,9 @@
 """Plans whose clock switches have a price: few switches, each of which saves more than it costs.
 
-A bound, and clocks to begin with by its prices of time (`_switch_bound.py`), a local search (`_switch_search.py`) from
-the cheapest start, and simulated annealing (`_switch_annealing.py`) at some temperatures from what it finds. The simple
-plans behind `zeus_core.pipeline.baselines` are among the starts, and the cheapest plan of all is chosen, so none takes
-more energy than they do.
+A bound with its prices of time (`_switch_bound.py`), clocks to begin with, by these prices (`_switch_starts.py`), a
+local search (`_switch_search.py`) from the cheapest of them, and simulated annealing (`_switch_annealing.py`) at some
+temperatures from the best that it finds. The simple plans behind `zeus_core.pipeline.baselines` are among the starts,
+and the cheapest plan of all is chosen, so none takes more energy than they do.
 `benchmarks/plan_switching.py` measures what each part saves.
 
 Time, energy and dwell are always those that `zeus_core.pipeline.planner.execution` predicts.
@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
-
-import numpy as np
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import CostedOption
@@ -27,13 +25,17 @@ from zeus_core.pipeline.planner.simple_plans import simple_plans
 from zeus_core.pipeline.planner.switching._switch_annealing import anneal
 from zeus_core.pipeline.planner.switching._switch_bound import find_bound
 from zeus_core.pipeline.planner.switching._switch_search import improve_runs
+from zeus_core.pipeline.planner.switching._switch_starts import one_clock_per_rank, starts_by_prices
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, RunState, SwitchTask, run
 
-# Annealing: the first temperatures, over the price of the seconds of a switch and a part of the energy of an
-# instruction; and the instructions that each visits. On 25 problems of `benchmarks/plan_switching.py` (2026-11-26)
-# temperatures of 0.4, 0.1 and 0.03 with 6 and 24 million visits save 12.75 and 12.82 %, 0.1 alone with 48 million
-# 12.81 %, and 0.03 alone 12.74 %; random restarts of the local search with 24 million saved 12.59 %.
-_ANNEALED = (1.0, 0.1, 0.1, 0.03)
+_STARTS = 4  # the cheapest, each improved by a local search
+# Annealing: which of the improved starts by its cost, and the first temperature, over the price of the seconds of a
+# switch and a part of the energy of an instruction; and the instructions that each visits. On 25 problems of
+# `benchmarks/plan_switching.py` (26 November 2026) temperatures of 0.4, 0.1 and 0.03 with 6 and 24 million visits save
+# 12.75 and 12.82 %, 0.1 alone with 48 million 12.81 %, and 0.03 alone 12.74 %; random restarts of the local search with
+# 24 million saved 12.59 %. Of two starts and of one, with the first at 1.0 and at 0.4, plans of 10 problems that are
+# far from their bounds save 14.30 and 14.21 %.
+_ANNEALED = ((0, 1.0), (1, 0.1), (0, 0.1), (0, 0.03))
 _INSTRUCTION_HEAT = 0.1
 _VISITS = 16_000_000
 _VISITS_OF_LOCAL_SEARCH = _VISITS // 8
@@ -72,21 +74,23 @@ def plan_switches(
     task = numbered.priced(limit_seconds, is_waiting, price)
     bound = find_bound(numbered, task, point, effort)
     simple = [numbered.chosen(options) for options in simple_plans(problem, limit_seconds)]
-    starts = _cheapest_first(task, [*simple, one_clock_per_rank(task), bound.start])
+    starts = _cheapest_first(task, [*simple, one_clock_per_rank(task), *starts_by_prices(task, bound.price_watts)])
     if not starts:
         raise _too_short(problem, limit_seconds, price)
     state = RunState.for_task(task)
     visits, local_visits = (int(effort * visits) for visits in (_VISITS, _VISITS_OF_LOCAL_SEARCH))
-    call_compiled(improve_runs, task, improved := starts[0].copy(), state, local_visits)
+    for chosen in (found := [start.copy() for start in starts[:_STARTS]]):
+        call_compiled(improve_runs, task, chosen, state, local_visits)
+    found = _cheapest_first(task, [*found, starts[0]])
     late_watts = max(bound.limit_watts, task.time_watts) or 1.0  # any price if time has none
     hot_joules = late_watts * price.seconds + float(task.switch_joules.max())
     hot_joules += _INSTRUCTION_HEAT * problem.highest_clock_point[1] / len(task.kind)
-    found = [starts[0], improved]
-    for seed, heat in enumerate(_ANNEALED if visits else (), start=1):
-        found.append(improved.copy())
-        call_compiled(anneal, task, found[-1], state, late_watts, heat * hot_joules, visits, seed)
-        call_compiled(improve_runs, task, found[-1], state, local_visits)
-    best = _cheapest_first(task, found)[0]
+    annealed = []
+    for seed, (number, heat) in enumerate(_ANNEALED if visits else (), start=1):
+        annealed.append(found[min(number, len(found) - 1)].copy())
+        call_compiled(anneal, task, annealed[-1], state, late_watts, heat * hot_joules, visits, seed)
+        call_compiled(improve_runs, task, annealed[-1], state, local_visits)
+    best = _cheapest_first(task, [*annealed, found[0]])[0]
     joules = bound.cost_joules + problem.transfer_joules
     if is_waiting:
         joules += problem.blocking_power_watts * run(task, best, state)[0]
@@ -95,25 +99,11 @@ def plan_switches(
     return SwitchingPlan(numbered.options(best), joules)
 
 
-def one_clock_per_rank(task: SwitchTask) -> Indices:
-    """Return for each rank the highest clock that all its instructions have; if there is none, each its own highest."""
-    chosen = np.zeros(len(task.kind), np.int64)
-    is_measured = np.isfinite(task.time).reshape(-1, task.clocks)
-    for first, last in zip(task.first_in_order[:-1], task.first_in_order[1:], strict=True):
-        members = task.order[first:last]
-        common = is_measured[np.unique(task.kind[members])].all(axis=0)
-        own = is_measured[task.kind[members]].argmax(axis=1)
-        chosen[members] = common.argmax() if common.any() else own
-    return chosen
-
-
-def _cheapest_first(task: SwitchTask, plans: Iterable[Indices | None]) -> list[Indices]:
+def _cheapest_first(task: SwitchTask, plans: Iterable[Indices]) -> list[Indices]:
     """Return the plans that keep limit and dwell, each once, by their cost."""
     costs: dict[bytes, tuple[float, Indices]] = {}
     state = RunState.for_task(task)
     for chosen in plans:
-        if chosen is None:
-            continue
         seconds, dwell, cost = run(task, chosen, state)
         if seconds <= task.limit_seconds and dwell >= task.dwell_seconds:
             costs[chosen.tobytes()] = cost, chosen
