@@ -125,6 +125,22 @@ class Curves:
             total += np.outer(exponent, exponent) * residual.mean_covariance(weights, len(self.settings))
         return np.asarray(total)
 
+    def slowdown_variances(self, point: int, variances: Array) -> tuple[float, Array]:
+        """Return the variance of the logarithm of the slowdown at one setting, now and after another measurement.
+
+        Args:
+            point: The column of that one.
+            variances: Those that the logarithm of the duration of a step may have in the measurement.
+
+        Returns:
+            The variance now, and that after it: one row for each of these variances, one column for each setting.
+        """
+        ones = np.ones(len(self.settings))
+        known = self.covariance(self.log_seconds, self.weights, ones, 0 * ones)
+        toward = known[point] - known[0]
+        now = max(float(toward[point] - toward[0]), 0.0)
+        return now, np.maximum(now - toward**2 / (np.diag(known) + variances[:, None]), 0.0)
+
     def slowdown_covariance(self, point: int) -> Array:
         """Return the covariance of the logarithm of the slowdown at each setting with that at one of them."""
         count, time = len(self.settings), self.residuals[0]

@@ -30,7 +30,6 @@ _LOWEST, _HIGHEST = math.log(1e-4), math.log(1e4)  # of the price, over the mean
 _BISECTIONS = 30  # to a relative 2e-8
 _ROUNDS = 3  # of rho, and
 _SWEEPS = 2  # over all activities: more change nothing in most cases; chosen without runs
-_MAX_SHARE = 50  # percent of the visits of an activity, at the original setting: as for one activity (_block_lengths)
 
 
 @dataclass(frozen=True)
@@ -49,19 +48,14 @@ class Stake:
     variance: Array
     original_seconds: float
 
-    def hopeful(self, deviations: float, places: int) -> Stake:
+    def hopeful(self, deviations: float) -> Stake:
         """Return the stake if steps are quicker by so many standard deviations, at the same power.
 
         They are not quicker than at the original setting.
-
-        Args:
-            deviations: The number of standard deviations.
-            places: The settings that may be chosen then, from the original one on.
         """
         quicker = deviations * np.sqrt(np.maximum(self.variance - self.variance[0], 0.0))
         quicker = np.minimum(quicker, np.maximum(self.spare[0] - self.spare, 0.0))
         joules = self.joules * (1 - quicker / self.original_seconds)
-        joules[places:] = math.inf
         return Stake(joules, self.spare + quicker, self.variance, self.original_seconds)
 
     def __add__(self, other: Stake) -> Stake:
@@ -164,24 +158,6 @@ def _improved(stakes: Sequence[Stake], demand: Demand, places: list[int]) -> lis
                 places[number] = int(joules.argmin())
                 spare, variance = (total(stakes, places, field) for field in ("spare", "variance"))
     return places
-
-
-def original_share(gain_joules: float, second_watts: float, seconds: float, visits: int, cv: float) -> float:
-    """Return the share q of the visits of an activity to measure at the original setting with which a run saves most.
-
-    The least of q G + lambda z sigma(q), where sigma(q) = T cv sqrt((1 - q) / (q N)) is the standard error of the time
-    of the activity.
-
-    Args:
-        gain_joules: G: E + lambda T at the original setting less that at the best one.
-        second_watts: lambda z: the price of a second, times the normal quantile of the confidence.
-        seconds: T: the time of the activity in the run.
-        visits: N: how many visits it has.
-        cv: The standard deviation of the duration of a visit over its mean.
-    """
-    shares = np.arange(1, _MAX_SHARE + 1) / 100
-    losses = shares * gain_joules + second_watts * seconds * cv * np.sqrt((1 - shares) / (shares * visits))
-    return float(shares[losses.argmin()])
 
 
 def total(stakes: Sequence[Stake], places: Sequence[int], field: str) -> float:

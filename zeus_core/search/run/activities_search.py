@@ -18,14 +18,13 @@ from zeus_core.search._curves import Array
 from zeus_core.search._search import checked_settings
 from zeus_core.search.belief import Curves
 from zeus_core.search.objectives import EnergyWithin, OptimumSelector, longest_factor
-from zeus_core.search.run._price import Demand, Stake, cheapest, common_place, original_share, total
+from zeus_core.search.run._price import Demand, Stake, cheapest, common_place, total
 from zeus_core.search.run._run_account import RunAccount
 from zeus_core.search.run._run_estimate import pooled_cv
 from zeus_core.search.run.adaptive_run_search import (
     EXCESS_SHARE,
     MAX_EXCESS,
     MAX_TRIAL_OF_REST,
-    MIN_GAIN,
     AdaptiveRunSearch,
 )
 from zeus_core.search.run.run_plan import Prediction, RunProgress
@@ -41,25 +40,23 @@ MIN_VISIT_LATENCIES = 20
 
 _LEAST_FACTOR = 1.0001  # of the steps of an activity: to what nothing is left of the bound
 
-# The curves are as good as they may be where steps are quicker by so many standard deviations. Work that hardly depends
-# on the clock is only found by trials that most other work would not be worth.
-#
-# This and the next three: 24 runs of benchmarks/activities.py each (4 mixes, bounds of 1.02 to 1.1, 500 cycles, spreads
-# of 2 and 10 %, 2026-11-27) save 19.8 and 14.2 % of the energy with the values here. With half and 1.5 times the hope
-# 18.8 and 14.4, 19.7 and 14.1; with steps of 0.04 and 0.12 19.9 and 13.7, 19.6 and 13.7; with 0.15 and 0.4 for the
-# farthest 19.6 and 13.5 (and one run beyond its bound, by 0.03 %), 19.6 and 14.3; with 2 trials 19.7 and 13.3.
+# The curves are as good as they may be where steps are quicker by so many standard deviations: with half and 1.5 times
+# the hope, 24 runs saved 1.0 and 0.1 points less (benchmarks/activities.py, 4 mixes, 2026-11-27).
 _HOPE = 1.0
-_MIN_STEP = 0.07  # of the clock or limit: closer to a setting that was tried, a trial adds little
-_FARTHEST = 0.25  # of the lowest setting that was tried: beyond, little is known
-_MAX_TRIALS = 4
 
-# Of the visits to come: with fewer, what is planned at the original setting stays, as little time is left to use what
-# it shows. With 0.2 and 0.7, 13.3 and 13.3 % in place of 13.3 (24 runs like those above at a spread of 10 %).
-_LATE = 0.4
+# Of a trial: visits, over those of a trial of one activity, of which those are taken that are worth most; and how much
+# of the time that is surely left below the bound it may use up. At least so much of the energy of the run is to be
+# gained by it, beyond its own cost. And the share of the visits that is at the original setting in any case, so that a
+# drift shows. 32 runs of benchmarks/activities.py (4 mixes, bounds of 1.02 and 1.05, 500 cycles, spreads of 2 and 10 %,
+# 2026-11-27) save 14.6 % of the energy with the values here, with more visits 14.3, twice the time 14.4, and three
+# times the gain 14.3.
+_TRIAL_PARTS = np.array([0.25, 0.5, 1.0])
+_AFFORDABLE = 0.1
+_LEAST_GAIN = 0.0003
+_ORIGINAL_SHARE = 0.12
 
 # Chosen without runs. Of a block: visits in which the device settles are not measured, so that blocks are late by some.
 _OVERDUE, _OVERDUE_STEPS = 1.5, 5
-_LEAST_PART = 0.05  # of an activity that is to come: keeps a quotient finite; chosen without runs
 
 # Of the steps so far: those that show how often an activity is visited now, and how long. Chosen without runs for other
 # values: with it, 0 of 144 runs with eight kinds of drift were beyond a bound of 1.02 at a spread of 10 % (2026-11-27).
@@ -76,9 +73,12 @@ class _Shared:
         variance: Their variance.
         excess_seconds: The seconds by which that is more below a bound that is 1 % higher.
         following: The activities that follow it.
-        hopeful: The place of its setting if its curves are as good as they may be.
-        gain: The energy that would be saved then, over that of the rest of the run.
-        original_share: The share of its visits at the original setting that saves most then.
+        aim: The place of its setting if its curves are as good as they may be.
+        gain: The joules that are saved then, beyond what is saved for sure.
+        least_gain: The joules that a trial is to gain.
+        price: The price of a second, in watts.
+        quantile: How many standard errors of the time of the run its bound is to be kept by.
+        sure_seconds: The time that is surely left below the bound if all activities stay at the original setting.
     """
 
     factor: float
@@ -86,9 +86,12 @@ class _Shared:
     variance: Array | float
     excess_seconds: float
     following: Stake | None
-    hopeful: int
+    aim: int
     gain: float
-    original_share: float
+    least_gain: float
+    price: float
+    quantile: float
+    sure_seconds: float
 
 
 class ActivitiesRunSearch:
@@ -236,39 +239,35 @@ class ActivitiesRunSearch:
         mine = STEPS if self.follows(member.name) else member.name
         groups, given = self._groups(stakes), self._given(self._bound)
 
-        def solved(groups: dict[str, Stake], confidence: float) -> tuple[dict[str, int], float, float]:
-            """Return the place of each group, the price of a second, and the seconds that the others leave."""
+        def solved(groups: dict[str, Stake], confidence: float) -> tuple[dict[str, int], float, float, float]:
+            """Return the place of each group, its joules, the price of a second, and the seconds that others leave."""
             every = list(groups.values())
             found, price = cheapest(every, self._demand(every, confidence))
             places = dict(zip(groups, found, strict=True))
             spare = sum(float(groups[name].spare[place]) for name, place in places.items() if name != mine)
-            return places, price, given + spare
+            return places, total(every, found, "joules"), price, given + spare
 
-        sure, sure_price, spare = solved(groups, self._confidence)
+        sure, sure_joules, sure_price, spare = solved(groups, self._confidence)
         variance = sum(float(groups[name].variance[place]) for name, place in sure.items() if name != mine)
-        expected, expected_price, _ = solved(groups, 0.5)
-        hoped_groups = {**groups, mine: groups[mine].hopeful(_HOPE, member.near_places)}
-        hoped, _, spare_then = solved(hoped_groups, 0.5)
-        gain = total(list(groups.values()), list(expected.values()), "joules")
-        gain -= total(list(hoped_groups.values()), list(hoped.values()), "joules")
-        best, place = hoped_groups[mine], hoped[mine]
-        part, price = max(member.left_share, _LEAST_PART), max(sure_price, expected_price)
-        own_gain = best.joules[0] - best.joules[place] - price * (best.spare[0] - best.spare[place])
-        second_watts = price * NormalDist().inv_cdf(self._confidence)
+        expected_price = solved(groups, 0.5)[2]
+        hoped, hoped_joules, _, spare_then = solved({**groups, mine: groups[mine].hopeful(_HOPE)}, 0.5)
+        quantile = NormalDist().inv_cdf(self._confidence)
+        at_original = [0] * len(stakes)
+        staying = given + total(list(stakes.values()), at_original, "spare")
+        staying -= quantile * math.sqrt(max(total(list(stakes.values()), at_original, "variance"), 0.0))
         original = sum(stake.original_seconds for stake in stakes.values()) + self._other_seconds
-        excess = MAX_EXCESS * self._bound * (original - own.original_seconds)
-        joules = sum(float(stake.joules[0]) for stake in stakes.values())
         return _Shared(
             max(self._bound + spare_then / own.original_seconds, _LEAST_FACTOR),
             spare + (0.0 if following is None else following.spare),
             variance + (0.0 if following is None else following.variance),
-            excess,
+            MAX_EXCESS * self._bound * (original - own.original_seconds),
             following,
-            place,
-            gain / joules if joules else 0.0,
-            original_share(
-                float(own_gain) / part, second_watts, own.original_seconds, member.horizon_visits, member.visit_cv
-            ),
+            hoped[mine],
+            max(sure_joules - hoped_joules, 0.0),
+            _LEAST_GAIN * total(list(stakes.values()), at_original, "joules"),
+            max(sure_price, expected_price),
+            quantile,
+            max(staying, 0.0),
         )
 
     def judge(self) -> None:
@@ -331,6 +330,7 @@ class _ActivitySearch(AdaptiveRunSearch):
         self.name: str = name
         self._counts: list[tuple[int, int]] = [(0, 0)]  # the steps of the run and the visits so far, at each block
         self._shared: _Shared | None = None
+        self._visits_asked = 1
         super().__init__(settings, selector, **options)
 
     def ask(self) -> Block:
@@ -362,28 +362,6 @@ class _ActivitySearch(AdaptiveRunSearch):
     def visits_per_step(self) -> float:
         """How often the activity is visited in a step of the run, lately."""
         return 1.0 if self.name == STEPS else self._rates[0]
-
-    @property
-    def horizon_visits(self) -> int:
-        """How many visits the activity is expected to have in the whole run."""
-        return max(self._progress.horizon_steps, 1)
-
-    @property
-    def left_share(self) -> float:
-        """The share of the visits that is to come."""
-        return self._progress.steps_left / self.horizon_visits
-
-    @property
-    def near_places(self) -> int:
-        """How many of the settings, from the original one on, are near enough to those that were tried."""
-        tried = {block.trial.setting for block in self._blocks} & set(self._settings)
-        lowest = (1 - _FARTHEST) * min(tried, default=self._settings[0])
-        return sum(setting >= lowest for setting in self._settings)
-
-    @property
-    def visit_cv(self) -> float:
-        """The standard deviation of the duration of a visit over its mean."""
-        return pooled_cv(self._blocks)
 
     @property
     def _rates(self) -> tuple[float, float]:
@@ -460,21 +438,49 @@ class _ActivitySearch(AdaptiveRunSearch):
     def _best_share(self, curves: Curves, factor: float) -> float | None:
         if self._shared is None:
             return super()._best_share(curves, factor)
-        if self._has_begun and self.left_share < _LATE:
-            return self._planned_share
         self._planned_share = None  # it may become smaller again
-        return self._shared.original_share
+        return _ORIGINAL_SHARE
 
     def _judged_by_bound(self, curves: Curves, tried: set[int], factor: float) -> tuple[int, int | None]:
         chosen, trial = super()._judged_by_bound(curves, tried, factor)
-        shared, lengths = self._shared, self._lengths
-        if shared is None or lengths.is_noisy:
+        if self._shared is None or self._lengths.is_noisy:
             return chosen, trial
-        setting = self._settings[shared.hopeful]
-        is_new = setting <= (1 - _MIN_STEP) * self._settings[max(tried)] and len(tried) <= _MAX_TRIALS
-        is_affordable = lengths.settled_trial_steps <= MAX_TRIAL_OF_REST * lengths.run.steps_left
-        pays = shared.gain >= MIN_GAIN and shared.hopeful < self._excluded
-        return chosen, shared.hopeful if is_new and is_affordable and pays else None
+        return chosen, self._most_informative(curves, self._shared, chosen)
+
+    def _most_informative(self, curves: Curves, shared: _Shared, chosen: int) -> int | None:
+        """Return the place where visits are worth most, beside those at the choice; None if nowhere.
+
+        The run keeps z standard errors of its time below the bound. A measurement that lowers that error from S to S'
+        gains lambda z (S - S'), at most what the best setting would save, and costs what E + lambda t is more there.
+        """
+        lengths, progress = self._lengths, self._progress
+        slowdown = curves.mean(np.exp(curves.log_seconds - curves.log_seconds[:, :1]))
+        costs = progress.original_seconds * slowdown * (np.exp(curves.mean(curves.log_watts)) + shared.price)
+        ones = np.ones(len(costs))
+        errors = np.sqrt(curves.mean(curves.difference_variance(0, ones, 0 * ones)))
+        slowest = slowdown * np.exp(errors) - 1
+        settling = lengths.settled_trial_steps - lengths.trial_steps
+        aim = max(shared.aim, 1)
+        seconds = progress.steps_left * progress.original_seconds * float(slowdown[aim])
+        others = float(np.max(shared.variance))
+        visits = np.unique(np.maximum(np.ceil(lengths.trial_steps * _TRIAL_PARTS), lengths.shortest_steps))
+        visits = visits[visits + settling <= MAX_TRIAL_OF_REST * progress.steps_left]
+        if not len(visits):
+            return None
+        now, then = curves.slowdown_variances(aim, pooled_cv(self._blocks) ** 2 / visits)
+        error, errors_then = (np.sqrt(others + seconds**2 * variance) for variance in (now, then))
+        gains = np.minimum(shared.price * shared.quantile * (error - errors_then), shared.gain)
+        lasting = visits[:, None] + settling / 2
+        is_affordable = lasting * progress.original_seconds * slowest <= _AFFORDABLE * shared.sure_seconds
+        gains = np.where(is_affordable, gains, 0.0) - np.maximum(lasting * (costs - costs[aim]), 0.0)
+        gains = gains[:, : self._excluded] - gains[:, [chosen]]
+        length, place = divmod(int(gains.argmax()), gains.shape[1])
+        self._visits_asked = int(visits[length])
+        return place if gains.max() > shared.least_gain else None
+
+    @property
+    def _trial_steps(self) -> int:
+        return super()._trial_steps if self._shared is None else self._visits_asked
 
     def _group_costs(self, log_joules: Array) -> Array:
         if self._shared is None or self._shared.following is None:

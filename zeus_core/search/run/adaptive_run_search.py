@@ -223,6 +223,11 @@ class AdaptiveRunSearch:
         )
 
     @property
+    def _trial_steps(self) -> int:
+        """The steps of the next trial."""
+        return self._lengths.trial_steps
+
+    @property
     def _account(self) -> RunAccount:
         run = self._progress
         if not self._run_steps:  # all is still to come: as after one step at the original setting
@@ -279,7 +284,7 @@ class AdaptiveRunSearch:
         self._chosen, self._is_done = chosen, trial is None
         if trial is not None:
             self._expected = trial
-            return Block(self._settings[trial], lengths.trial_steps, is_choice=False)
+            return Block(self._settings[trial], self._trial_steps, is_choice=False)
         self._expected = chosen
         return Block(self._settings[chosen], lengths.choice_steps, is_choice=True)
 
