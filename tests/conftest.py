@@ -63,15 +63,22 @@ def _signal_handlers():
     _reset_signal_handlers()
 
 
+def _reset_loggers() -> None:
+    for name in ("zeus_core", "zeus_core.monitor"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [], True
+        logger.setLevel(logging.NOTSET)
+
+
 @pytest.fixture(autouse=True)
 def loggers_of_others():
-    """The program (`main`) takes the loggers of the process for its own, which is that of the tests here."""
-    loggers = [logging.getLogger(name) for name in ("zeus_core", "zeus_core.monitor")]
-    before = [(logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
+    """The program (`main`) takes the loggers of the process for its own, which is that of the tests here.
+
+    They are reset before a test too, as fixtures of modules and sessions run the program.
+    """
+    _reset_loggers()
     yield
-    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
+    _reset_loggers()
 
 
 @pytest.fixture

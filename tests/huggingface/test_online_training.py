@@ -3,6 +3,7 @@
 import os
 from contextlib import nullcontext
 from dataclasses import replace
+from statistics import median
 
 import pytest
 import torch
@@ -147,7 +148,7 @@ def test_a_vllm_of_trl_generates_at_its_own_clock_or_is_waiting(tmp_path, mode, 
     gpu, callback = each_its_own()
 
     def trained(folder, callbacks):
-        trainer = online_trainer(folder, callbacks, max_steps=40 if mode == "colocate" else 8)
+        trainer = online_trainer(folder, callbacks, max_steps=60 if mode == "colocate" else 8)
         trainer.use_vllm, trainer.vllm_mode, trainer.vllm_generation = True, mode, StandInForVllm(gpu)
         trainer.vllm_importance_sampling_correction, trainer._last_loaded_step = False, -1
         original = trainer.vllm_generation.generate
@@ -166,7 +167,8 @@ def test_a_vllm_of_trl_generates_at_its_own_clock_or_is_waiting(tmp_path, mode, 
     if mode == "server":
         assert callback.optimizer._search.activities == ()
         return
-    assert clocks_mhz[-1] < 0.8 * callback.optimizer.chosen_clock_mhz
+    # Some visits are at the original clock until the end, so that a change of the work shows.
+    assert median(clocks_mhz[-20:]) < 0.8 * callback.optimizer.chosen_clock_mhz
     assert "saves" in rows["during generation"]
 
 
