@@ -19,12 +19,13 @@ ENDS = {
 
 _PROGRAM = """
     import gc, json, logging, os, signal, sys, threading, time
+    from tests.support.hooks import be_patient
+    be_patient()  # a block that a busy machine holds up for longer is measured again, and stories count the steps
     from zeus_core.device import discover_gpus
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer import GlobalClockOptimizer
     from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, OptimumSelector
     from zeus_core.search import GridSearch
-
     lines = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
