@@ -1,6 +1,6 @@
 """Follows the frameworks that a Python program imports, in every Python below `zeus-core run --trainer`.
 
-That command puts the folder of this file first on `PYTHONPATH`. Each Python that inherits it, in any way it is
+The command puts the folder of this file first on `PYTHONPATH`. Each Python that inherits it, in any way it is
 started, imports this file before its program; one that is started with -I, -E or -S, or without its environment, does
 not. The file loads nothing: `zeus_core._launch` is imported after a framework, and where the program imports none,
 never. The user's own `sitecustomize` is imported in its place.

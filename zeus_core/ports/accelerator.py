@@ -87,7 +87,7 @@ def _uuid(uuid: object) -> str:
 def _pci_address(properties: Any) -> str | None:
     """Return the PCI address, which the UUID of a GPU of Intel contains: `DeviceUUID` in its compute-runtime.
 
-    That is the vendor, device, revision and domain in two bytes each, the lower first, then bus, device and function.
+    It is the vendor, device, revision and domain in two bytes each, the lower first, then bus, device and function.
     """
     parts = [getattr(properties, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
     numbers = [part for part in parts if type(part) is int]

@@ -22,8 +22,8 @@ class Credit:
         spent: Its energy, and its emissions or cost.
         unit: The unit of the amounts: "g", or a currency.
         full: The same steps at the original setting, without pauses.
-        static: The same steps at the one setting, or two in turn, that emit or cost least and end no later, whatever
-            the signal. Two in turn are finer than the settings of a search: without them, going from one to the other
+        static: The same steps at the one setting, or two in turn, that emit or cost least and end no later, by
+            any signal. Two in turn are finer than the settings of a search: without them, going from one to the other
             would count as a gain of following the signal, also of one that never changes.
         full_error: How far the energy of a step at the original setting can be off, as a fraction.
         static_error: The same of `static`.
