@@ -16,8 +16,8 @@ from zeus_core.validate import checked_instance, checked_object
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
-# https://opentelemetry.io/docs/specs/semconv/hardware/ ("Development" as of 1.38)
 _COLLECTION_SECONDS = 0.1  # in which a reader asks all instruments: devices are read once for all
+# https://opentelemetry.io/docs/specs/semconv/hardware/ ("Development" as of 1.38)
 _TYPES = {"gpu": "gpu", "cpu": "cpu", "dram": "memory"}
 
 
