@@ -304,7 +304,7 @@ def test_runs_of_each_outcome_are_in_every_sum(tmp_path, capsys):
 
 
 KILLED = """
-import os, pathlib, signal
+import os, pathlib, signal, time
 from tests.support.kept_runs import NO_CPUS
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
@@ -321,8 +321,8 @@ for seconds in (10.0, 300.0, 300.0):  # a log each: the first one and that after
     with energy.step():
         gpu.execute(Work(seconds, 300.0))
     energy.log()
-while not any('"step": 3' in path.read_text() for path in new.iterdir()):
-    pass
+while not any('"step": 3' in path.read_text() for path in new.glob("*.json")):  # not those still being written
+    time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
