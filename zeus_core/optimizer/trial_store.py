@@ -171,8 +171,8 @@ class JsonTrialStore(TrialStore):
             )
         self._path = path
         self._zeus_steps = zeus_steps or _ZEUS_STEPS
-        self._has_told = False
-        self._has_named_place = False
+        self._has_reported = False
+        self._known_store = JsonStore(path, _FORMAT, _CONTENTS)
 
     def load(self, conditions: Conditions) -> list[Trial]:
         """Return the trials in the file."""
@@ -192,8 +192,8 @@ class JsonTrialStore(TrialStore):
         if conditions.knob == _ZEUS_KNOB and (trials := self._trials_of_zeus()):
             return trials
         nearest = _nearest(conditions, profiles)
-        if nearest is not None and not self._has_told:
-            self._has_told = True
+        if nearest is not None and not self._has_reported:
+            self._has_reported = True
             _logger.warning(
                 "the profile %s has no trials that fit, and they are measured: those that are nearest have %s",
                 self._path,
@@ -229,23 +229,22 @@ class JsonTrialStore(TrialStore):
             if trials or out_of_memory:
                 kept = {_OUT_OF_MEMORY: sorted(out_of_memory)} if out_of_memory else {}
                 profiles.append({"conditions": own, "trials": encode(list(trials)), **kept})
-            self._store().save({"profiles": profiles[-_MAX_PROFILES:]})
+            self._store.save({"profiles": profiles[-_MAX_PROFILES:]})
 
     def _profiles(self) -> list[dict[str, Any]]:
-        return self._store().load(_profiles_in) or []
+        return self._store.load(_profiles_in) or []
 
+    @property
     def _store(self) -> JsonStore:
-        """Return the file, or one beside it if it is that of another program."""
-        place = self._path
-        if _is_foreign(place):
-            place = place.with_name(f"{place.stem}-zeus-core{place.suffix}")
-            if not self._has_named_place:
-                self._has_named_place = True
-                _logger.warning(
-                    "the profile %s is that of another program and stays as it is; trials are kept in %s",
-                    *(self._path, place),
-                )
-        return JsonStore(place, _FORMAT, _CONTENTS)
+        """The file, or one beside it from the first time on that it is found to be that of another program."""
+        path = self._path
+        if self._known_store.path == path and _is_foreign(path):
+            self._known_store = JsonStore(path.with_name(f"{path.stem}-zeus-core{path.suffix}"), _FORMAT, _CONTENTS)
+            _logger.warning(
+                "the profile %s is that of another program and stays as it is; trials are kept in %s",
+                *(path, self._known_store.path),
+            )
+        return self._known_store
 
     def _trials_of_zeus(self) -> list[Trial]:
         if not _is_foreign(self._path):
