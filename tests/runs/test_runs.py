@@ -470,3 +470,5 @@ def test_prometheus_gets_the_savings_of_groups(catalogue, capsys):
         }
     assert main(["runs", "sum", str(catalogue), "--by", "run", "--format", "prometheus"]) == 2
     assert "series of each metric; Prometheus gets 1,000 at most" in capsys.readouterr().err
+    assert main(["runs", "list", str(catalogue), "--format", "prometheus"]) == 2
+    assert "--format prometheus is of sum alone" in capsys.readouterr().err

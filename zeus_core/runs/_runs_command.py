@@ -58,6 +58,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """Do what was asked for; 1 if files were left out."""
     if bool(arguments.runs) is not (arguments.mode in ("add", "show")):
         raise UsageError("add needs files or folders of runs, show the name of a run, and the others none")
+    if arguments.format == "prometheus" and arguments.mode != "sum":
+        raise UsageError("--format prometheus is of sum alone: Prometheus gets sums, as zeus-core runs sum writes them")
     if arguments.month is not None and not _MONTH.fullmatch(arguments.month):
         raise UsageError(f"--month is {arguments.month!r}; give it as 2026-10")
     if arguments.by is not None:

@@ -82,7 +82,7 @@ class CommonClockKnob(CommonKnob):
         self._enforced_watts = self._read_enforced_watts()
 
     def is_undisturbed(self) -> bool:
-        """Tell whether the power limits that are enforced are those at the latest `apply`, as far as they can be read.
+        """Return whether the enforced power limits are those at the latest `apply`, as far as they can be read.
 
         Raises:
             DeviceHeldError: A GPU runs above the clock it was locked at: somebody else has changed it.
