@@ -94,16 +94,22 @@ def test_a_loss_is_reported_once_and_not_at_every_window(make_driver, caplog):
 def test_a_gpu_without_a_counter_is_sampled_until_the_accelerator_is_done(make_driver):
     driver = make_driver(DeviceSpec(has_energy_counter=False, follows_limit=False))
     gpu = NvmlGpu(NvmlSession(), driver[0].uuid)
-    monitor = ZeusMonitor(gpus=[gpu], synchronize=lambda _: time.sleep(0.4))
+
+    def compute(_):
+        until = time.monotonic() + 240
+        while len(driver.calls("nvmlDeviceGetFieldValues")) < 8:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    monitor = ZeusMonitor(gpus=[gpu], synchronize=compute)
     driver[0].set_load([(0.1, 100.0), (0.1, 600.0)], repeat=True)
+    driver.clear_calls()
     monitor.begin_window("window", sync_execution=False)
     begun = time.monotonic()
     measurement = monitor.end_window("window")
     truth = driver[0].true_energy_joules(begun, time.monotonic())
     # Fifteen samples a second of a load that changes ten times a second: how far they are off depends on their phase.
     assert measurement.total_energy == pytest.approx(truth, abs=measurement.total_uncertainty_joules)
-    assert measurement.total_energy == pytest.approx(truth, rel=0.5), "as it would not be by the power at one edge"
-    assert len(driver.calls("nvmlDeviceGetFieldValues")) >= 6
 
 
 def test_a_stuck_counter_is_lost_not_zero(make_driver):
@@ -392,8 +398,9 @@ def test_a_jetson_says_once_that_it_has_no_power(make_driver, caplog):
 
 def test_a_container_that_loses_its_devices_in_a_window_says_the_cure(make_driver, caplog):
     driver = make_driver(DeviceSpec())
-    monitor = nvml_monitor(driver)
-    monitor.begin_window("step")
+    monitored = Monitored(driver)
+    monitored.monitor.begin_window("step")
+    monitored.advance(0.01)
     driver.fail(None, 999)
-    assert monitor.end_window("step").total_energy is None
+    assert monitored.monitor.end_window("step").total_energy is None
     assert "restart the container" in caplog.text
