@@ -85,7 +85,8 @@ class Restoration:
             if call is not None and not call.is_done:
                 found[lease.command] = "unknown"
             elif outcome is not None and outcome.kind in ("failed", "replaced"):
-                found[lease.command] = outcome.kind
+                if outcome.value is None or outcome.value != lease.original:  # somebody may have set the original
+                    found[lease.command] = outcome.kind
         return found
 
     def change(self, call: Callable[[], _Answer], number: int = 0) -> _Answer:
