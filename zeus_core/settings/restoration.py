@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError
 from zeus_core.process.deadline import CALL_SECONDS, RESTORE_SECONDS, Patience, held, is_in_hook
 from zeus_core.process.parallel import DeviceCall, ParallelCalls
@@ -85,8 +86,8 @@ class Restoration:
             if call is not None and not call.is_done:
                 found[lease.command] = "unknown"
             elif outcome is not None and outcome.kind in ("failed", "replaced"):
-                if outcome.value is None or outcome.value != lease.original:  # somebody may have set the original
-                    found[lease.command] = outcome.kind
+                is_original = outcome.value is not None and outcome.value == lease.original  # which somebody has set
+                found |= {} if is_original else {lease.command: outcome.kind}
         return found
 
     def change(self, call: Callable[[], _Answer], number: int = 0) -> _Answer:
@@ -186,9 +187,9 @@ class Restoration:
         return is_restored
 
     def _changed(self, call: Callable[[], _Answer], number: int) -> _Answer:
-        """Call the driver, in the thread of a GPU. A change that comes too late is undone at once."""
+        """Call the driver, in the thread of a GPU; again after a passing fault. What comes too late is undone."""
         try:
-            return call()
+            return retried(call, unless=lambda: self.is_final)
         finally:
             if self.is_final:
                 self._leases[number].restore()
