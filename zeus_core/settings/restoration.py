@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from zeus_core.process.restore_registry import restore_registry
 from zeus_core.settings.holders import KnobUser, SettingKey, holders, user_of
 from zeus_core.settings.lease import UNCHANGED, Lease
 
-# A call of a driver takes milliseconds: a restore that has not begun after this waits for one that hangs.
+# A call of a driver takes milliseconds: one that has no answer after this hangs.
 _QUEUE_SECONDS = 0.3
 
 _Answer = TypeVar("_Answer")
@@ -188,8 +189,9 @@ class Restoration:
 
     def _changed(self, call: Callable[[], _Answer], number: int) -> _Answer:
         """Call the driver, in the thread of a GPU; again after a passing fault. What comes too late is undone."""
+        late = time.monotonic() + _QUEUE_SECONDS  # a driver that hangs, or a daemon that is away, is not asked again
         try:
-            return retried(call, unless=lambda: self.is_final)
+            return retried(call, unless=lambda: self.is_final or time.monotonic() > late)
         finally:
             if self.is_final:
                 self._leases[number].restore()
