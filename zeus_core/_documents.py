@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -138,15 +139,14 @@ class JsonStore:
             return None
 
     def save(self, fields: Mapping[str, Any]) -> None:
-        """Replace the file; log a warning if it cannot be written."""
+        """Replace the file; log a warning if it cannot be written, once for each reason, as it is saved at each trial."""
         try:
             # Where jobs share the file, another one may be about to take it.
             with folder_lock(self.path.parent) if self.owner else nullcontext():
                 self.format.write(self._own_path(), fields)
         except (OSError, ValueError) as error:
-            _logger.warning(
-                "the %s %s cannot be written; training continues without it: %s", self.contents, self.path, error
-            )
+            why = getattr(error, "strerror", None) or error  # without the name of the unfinished file
+            _warn_once(f"the {self.contents} {self.path} cannot be written; training continues without it: {why}")
 
     def _own_path(self) -> Path:
         """Return the file; if it holds the document of another job, the one beside it that is this job's."""
@@ -186,3 +186,8 @@ def _set_aside(path: Path) -> str:
     except (OSError, ValueError) as error:
         return f"where it is ({error})"
     return f"as {aside.name}"
+
+
+@cache
+def _warn_once(text: str) -> None:
+    _logger.warning("%s", text)
