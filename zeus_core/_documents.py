@@ -139,7 +139,7 @@ class JsonStore:
             return None
 
     def save(self, fields: Mapping[str, Any]) -> None:
-        """Replace the file; log a warning if it cannot be written, once for each reason, as it is saved at each trial."""
+        """Replace the file; log a warning if it cannot be written, once for each reason: it is saved at each trial."""
         try:
             # Where jobs share the file, another one may be about to take it.
             with folder_lock(self.path.parent) if self.owner else nullcontext():
