@@ -327,6 +327,46 @@ def test_an_activity_within_steps_of_one_rank_ends_them_nowhere_else(activities)
     assert len(first) > 1
 
 
+def test_waits_for_others_and_what_a_lower_clock_saves_are_reported():
+    def rank_main(world):
+        training = Training(world=world, index=world.rank, activities="each", changes_per_hour=OFTEN)
+        generation = Work(3.0 - 0.6 * world.rank, 300.0, 1.0, 0.05)  # the second rank waits for a fifth of it
+        training.train(30, lambda step: training.visit(Activity.GENERATION, generation))
+        found = training.optimizer._search_result().activities, training.optimizer.result()
+        training.optimizer.on_train_end()
+        return found
+
+    results, rows = ThreadWorld.run(2, rank_main, 30.0)[0]
+    share, least, most = results["generation"].waiting
+    assert share == pytest.approx(0.1, abs=0.02)
+    assert 0 < least < most < 0.5
+    assert "ranks wait 10% of it" in rows["during generation"]
+    assert results["steps"].waiting is None
+
+
+def test_waits_for_a_server_are_measured_and_the_search_is_the_same():
+    def trials(is_waiting):
+        training = Training(activities="each", changes_per_hour=OFTEN)
+
+        def wait():
+            if is_waiting:
+                training.optimizer.receive(PassBegin(Activity.WAITING))
+                training.time_source.advance(3.0)
+                training.optimizer.receive(PASS_END)
+
+        training.train(40, within=wait)
+        training.optimizer.on_train_end()
+        return training.optimizer
+
+    waiting = trials(True)
+    result, usual = waiting._search_result().activities["waiting"], waiting.result()
+    assert result.seconds == pytest.approx(3.0 * result.visits)
+    assert result.joules == pytest.approx(285.0 * result.seconds, rel=0.02)
+    assert result.waiting[1] == 0 < result.waiting[2] < 1
+    assert "this rank" in usual["during waiting"]
+    assert [one.setting for one in waiting.trials] == [one.setting for one in trials(False).trials]
+
+
 def train_over_gloo(rank, is_ours):
     """A plain loop with names of its own: both ranks roll out, the second one judges as well."""
     training, world = Training(index=rank, activities="each", changes_per_hour=OFTEN, bound=1.05), torch_world()
