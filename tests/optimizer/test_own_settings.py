@@ -6,19 +6,21 @@ import json
 import os
 import threading
 from contextlib import nullcontext
+from statistics import median
 
 import pytest
 import torch
 
 from tests.optimizer.test_ranks import run_ranks
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
-from zeus_core.electricity import ConstantSignal
+from zeus_core.electricity import RecordedSignal
 from zeus_core.errors import PermissionDeniedError, UsageError
 from zeus_core.events import PASS_END, Activity, PassBegin, TrainBegin
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer, LevellingOptimizer
 from zeus_core.optimizer.carbon_aware import CarbonAware
 from zeus_core.optimizer.power_limit import EnergyWithin, Phase
+from zeus_core.ports.time_source import clock_seconds
 from zeus_core.pytorch import torch_world
 from zeus_core.report.run_sections import sections_of
 from zeus_core.search import GridSearch
@@ -367,6 +369,49 @@ def test_waits_for_a_server_are_measured_and_the_search_is_the_same():
     assert [one.setting for one in waiting.trials] == [one.setting for one in trials(False).trials]
 
 
+def swinging(begin):
+    """An intensity that is high for ten minutes, and low for ten."""
+    minutes = range(60)
+    values = [100.0 + 600.0 * (minute // 10 % 2 == 0) for minute in minutes]
+    return RecordedSignal([begin + 60 * minute for minute in minutes], values, "g/kWh")
+
+
+@pytest.mark.long
+def test_steps_follow_a_signal_and_the_energy_of_activities_counts():
+    begin = clock_seconds(VirtualTime())
+    untouched = Training(mode="observe").generating(300)
+    aware = CarbonAware(swinging(begin), max_slowdown=1.06, may_pause=False, interval_seconds=60.0)
+    arguments = {"activities": "each", "changes_per_hour": OFTEN, "carbon_aware": aware, "bound": 1.1}
+    training = Training(**arguments)
+    clocks = {True: [], False: []}
+
+    def before(step):
+        minutes = (clock_seconds(training.time_source) - begin) / 60
+        if step > 100:
+            clocks[minutes // 10 % 2 == 0].append(training.clock_mhz)
+        training.visit(Activity.GENERATION, GENERATION)
+
+    training.train(300, before)
+    assert training.seconds <= 1.06 * untouched.seconds
+    assert median(clocks[True]) < median(clocks[False]), "softly while it is high"
+    follower, rows = training.optimizer._follower, training.optimizer.result()
+    assert follower.spent.energy_joules == pytest.approx(training.joules, rel=0.03)
+    assert follower.credit.full.energy_joules == pytest.approx(untouched.joules, rel=0.03)
+    assert "saves" in rows["during generation"]
+    state = json.loads(json.dumps(training.optimizer.state_dict()))
+    training.optimizer.on_train_end()
+    assert training.clock_mhz == training.gpu.preset.highest_clock_mhz
+    second = Training(**arguments)
+    second.optimizer.load_state_dict(state)
+    second.optimizer.receive(TrainBegin(300, 300))
+    assert second.optimizer._search.of_activities["generation"].blocks
+    for _ in range(2):
+        second.visit(Activity.GENERATION, GENERATION)
+        second.step()
+    assert second.optimizer._follower.spent.energy_joules >= follower.spent.energy_joules
+    second.optimizer.on_train_end()
+
+
 def train_over_gloo(rank, is_ours):
     """A plain loop with names of its own: both ranks roll out, the second one judges as well."""
     training, world = Training(index=rank, activities="each", changes_per_hour=OFTEN, bound=1.05), torch_world()
@@ -457,10 +502,6 @@ def test_both_kinds_take_clocks_if_they_can_be_locked(caplog):
         ({"activities": "each", "search": lambda settings, selector: GridSearch(settings)}, "search"),
         ({"activities": "each", "profile_steps": 5}, "profile_steps"),
         ({"activities": "each", "changes_per_hour": -1}, "changes_per_hour"),
-        (
-            {"activities": "each", "carbon_aware": CarbonAware(ConstantSignal(100.0, "gCO2/kWh"), deadline=3600)},
-            "carbon_aware",
-        ),
     ],
 )
 def test_wrong_arguments_are_named(arguments, name):

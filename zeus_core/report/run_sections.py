@@ -229,7 +229,16 @@ def _settings_of_activities(search: SearchResult) -> Section:
         remark = (one.follows_because or "") + one.waiting_text
         rows.append((name.replace("_", " "), *shares, *settings, saving, slowdown, remark.removeprefix("; ")))
     text = "Savings and slowdowns are those of all choices on average." if rows else ""
-    columns = ("activity", "of the time", "of the energy", "original", "setting", "saving", "time", "as steps, or waits")
+    columns = (
+        "activity",
+        "of the time",
+        "of the energy",
+        "original",
+        "setting",
+        "saving",
+        "time",
+        "as steps, or waits",
+    )
     return Section("activity-settings", "Each activity its own setting", text, columns, rows)
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from zeus_core.measurement import Measurement
 from zeus_core.optimizer.activity_limiter import ActivityLimiter
 from zeus_core.optimizer.global_setting._activity_visits import (
     FOLLOWS,
@@ -238,6 +239,39 @@ class ActivitySearch(SettingSearch):
         return self.choice if setting == FOLLOWS else setting
 
     @property
+    def cycle_seconds(self) -> float:
+        """See `FollowedSearch`."""
+        return self.run.seconds + math.fsum(one.recorder.run_seconds for one in self.visits.activities.values())
+
+    @property
+    def cycle_trials(self) -> list[Trial]:
+        """See `FollowedSearch`. A signal moves the setting of the steps, and activities that follow them."""
+        return [self._cycle_trial(trial) for trial in self.block_trials]
+
+    @property
+    def original_trial(self) -> Trial | None:
+        """See `FollowedSearch`."""
+        trial = super().original_trial
+        return None if trial is None else self._cycle_trial(trial, self.original)
+
+    def _cycle_trial(self, trial: Trial, at: int | None = None) -> Trial:
+        """Return a trial of steps with the visits in a step, at a setting; by default where activities were lately."""
+        seconds = joules = 0.0
+        for name, measured in self.of_activities.items():
+            blocks = [block.trial for block in measured.blocks]
+            is_following = self.order.settings.get(name) == FOLLOWS
+            setting = at or (trial.setting if is_following else blocks[-1].setting)
+            visit = pooled_trial([one for one in blocks if one.setting == setting] or blocks)
+            own = self.visits.activities.get(name)  # None if other ranks alone have it
+            visits = (measured.blocks[-1].run_steps if own is None else own.visits) / self.run.steps
+            joules += visits * visit.joules_per_step
+            seconds += 0.0 if own is None else visits * visit.seconds_per_step
+        return _with(trial, seconds, joules)
+
+    def predicted(self, setting: int) -> None:
+        """See `SettingSearch`: nobody knows it of steps with their activities."""
+
+    @property
     def activities(self) -> tuple[str, ...]:
         """See `SettingSearch`."""
         return tuple(self.of_activities)
@@ -383,8 +417,9 @@ class ActivitySearch(SettingSearch):
             text = self._expected_text(name) if self.limiter.observes else part.text
             rows[f"during {name.replace('_', ' ')}"] = f"{setting}{because}; {shares}{text}{results[name].waiting_text}"
         if (waited := results.get(WAITING)) is not None:
+            setting = state(waited.setting, is_original=waited.setting == self.original)
             amounts = f"{duration_text(waited.seconds)} and {energy_text(waited.joules)} on this rank"
-            rows["during waiting"] = f"{state(waited.setting, is_original=waited.setting == self.original)}, that of steps; {amounts}{waited.waiting_text}"
+            rows["during waiting"] = f"{setting}, that of steps; {amounts}{waited.waiting_text}"
         limiter = self.limiter
         if limiter.observes:
             return rows
@@ -447,6 +482,15 @@ class ActivitySearch(SettingSearch):
             if name in self.visits.activities:
                 self.visits.activities[name].take_order(self.original if self.limiter.observes else setting)
         return outcome
+
+
+def _with(trial: Trial, seconds: float, joules: float) -> Trial:
+    """Return a trial each of whose steps takes so much more."""
+    measured, steps = trial.measurement, trial.steps
+    total = (measured.total_energy or 0.0) + steps * joules
+    off = (measured.total_uncertainty_joules or 0.0) * total / (measured.total_energy or 1.0)
+    together = Measurement.from_energies(measured.time + steps * seconds, {0: total}, uncertainty_joules=off)
+    return replace(trial, measurement=together)
 
 
 def _saved_at(lowest: Prediction | None, present: Prediction | None) -> tuple[float, float]:
