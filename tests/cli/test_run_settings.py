@@ -75,6 +75,24 @@ def test_variables_stand_in_for_options(program, options, variables, expected):
     assert driver[0].power_limit_watts == ORIGINAL_WATTS
 
 
+def test_the_summary_says_which_limits_were_in_force(on_driver):
+    run, driver = on_driver(DEVICE, DeviceSpec(lowest_limit_watts=350), DeviceSpec())
+    driver[2].take_limits(offset_watts=3)
+    ended = run("run", "--limit", "300W", "--output", "/dev/stdout", "--", "true")
+    assert "The power limit was 297 to 350 W for the whole run: no GPU took what was nearer to 300 W." in ended.stderr
+    assert json.loads(ended.stdout)["settings"] == {"power limit": "297 to 350 W"}
+
+
+def test_a_limit_of_somebody_else_ends_that_of_the_run(program):
+    run, driver = program
+    process = run.start("run", "--limit", "300W", "--output", "/dev/null", "--", *WAITING)
+    assert process.stdout.readline() == "ready\n"
+    driver[0].power_limit_watts = 420
+    errors = process.communicate("go on\n")[1]
+    assert "The power limit was 300 W, until somebody else changed it." in errors
+    assert driver[0].power_limit_watts == 420
+
+
 def test_without_the_right_the_run_is_measured_and_says_what_is_missing(program):
     run, driver = program
     driver[0].deny_control()
