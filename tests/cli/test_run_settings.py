@@ -149,6 +149,11 @@ def test_a_wrong_value_is_refused_by_its_name(in_process, monkeypatch, tmp_path,
         (rb"step", [b"step 1\nst", b"ep 2\r", b"none\nstep 3", b"\n"], [1, 1, 1]),
         (rb"step (\d+)", [b"step 0\nstep 10\nstep 10\nstep 30\n"], [0, 10, 20]),
         (rb"step (\d+)", [b"step 7\rstep 8\rstep 2\nstep 4\n"], [0, 1, 0, 2]),
+        (rb"(\d+)/", [b"499/\n1/8\n2/8\n500/\n501/\n"], [0, 0, 1, 1, 1]),  # a bar of an evaluation between
+        (rb"step (\d+)", [b"\x1b[32mstep\x1b[0m 1\n\x1b[1mstep \x1b[", b"4m2\n"], [0, 1]),
+        (rb"step (\d+)", [b"\x1b[2K\x1b[1Gstep 1\x1b[2K\x1b[", b"1Gstep 2\x1b[A"], [0, 1]),
+        (rb"step (\d+)", [b"step 1", b"x" * 99_999, b"\n", b"y" * 99_999 + b"step 2\n"], [0, 1]),
+        (rb"step (\S+)", [b"step 1,999\nstep 2,001\n"], [0, 2]),
         (rb"(\S+)it", [b"nan it\n1e999it\n1.5it\n4it\n"], [0, 3]),
         (rb"a|(b)", [b"a\n"], []),
     ],
@@ -183,6 +188,19 @@ def test_output_stays_as_it_was_and_its_steps_are_counted(on_simulated, tmp_path
     assert counted.stderr.replace(b"zeus-core: ", b"").endswith(plain.stderr.replace(b"zeus-core: ", b"")[-20:])
     points = json.loads((tmp_path / "run.json").read_text())["steps"]
     assert (points[0]["steps"], points[-1]["steps"]) == (0, 30)
+
+
+def test_one_number_counts_no_step_and_loses_no_summary(on_simulated):
+    ended = on_simulated("run", "--step-pattern", r"step (\d+)", "--", "echo", "step 5")
+    assert "  No steps were counted: fewer than two lines match --step-pattern" in ended.stderr
+    assert ended.returncode == 0
+
+
+def test_steps_that_both_streams_report_count_once(on_simulated, tmp_path):
+    report = "for n in 1 2 3; do echo step $n; echo step $n >&2; done"
+    command = ["run", "--step-pattern", r"step (\d+)", "--output", tmp_path / "run.json", "--", "sh", "-c", report]
+    on_simulated(*command)
+    assert json.loads((tmp_path / "run.json").read_text())["steps"][-1]["steps"] == 2
 
 
 def test_a_command_whose_reader_ends_notices_it(on_simulated):
