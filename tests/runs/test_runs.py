@@ -69,7 +69,7 @@ def test_every_grouping_adds_up_to_the_whole(catalogue, capsys, by):
 def test_months_add_up_to_the_whole(catalogue, capsys):
     (whole,) = summed(capsys, catalogue).values()
     months = summed(capsys, catalogue, "--by", "month")
-    assert list(months) == ["2026-09", "2026-10"]
+    assert list(months) == ["2025-09", "2025-10"]
     for month, amounts in months.items():
         assert summed(capsys, catalogue, "--month", month)["all"] == amounts
     assert sum(amounts["millijoules"] for amounts in months.values()) == whole["millijoules"]
@@ -256,22 +256,22 @@ def test_files_of_an_earlier_day_are_merged_and_count_once(monkeypatch, tmp_path
     for number in range(20):  # each in a file of its own, as jobs add them
         main(["runs", "add", str(folder), str(kept_run(tmp_path / "runs" / f"{number}", steps=3, seed=number))])
     for path in folder.iterdir():
-        path.rename(path.with_name(f"2026-10-01{path.name[10:]}"))
+        path.rename(path.with_name(f"2025-10-01{path.name[10:]}"))
     unmerged = shutil.copytree(folder, tmp_path / "unmerged")
     late = next(folder.iterdir())  # of a node whose clock is off, or that was copied from elsewhere
     late = late.rename(tmp_path / late.name)
     new = kept_run(tmp_path / "new", steps=3)
     assert main(["runs", "add", str(folder), str(new)]) == 0
-    day = folder / "2026-10-01.parquet"
+    day = folder / "2025-10-01.parquet"
     assert day.exists()
     assert len(list(folder.iterdir())) == 22, "a reader may be at work that has not seen the new one"
     late.rename(folder / late.name)
-    (folder / f"2026-10-01-{0:016x}.parquet").write_bytes(b"damaged")
+    (folder / f"2025-10-01-{0:016x}.parquet").write_bytes(b"damaged")
     os.utime(day, (1_790_000_000, 1_790_000_000))
     capsys.readouterr()
     assert main(["runs", "add", str(folder), str(new)]) == 1
     assert "0 runs added" in capsys.readouterr().out
-    (folder / f"2026-10-01-{0:016x}.parquet").unlink()
+    (folder / f"2025-10-01-{0:016x}.parquet").unlink()
     left = sorted(path.name for path in folder.iterdir())
     assert len(left) == 3
     assert {day.name, late.name} < set(left)
@@ -372,13 +372,13 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
 def test_the_page_has_all_sums_of_a_month_and_stays_small(files, catalogue, tmp_path, capsys):
     page = tmp_path / "october.html"
     command = ["runs", "report", str(catalogue), "--output", str(page)]
-    assert main([*command, "--month", "2026-09"]) == 0
+    assert main([*command, "--month", "2025-09"]) == 0
     text, rows = page.read_text(), list(csv.DictReader(io.StringIO(page.with_suffix(".csv").read_text())))
     assert len(text) < 30_000
     for name in ("Trend", "By team", "By user", "By outcome", "gain most", "idle", "not measured"):
         assert name in text
     capsys.readouterr()
-    (whole,) = summed(capsys, catalogue, "--month", "2026-09").values()
+    (whole,) = summed(capsys, catalogue, "--month", "2025-09").values()
     for by in ("", "tag:team", "user", "state", "day"):
         assert sum(int(row["millijoules"]) for row in rows if row["by"] == by) == whole["millijoules"]
     assert main([*command, "--by", "cluster"]) == 0

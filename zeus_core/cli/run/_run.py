@@ -59,6 +59,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError(f"the command to run is missing; write it after --, for example: {_EXAMPLE}")
     electricity = electricity_from(arguments)
     if arguments.output is not None:
+        if arguments.output.suffix not in ("", ".json"):
+            raise UsageError(f"--output is {str(arguments.output)!r}; the file of a run is JSON: name it FILE.json")
         check_writable(arguments.output)
     asked = asked_by(arguments)
     if (exit_code := wait_for_start(arguments)) is not None:

@@ -101,7 +101,7 @@ def _run(fields: Mapping[str, Any], host: str, identity: RunIdentity | None, ver
     code, signal = fields["exit_code"], fields["signal"]
     settings = decode(dict[str, str], fields.get("settings", {}), "settings")
     results = {"command": f"killed by {signal}" if signal else f"exit code {code}", **settings}
-    notes = "; ".join(decode(tuple[str, ...], fields["notes"], "notes"))
+    notes = ". ".join(note.rstrip(".") for note in decode(tuple[str, ...], fields["notes"], "notes"))
     part = PartRecord(
         name=name,
         state=_state(code, signal),
