@@ -21,6 +21,7 @@ from zeus_core.cli.run._run_record import RunRecord
 from zeus_core.cli.run._window_power import WindowPower, limits_watts
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.runs._sums_shown import number as shown_number
 from zeus_core.testing import VirtualTime
 
 COUNT = 1500
@@ -470,3 +471,32 @@ def test_prometheus_gets_the_savings_of_groups(catalogue, capsys):
         }
     assert main(["runs", "sum", str(catalogue), "--by", "run", "--format", "prometheus"]) == 2
     assert "series of each metric; Prometheus gets 1,000 at most" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("sum", "--output", "x.csv"), "--output is of `runs report and export`; `runs sum` has no such option"),
+        (("list", "--by", "user"), "--by is of `runs sum and report`"),
+        (("list", "--format", "prometheus"), "--format prometheus is of `runs sum`"),
+    ],
+)
+def test_an_option_of_another_mode_is_refused(tmp_path, capsys, options, complaint):
+    mode, *rest = options
+    assert main(["runs", mode, str(tmp_path), *rest]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [
+        ((2.197404512, 2.8e-8), "2.197"),
+        ((2533.21, 4e-5), "2,533"),
+        ((92.82, 0.93), "92.82 ±0.93"),
+        ((0.00209, 2.3e-5, 0.1), "0.00"),
+        ((0.4, 0.3), "0.40 ±0.30"),
+        ((0.0, 12.0), "0 ±12"),
+    ],
+)
+def test_sums_have_no_more_digits_than_sensors(numbers, shown):
+    assert shown_number(*numbers) == shown
