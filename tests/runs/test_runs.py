@@ -353,6 +353,10 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
     monitor = ZeusMonitor(gpus=[gpu], cpus=NO_CPUS, time_source=time_source)
     monitor.begin_window("whole", sync_execution=False)
     power = WindowPower(monitor, limits_watts(monitor))
+    so_far: list[RunRecord] = []
+    power.keep = lambda each: so_far.append(
+        RunRecord(["train"], None, None, 1_772_409_600.0, each, dict.fromkeys(each.devices, "A100"), True, [])
+    )
     for is_busy in (True, False, True, False, False):
         if is_busy:
             gpu.execute(Work(10.0, 300.0))
@@ -363,8 +367,15 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
     names = dict.fromkeys(whole.devices, "A100")
     record = RunRecord(["train"], 0, None, 1_772_409_600.0, whole, names, True, [], power=power)
     (tmp_path / "m.json").write_text(json.dumps(record.document()))
+    (tmp_path / "killed.json").write_text(json.dumps(so_far[0].document()))
+    assert main(["runs", "add", "--ended", str(tmp_path / "catalogue"), str(tmp_path / "killed.json")]) == 0
+    killed = summed(capsys, tmp_path / "catalogue", "--by", "state")["interrupted"]
+    assert killed["runs"] == len(so_far) == 1
+    assert killed["gpu_milliseconds"] == pytest.approx(10_000, abs=1001)
+    assert killed["unbounded"] == 1, "nobody knows for how long it went on"
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "m.json")]) == 0
     amounts = summed(capsys, tmp_path / "catalogue")["all"]
+    assert amounts["runs"] == 1, "what was kept before is the same run"
     assert amounts["seen_gpu_milliseconds"] == pytest.approx(1e3 * whole.time, abs=2)
     assert amounts["low_gpu_milliseconds"] == pytest.approx(30_000, abs=500)
     assert 0 < amounts["low_millijoules"] < amounts["millijoules"] / 2

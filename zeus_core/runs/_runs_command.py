@@ -66,8 +66,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """Do what was asked for; 1 if files were left out."""
     for name in ("ended", "by", "month", "format", "output"):
         if getattr(arguments, name) not in (None, False, "text") and name not in _OPTIONS[arguments.mode]:
-            modes = " and ".join(mode for mode, options in _OPTIONS.items() if name in options)
-            raise UsageError(f"--{name} is of `runs {modes}`; `runs {arguments.mode}` has no such option")
+            others = " and ".join(mode for mode, options in _OPTIONS.items() if name in options)
+            raise UsageError(f"--{name} is of `runs {others}`; `runs {arguments.mode}` has no such option")
     if arguments.mode == "list" and arguments.format == "prometheus":
         raise UsageError("--format prometheus is of `runs sum`; a list is text, csv or json")
     if bool(arguments.runs) is not (arguments.mode in ("add", "show")):
