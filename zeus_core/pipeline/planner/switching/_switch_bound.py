@@ -23,7 +23,7 @@ import numpy as np
 
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline.planner.frontier.frontier import FrontierPoint
-from zeus_core.pipeline.planner.loops.compiled import call_compiled
+from zeus_core.pipeline.planner.loops import call_compiled
 from zeus_core.pipeline.planner.switching._rank_courses import Course, choose_course, find_courses
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, SwitchTask
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from zeus_core.pipeline.planner.dependencies import Indices, Numbers
-from zeus_core.pipeline.planner.loops.compiled import call_compiled
+from zeus_core.pipeline.planner.loops import call_compiled
 from zeus_core.pipeline.planner.switching._switch_task import RunState, SwitchTask, run, run_iteration
 
 # All values below trade the quality of plans for the time to find them.
@@ -187,7 +187,7 @@ def _repair(p: Any, chosen: Any, s: Any, max_repairs: int) -> None:
         if s.result[0] <= p.limit_seconds:
             return
         _mark_longest_path(p, chosen, s)
-        least, found = np.inf, (0, 0, 0)
+        least, begin, stop, to = np.inf, 0, 0, 0
         for rank in range(len(p.first_in_order) - 1):
             first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
             place = first
@@ -198,15 +198,16 @@ def _repair(p: Any, chosen: Any, s: Any, max_repairs: int) -> None:
                     end += 1
                 left = s.held[p.order[place - 1]] if place > first else own
                 right = s.held[p.order[end]] if end < last else own
-                for clock in (left, right, own - 1, own - 2, own - 4, 0):
+                for number in range(6):
+                    clock = (left, right, own - 1, own - 2, own - 4, 0)[number]
                     if is_on_path and clock >= 0 and clock != own:
                         price = _price_of_second(p, s, place, end, last, own, clock, least)
                         if price < least:
-                            least, found = price, (place, end, clock)
+                            least, begin, stop, to = price, place, end, clock
                 place = end
         if least == np.inf:
             return
-        set_run(p, chosen, found[0], found[1], found[2])
+        set_run(p, chosen, begin, stop, to)
 
 
 def _mark_longest_path(p: Any, chosen: Any, s: Any) -> None:

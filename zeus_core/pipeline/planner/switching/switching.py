@@ -19,7 +19,7 @@ from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import Indices
 from zeus_core.pipeline.planner.execution import SwitchPrice, execute
 from zeus_core.pipeline.planner.frontier.frontier import Frontier
-from zeus_core.pipeline.planner.loops.compiled import call_compiled
+from zeus_core.pipeline.planner.loops import call_compiled
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.planner.simple_plans import simple_plans
 from zeus_core.pipeline.planner.switching._switch_annealing import anneal
