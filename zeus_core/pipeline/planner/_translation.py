@@ -9,8 +9,8 @@ assignments, `if`, `while`, `for` over a range, `break`, `continue`, `return`. A
 at once, returned, or indexed where it is written. A truth value is a number. A comparison is of two numbers, or of
 a number with those of a tuple (`in`). Of Python's functions there are `len`, `min`, `max`, `int`, `float`, `bool`,
 `math.exp` and `math.log`. No array is made, and no index counts from the end. A variable keeps the type of its first
-value; a result has the type of its annotation. The result of an operation that Python refuses, such as a division by 0,
-is not defined.
+number, or its array or named tuple; a result has the type of its annotation. The result of an operation that Python
+refuses, such as a division by 0, is not defined.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Translation:
 
     def __init__(self, module: _Module, function: Any, names: dict[str, Any]) -> None:
         self._module, self._function, self._globals = module, function, names
-        self._variables: dict[str, _Value] = {}  # the kind and address of each
+        self._variables: dict[str, _Value] = {}  # a number's kind and address; an array or a named tuple itself
         self._loops: list[tuple[Any, Any]] = []  # where `continue` and `break` go
         self._begin = ir.IRBuilder(function.append_basic_block())
         self._ir = ir.IRBuilder(function.append_basic_block())
@@ -124,7 +124,7 @@ class _Translation:
         self._begin.branch(first)
 
     def _allocated(self, kind: Kind) -> _Value:
-        return _Value(kind, self._begin.alloca(_TYPES.get(kind, _POINTER)))
+        return _Value(kind, self._begin.alloca(_TYPES[kind]))
 
     def _write(self, value: _Value, memory: _Value) -> None:
         self._ir.store(self._as(value, memory.kind), memory.of)
@@ -133,9 +133,12 @@ class _Translation:
         return _Value(memory.kind, self._ir.load(memory.of))
 
     def _assign(self, name: str, value: _Value) -> None:
-        if name not in self._variables:
-            self._variables[name] = self._allocated(value.kind)
-        self._write(value, self._variables[name])
+        if value.kind in _TYPES:
+            if name not in self._variables:
+                self._variables[name] = self._allocated(value.kind)
+            self._write(value, self._variables[name])
+        elif self._variables.setdefault(name, value) != value:
+            raise TypeError("another array or named tuple")
 
     def _as(self, value: _Value, kind: Kind) -> Any:
         """Return what LLVM has for a value as one of a kind; a whole number may become a float."""
@@ -280,9 +283,8 @@ class _Translation:
         return _constant(node.value)
 
     def _on_name(self, node: ast.Name) -> Any:
-        if node.id in self._variables:
-            return self._read(self._variables[node.id])
-        return _constant(self._object(node))
+        found = self._variables.get(node.id) or _constant(self._object(node))
+        return self._read(found) if node.id in self._variables and found.kind in _TYPES else found
 
     def _on_attribute(self, node: ast.Attribute) -> Any:
         if isinstance(node.value, ast.Name) and node.value.id not in self._variables:

@@ -74,7 +74,7 @@ def plan_switches(
     task = numbered.priced(limit_seconds, is_waiting, price)
     bound = find_bound(numbered, task, point, effort)
     simple = [numbered.chosen(options) for options in simple_plans(problem, limit_seconds)]
-    starts = _cheapest_first(task, [*simple, one_clock_per_rank(task), *starts_by_prices(task, bound.price_watts)])
+    starts = _cheapest_first(task, [*simple, one_clock_per_rank(task), *starts_by_prices(task, bound)])
     if not starts:
         raise _too_short(problem, limit_seconds, price)
     state = RunState.for_task(task)
