@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
 
@@ -18,7 +18,7 @@ from zeus_core.search._curves import Array
 from zeus_core.search._search import checked_settings
 from zeus_core.search.belief import Curves
 from zeus_core.search.objectives import EnergyWithin, OptimumSelector, longest_factor
-from zeus_core.search.run._price import Demand, Stake, cheapest, common_place, total
+from zeus_core.search.run._price import LEAST_GAIN, Demand, SharedBound, Stake, cheapest, common_place, total
 from zeus_core.search.run._run_account import RunAccount
 from zeus_core.search.run._run_estimate import pooled_cv
 from zeus_core.search.run.adaptive_run_search import (
@@ -44,15 +44,9 @@ _LEAST_FACTOR = 1.0001  # of the steps of an activity: to what nothing is left o
 # the hope, 24 runs saved 1.0 and 0.1 points less (benchmarks/activities.py, 4 mixes, 2026-11-27).
 _HOPE = 1.0
 
-# Of a trial: visits, over those of a trial of one activity, of which those are taken that are worth most; and how much
-# of the time that is surely left below the bound it may use up. At least so much of the energy of the run is to be
-# gained by it, beyond its own cost. And the share of the visits that is at the original setting in any case, so that a
-# drift shows. 32 runs of benchmarks/activities.py (4 mixes, bounds of 1.02 and 1.05, 500 cycles, spreads of 2 and 10 %,
-# 2026-11-27) save 14.6 % of the energy with the values here, with more visits 14.3, twice the time 14.4, and three
-# times the gain 14.3.
+# Of a trial: visits, over those of a trial of one activity, of which those are taken that are worth most. And the share
+# of the visits that is at the original setting in any case, so that a drift shows. Runs: see `_price.py`.
 _TRIAL_PARTS = np.array([0.25, 0.5, 1.0])
-_AFFORDABLE = 0.1
-_LEAST_GAIN = 0.0003
 _ORIGINAL_SHARE = 0.12
 
 # Chosen without runs. Of a block: visits in which the device settles are not measured, so that blocks are late by some.
@@ -61,37 +55,6 @@ _OVERDUE, _OVERDUE_STEPS = 1.5, 5
 # Of the steps so far: those that show how often an activity is visited now, and how long. Chosen without runs for other
 # values: with it, 0 of 144 runs with eight kinds of drift were beyond a bound of 1.02 at a spread of 10 % (2026-11-27).
 _RECENT = 0.5
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """The part of the bound of a run that an activity may use.
-
-    Attributes:
-        factor: The slowdown bound of its own time, if its curves are as good as they may be.
-        spare: The seconds that the other activities leave below the bound; by setting, with those that follow it.
-        variance: Their variance.
-        excess_seconds: The seconds by which that is more below a bound that is 1 % higher.
-        following: The activities that follow it.
-        aim: The place of its setting if its curves are as good as they may be.
-        gain: The joules that are saved then, beyond what is saved for sure.
-        least_gain: The joules that a trial is to gain.
-        price: The price of a second, in watts.
-        quantile: How many standard errors of the time of the run its bound is to be kept by.
-        sure_seconds: The time that is surely left below the bound if all activities stay at the original setting.
-    """
-
-    factor: float
-    spare: Array | float
-    variance: Array | float
-    excess_seconds: float
-    following: Stake | None
-    aim: int
-    gain: float
-    least_gain: float
-    price: float
-    quantile: float
-    sure_seconds: float
 
 
 class ActivitiesRunSearch:
@@ -228,7 +191,7 @@ class ActivitiesRunSearch:
         """Return whether an activity has the setting of `STEPS`."""
         return name in self._following
 
-    def shared(self, member: _ActivitySearch) -> _Shared | None:
+    def shared(self, member: _ActivitySearch) -> SharedBound | None:
         """Return the part of the bound that an activity may use; None if it has all of it."""
         stakes = self._stakes()
         own = stakes.get(member.name)
@@ -256,7 +219,7 @@ class ActivitiesRunSearch:
         staying = given + total(list(stakes.values()), at_original, "spare")
         staying -= quantile * math.sqrt(max(total(list(stakes.values()), at_original, "variance"), 0.0))
         original = sum(stake.original_seconds for stake in stakes.values()) + self._other_seconds
-        return _Shared(
+        return SharedBound(
             max(self._bound + spare_then / own.original_seconds, _LEAST_FACTOR),
             spare + (0.0 if following is None else following.spare),
             variance + (0.0 if following is None else following.variance),
@@ -264,7 +227,7 @@ class ActivitiesRunSearch:
             following,
             hoped[mine],
             max(sure_joules - hoped_joules, 0.0),
-            _LEAST_GAIN * total(list(stakes.values()), at_original, "joules"),
+            LEAST_GAIN * total(list(stakes.values()), at_original, "joules"),
             max(sure_price, expected_price),
             quantile,
             max(staying, 0.0),
@@ -329,7 +292,7 @@ class _ActivitySearch(AdaptiveRunSearch):
         self._run = run
         self.name: str = name
         self._counts: list[tuple[int, int]] = [(0, 0)]  # the steps of the run and the visits so far, at each block
-        self._shared: _Shared | None = None
+        self._shared: SharedBound | None = None
         self._visits_asked = 1
         super().__init__(settings, selector, **options)
 
@@ -447,36 +410,19 @@ class _ActivitySearch(AdaptiveRunSearch):
             return chosen, trial
         return chosen, self._most_informative(curves, self._shared, chosen)
 
-    def _most_informative(self, curves: Curves, shared: _Shared, chosen: int) -> int | None:
-        """Return the place where visits are worth most, beside those at the choice; None if nowhere.
-
-        The run keeps z standard errors of its time below the bound. A measurement that lowers that error from S to S'
-        gains lambda z (S - S'), at most what the best setting would save, and costs what E + lambda t is more there.
-        """
+    def _most_informative(self, curves: Curves, shared: SharedBound, chosen: int) -> int | None:
+        """Return the place where visits are worth most, beside those at the choice; None if nowhere."""
         lengths, progress = self._lengths, self._progress
-        slowdown = curves.mean(np.exp(curves.log_seconds - curves.log_seconds[:, :1]))
-        costs = progress.original_seconds * slowdown * (np.exp(curves.mean(curves.log_watts)) + shared.price)
-        ones = np.ones(len(costs))
-        errors = np.sqrt(curves.mean(curves.difference_variance(0, ones, 0 * ones)))
-        slowest = slowdown * np.exp(errors) - 1
         settling = lengths.settled_trial_steps - lengths.trial_steps
-        aim = max(shared.aim, 1)
-        seconds = progress.steps_left * progress.original_seconds * float(slowdown[aim])
-        others = float(np.max(shared.variance))
         visits = np.unique(np.maximum(np.ceil(lengths.trial_steps * _TRIAL_PARTS), lengths.shortest_steps))
         visits = visits[visits + settling <= MAX_TRIAL_OF_REST * progress.steps_left]
         if not len(visits):
             return None
-        now, then = curves.slowdown_variances(aim, pooled_cv(self._blocks) ** 2 / visits)
-        error, errors_then = (np.sqrt(others + seconds**2 * variance) for variance in (now, then))
-        gains = np.minimum(shared.price * shared.quantile * (error - errors_then), shared.gain)
-        lasting = visits[:, None] + settling / 2
-        is_affordable = lasting * progress.original_seconds * slowest <= _AFFORDABLE * shared.sure_seconds
-        gains = np.where(is_affordable, gains, 0.0) - np.maximum(lasting * (costs - costs[aim]), 0.0)
-        gains = gains[:, : self._excluded] - gains[:, [chosen]]
-        length, place = divmod(int(gains.argmax()), gains.shape[1])
+        worth = shared.worth(curves, progress, visits, settling, pooled_cv(self._blocks))
+        worth = worth[:, : self._excluded] - worth[:, [chosen]]
+        length, place = divmod(int(worth.argmax()), worth.shape[1])
         self._visits_asked = int(visits[length])
-        return place if gains.max() > shared.least_gain else None
+        return place if worth.max() > shared.least_gain else None
 
     @property
     def _trial_steps(self) -> int:
