@@ -237,7 +237,7 @@ def test_of_several_ranks_the_first_shows_the_result(capsys):
         optimizer.on_train_end()
         return optimizer.result()
 
-    results = ThreadWorld.run(3, rank_main, 10.0)
+    results = ThreadWorld.run(3, rank_main, 60.0)
     assert results[0] == results[1] == results[2] != {}
     assert shown(capsys).count("search unfinished") == 1
 
