@@ -35,7 +35,7 @@ from zeus_core.events import (
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import training_monitor
 from zeus_core.ports import World
-from zeus_core.ports.world import SoloWorld, checked_world, warn_if_others_train
+from zeus_core.ports.world import checked_world, warn_if_others_train
 from zeus_core.training._metrics import LoggedValues
 from zeus_core.training._observers import Observers
 from zeus_core.training._part_reports import Outcome
@@ -142,7 +142,6 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self._trace = None if trace is False else _run_trace(trace, self.monitor, optimizer)
         self._recorder = RunRecorder(
             self.monitor,
-            SoloWorld(),
             None if folder is None else Path(checked_path("folder", folder, "output", "folder")),
             self._electricity,
             self._trace,
