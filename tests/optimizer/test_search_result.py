@@ -286,7 +286,7 @@ def test_a_move_after_a_fault_is_reported_and_only_restored_values_count(was_res
     monitor = ZeusMonitor(gpus=[faulty], time_source=monitor.time_source)
     optimizer = sweep(monitor, Energy(), quiet=True, **QUICK)
     train(optimizer, gpu, 30)
-    faulty.fail("set_power_limit", DriverFaultError("broken"), times=1 if was_restored else None)
+    faulty.fail("set_power_limit", DriverFaultError("broken"), times=4 if was_restored else None)
     train(optimizer, gpu, 50)
     optimizer.on_train_end()
     assert optimizer.phase is Phase.OFF

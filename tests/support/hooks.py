@@ -37,7 +37,7 @@ def recorded_waits() -> Waits:
 
 
 def be_patient(seconds: float = 30.0) -> None:
-    """Let hooks of this process, which has imported nothing else of zeus_core, wait so long for a driver that works.
+    """Let hooks of this process, which has imported nothing else of zeus_core yet, wait so long for a working driver.
 
     On a busy machine a thread can wait for a core for longer than the second that they have.
     """

@@ -157,7 +157,8 @@ class Preparation:
             if self.visits is not None:
                 self._kinds = self._kinds[:1]
             self._has_checked = True
-        self._limiters = [limiter for limiter in self._limiters if not limiter.restore()]
+        before = self._limiters
+        self._limiters = [limiter for limiter in before if not limiter.restore()]
         self._is_restored = not self._limiters
         run = RunSteps()
         max_steps = self.options.max_steps
@@ -170,6 +171,7 @@ class Preparation:
             and searches[0].original < self._searches[0].original
             and len(searches[0].settings) > 1
         ):
+            self._limiters = before  # the new ones have changed nothing
             raise replaced
         self._searches = searches
         self._resumed = None
