@@ -345,12 +345,3 @@ def test_a_store_without_a_file_keeps_nothing():
     store = TrialStore()
     store.save(A40S, TRIALS)
     assert store.load(A40S) == []
-
-
-def test_a_profile_that_cannot_be_written_is_reported_once(tmp_path, caplog):
-    (tmp_path / "file").touch()
-    store = JsonTrialStore(tmp_path / "file" / "profile.json")
-    for _ in range(3):
-        store.save(A40S, TRIALS)
-    (record,) = caplog.records
-    assert "cannot be written" in record.getMessage()

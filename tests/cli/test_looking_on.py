@@ -178,7 +178,7 @@ def test_a_simulation_that_cannot_be_read_is_a_wrong_use(on_simulated):
     on_simulated.environment["ZEUS_SIMULATED_GPUS"] = "Z9000:1"
     ended = on_simulated("power", "--count", "1")
     assert ended.returncode == 2
-    assert "there is no simulated GPU model 'Z9000'" in ended.stderr
+    assert "there is no GPU model 'Z9000' here" in ended.stderr
 
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly(on_simulated):

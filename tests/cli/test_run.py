@@ -330,7 +330,7 @@ def test_a_rank_of_a_launcher_measures_the_whole_machine_too(on_driver, tmp_path
     assert len(read_json(tmp_path / "run.json")["devices"]) == 2
 
 
-@pytest.mark.parametrize("name", long_but_first(["file/run.json", ".", "/proc/run.json"]))
+@pytest.mark.parametrize("name", long_but_first(["x.pdf", "file/run.json", ".", "/proc/run.json"]))
 def test_an_output_that_cannot_be_written_is_said_before_the_command_starts(on_nothing, tmp_path, name):
     (tmp_path / "file").touch()
     ended = on_nothing("run", "--output", name, "--", "touch", "started", cwd=tmp_path)
