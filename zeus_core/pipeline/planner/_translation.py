@@ -206,7 +206,10 @@ class _Translation:
                 self._store(each, element)
         elif isinstance(target, ast.Subscript):
             array, index = self._visit(target.value), self._visit(target.slice)
-            self._ir.store(self._as(value, _ELEMENTS[array.kind][0]), self._place(array, index))
+            kind, element = _ELEMENTS[array.kind]
+            if element != _TYPES[kind]:
+                raise TypeError("elements of 32 bits do not change")
+            self._ir.store(self._as(value, kind), self._place(array, index))
         else:
             self._assign(target.id, value)
 
@@ -293,7 +296,7 @@ class _Translation:
         record = self._visit(node.value)
         names, kinds = zip(*record.kind, strict=True)
         place = names.index(node.attr)
-        return self._word(record, sum(2 if kind in _ELEMENTS else 1 for kind in kinds[:place]), kinds[place])
+        return self._word(record, sum(1 if kind in _TYPES else 2 for kind in kinds[:place]), kinds[place])
 
     def _on_tuple(self, node: ast.Tuple) -> tuple[_Value, ...]:
         return tuple(map(self._visit, node.elts))
