@@ -121,7 +121,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.example is not None:  # nobody waits for the imports in silence, and a fault in a file is one line
         _note(f"planning the example {arguments.example}")
     from zeus_core.pipeline import Frontier, make_plan, write_plan
-    from zeus_core.pipeline.planner.loops.compiled import has_compiler
+    from zeus_core.pipeline.planner.loops import has_compiler
 
     profile = _read_profile(arguments)
     schedule = _schedule(arguments, profile)
