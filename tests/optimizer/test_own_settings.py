@@ -324,7 +324,7 @@ def test_an_activity_within_steps_of_one_rank_ends_them_nowhere_else(activities)
         training.optimizer.on_train_end()
         return training.optimizer.trials
 
-    first, second = ThreadWorld.run(2, rank_main, 5.0)
+    first, second = ThreadWorld.run(2, rank_main, 60.0)
     assert first == second
     assert len(first) > 1
 

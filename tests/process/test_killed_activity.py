@@ -17,6 +17,8 @@ MHZ = {"generation": 900, "evaluation": 1200, "steps": 1500}
 
 BEGIN = """
     import time
+    from tests.support.hooks import be_patient
+    be_patient()
     from zeus_core.events import Activity
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer import GlobalClockOptimizer

@@ -17,7 +17,7 @@ from zeus_core.measurement import DeviceEnergy, Measurement
 from zeus_core.optimizer.carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._decision import Pause
 from zeus_core.optimizer.carbon_aware._following import Following
-from zeus_core.optimizer.trial_store import RunSpent
+from zeus_core.optimizer.search_state import RunSpent
 from zeus_core.search import GridSearch, Trial
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_plan import Prediction

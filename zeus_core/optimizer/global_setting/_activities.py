@@ -27,7 +27,7 @@ from zeus_core.optimizer.global_setting._orders import Order, Orders
 from zeus_core.optimizer.global_setting._setting_search import CHECKED_STEPS, SettingSearch
 from zeus_core.optimizer.global_setting._trials import ActivityPart, MeasuredBlocks, trial_from_parts
 from zeus_core.optimizer.global_setting.phases import Outcome, Phase
-from zeus_core.optimizer.trial_store import MeasuredBlock, SearchState
+from zeus_core.optimizer.search_state import MeasuredBlock, SearchState
 from zeus_core.search import Trial
 from zeus_core.search.comparison import percentage
 from zeus_core.search.objectives import Energy

@@ -24,7 +24,7 @@ from zeus_core.measurement import DeviceEnergy, Measurement
 from zeus_core.optimizer.activity_limiter import ActivityLimiter
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._trials import TrialPart, trial_from_parts
-from zeus_core.optimizer.trial_store import MeasuredBlock
+from zeus_core.optimizer.search_state import MeasuredBlock
 from zeus_core.search.run.activities_search import MIN_VISIT_LATENCIES
 
 WAITING = Activity.WAITING.value

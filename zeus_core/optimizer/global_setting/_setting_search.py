@@ -17,7 +17,8 @@ from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer.global_setting.phases import MEASURED, Outcome, Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments
 from zeus_core.optimizer.limiter import Answer, Limiter
-from zeus_core.optimizer.trial_store import Conditions, MeasuredBlock, SearchState, TrialStore
+from zeus_core.optimizer.search_state import MeasuredBlock, SearchState
+from zeus_core.optimizer.trial_store import Conditions, TrialStore
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import WholeNumbers
 from zeus_core.search import Trial
