@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 VARIABLE = "ZEUS"
 """Environment variable: "1" measures each trainer, "off" turns off all that the command line and variables ask for."""
 
+_NO = ("off", "no", "false", "0")
+
 SAVE = "ZEUS_SAVE"
 """Environment variable: the slowdown within which energy is saved, such as "10%"."""
 
@@ -47,6 +49,16 @@ def is_on() -> bool:
     import importlib
 
     return bool(importlib.import_module("zeus_core.ports.site_defaults").site_saves(os.environ))
+
+
+def is_off(environment: "Mapping[str, str]") -> bool:
+    """Whether all is turned off, in any word for no: who means that wants nothing changed."""
+    return environment.get(VARIABLE, "").strip().lower() in _NO
+
+
+def observes(environment: "Mapping[str, str]") -> bool:
+    """Whether nothing is to be changed: by any word but those for no."""
+    return environment.get(OBSERVE, "").strip().lower() not in ("", *_NO)
 
 
 def reached(environment: "Mapping[str, str]") -> dict[str, str]:

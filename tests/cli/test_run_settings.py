@@ -75,6 +75,24 @@ def test_variables_stand_in_for_options(program, options, variables, expected):
     assert driver[0].power_limit_watts == ORIGINAL_WATTS
 
 
+def test_the_summary_says_which_limits_were_in_force(on_driver):
+    run, driver = on_driver(DEVICE, DeviceSpec(lowest_limit_watts=350), DeviceSpec())
+    driver[2].take_limits(offset_watts=3)
+    ended = run("run", "--limit", "300W", "--output", "/dev/stdout", "--", "true")
+    assert "The power limit was 297 to 350 W for the whole run: no GPU took what was nearer to 300 W." in ended.stderr
+    assert json.loads(ended.stdout)["settings"] == {"power limit": "297 to 350 W"}
+
+
+def test_a_limit_of_somebody_else_ends_that_of_the_run(program):
+    run, driver = program
+    process = run.start("run", "--limit", "300W", "--output", "/dev/null", "--", *WAITING)
+    assert process.stdout.readline() == "ready\n"
+    driver[0].power_limit_watts = 420
+    errors = process.communicate("go on\n")[1]
+    assert "The power limit was 300 W, until somebody else changed it." in errors
+    assert driver[0].power_limit_watts == 420
+
+
 def test_without_the_right_the_run_is_measured_and_says_what_is_missing(program):
     run, driver = program
     driver[0].deny_control()
@@ -131,6 +149,11 @@ def test_a_wrong_value_is_refused_by_its_name(in_process, monkeypatch, tmp_path,
         (rb"step", [b"step 1\nst", b"ep 2\r", b"none\nstep 3", b"\n"], [1, 1, 1]),
         (rb"step (\d+)", [b"step 0\nstep 10\nstep 10\nstep 30\n"], [0, 10, 20]),
         (rb"step (\d+)", [b"step 7\rstep 8\rstep 2\nstep 4\n"], [0, 1, 0, 2]),
+        (rb"(\d+)/", [b"499/\n1/8\n2/8\n500/\n501/\n"], [0, 0, 1, 1, 1]),  # a bar of an evaluation between
+        (rb"step (\d+)", [b"\x1b[32mstep\x1b[0m 1\n\x1b[1mstep \x1b[", b"4m2\n"], [0, 1]),
+        (rb"step (\d+)", [b"\x1b[2K\x1b[1Gstep 1\x1b[2K\x1b[", b"1Gstep 2\x1b[A"], [0, 1]),
+        (rb"step (\d+)", [b"step 1", b"x" * 99_999, b"\n", b"y" * 99_999 + b"step 2\n"], [0, 1]),
+        (rb"step (\S+)", [b"step 1,999\nstep 2,001\n"], [0, 2]),
         (rb"(\S+)it", [b"nan it\n1e999it\n1.5it\n4it\n"], [0, 3]),
         (rb"a|(b)", [b"a\n"], []),
     ],
@@ -165,6 +188,19 @@ def test_output_stays_as_it_was_and_its_steps_are_counted(on_simulated, tmp_path
     assert counted.stderr.replace(b"zeus-core: ", b"").endswith(plain.stderr.replace(b"zeus-core: ", b"")[-20:])
     points = json.loads((tmp_path / "run.json").read_text())["steps"]
     assert (points[0]["steps"], points[-1]["steps"]) == (0, 30)
+
+
+def test_one_number_counts_no_step_and_loses_no_summary(on_simulated):
+    ended = on_simulated("run", "--step-pattern", r"step (\d+)", "--", "echo", "step 5")
+    assert "  No steps were counted: fewer than two lines match --step-pattern" in ended.stderr
+    assert ended.returncode == 0
+
+
+def test_steps_that_both_streams_report_count_once(on_simulated, tmp_path):
+    report = "for n in 1 2 3; do echo step $n; echo step $n >&2; done"
+    command = ["run", "--step-pattern", r"step (\d+)", "--output", tmp_path / "run.json", "--", "sh", "-c", report]
+    on_simulated(*command)
+    assert json.loads((tmp_path / "run.json").read_text())["steps"][-1]["steps"] == 2
 
 
 def test_a_command_whose_reader_ends_notices_it(on_simulated):

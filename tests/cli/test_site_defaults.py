@@ -9,8 +9,9 @@ import pytest
 from tests.support.kept_runs import kept_run
 from zeus_core._launch import is_on
 from zeus_core.cli.run._run_options import add_asked, asked_by
+from zeus_core.optimizer.asked import asked_slowdown
 from zeus_core.ports import site_defaults
-from zeus_core.ports.site_defaults import for_catalogue, site_words, with_site_defaults
+from zeus_core.ports.site_defaults import for_catalogue, site_saves, site_words, with_site_defaults
 from zeus_core.training.record.run_identity import identity_here
 
 DEFAULTS = {"save": "7%", "tags": {"cluster": "east", "team": "none"}, "catalogue": "/shared/runs"}
@@ -30,6 +31,16 @@ def site(tmp_path, monkeypatch):
 
     yield write
     site_defaults._read.cache_clear()
+
+
+@pytest.mark.parametrize("word", ["off", "OFF", "0", "no", " False"])
+def test_whatever_means_off_sets_nothing_and_whatever_else_observes(site, word):
+    given = {**site(DEFAULTS), "ZEUS_LIMIT": "300W", "ZEUS": word}
+    assert asked(["--save", "5%"], given) == asked([], {"ZEUS": "off"})
+    assert asked_slowdown({"ZEUS_SAVE": "5%", "ZEUS": word}) is None
+    assert not site_saves(given)
+    assert not asked([], {"ZEUS_SAVE": "5%", "ZEUS_OBSERVE": word}).observes
+    assert asked([], {"ZEUS_SAVE": "5%", "ZEUS_OBSERVE": "yes"}).observes
 
 
 def asked(words, environment):

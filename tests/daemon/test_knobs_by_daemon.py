@@ -67,10 +67,10 @@ def crash(world, then, clocks="SmClockKnob(gpus[0])"):
     assert client.stdout.readline() == "ready\n", client.stderr.read()
     world.daemon.kill()
     world.daemon.wait()
+    world.driver.clear_calls()
     world.start_daemon()
-    limit_watts, clock_mhz = state(world)
-    assert limit_watts in {ORIGINAL_WATTS, 250.0}, "restored, and perhaps set again by the client's watch by now"
-    assert clock_mhz is None
+    restored = world.driver.calls("nvmlDeviceSetPowerManagementLimit")[0]  # the client's watch may set it again at once
+    assert (restored.argument, world.driver[0].locked_clock_mhz) == (1000 * ORIGINAL_WATTS, None)
     client.stdin.write("\n")
     client.stdin.flush()
     return client

@@ -439,6 +439,7 @@ def test_a_broken_file_costs_one_number_and_no_other_board(tree, time_source, fi
     break_file(broken.folder / file, how)
     gpus = [AmdGpu(gpu._card, time_source=time_source) for gpu in discover_gpus({})]
     assert len(gpus) == 2
+    assert len(gpus[0].name) < 80
     time_source.repeatedly(lambda: let_pass(boards, file), 0.05)
     measured = window_of(monitor_of(gpus, time_source), time_source, 1.0)
     uncertainty = measured.gpu_uncertainty_joules

@@ -82,5 +82,11 @@ def test_no_visible_gpu_is_an_error_that_suggests_simulation(environment):
         discover_gpus({**environment, **hidden})
 
 
+def test_a_folder_for_sysfs_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZEUS_SYSFS", str(tmp_path / "typo"))
+    with pytest.raises(NoDeviceError, match=r"^there is no folder .*typo/class/drm\. To try"):
+        discover_gpus({"CUDA_VISIBLE_DEVICES": ""})
+
+
 def test_simulated_gpus_do_not_depend_on_what_cuda_shows():
     assert len(discover_gpus({SIMULATED_GPUS_VARIABLE: "A40:2", "CUDA_VISIBLE_DEVICES": "-1"})) == 2

@@ -16,7 +16,7 @@ from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer.global_setting.search_optimizer import search_record
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Phase
 from zeus_core.optimizer.search_result import SearchResult, restored_text, restoring_rows
-from zeus_core.optimizer.trial_store import MeasuredBlock
+from zeus_core.optimizer.search_state import MeasuredBlock
 from zeus_core.report import Comparison
 from zeus_core.search import Trial
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
@@ -237,7 +237,7 @@ def test_of_several_ranks_the_first_shows_the_result(capsys):
         optimizer.on_train_end()
         return optimizer.result()
 
-    results = ThreadWorld.run(3, rank_main, 10.0)
+    results = ThreadWorld.run(3, rank_main, 60.0)
     assert results[0] == results[1] == results[2] != {}
     assert shown(capsys).count("search unfinished") == 1
 

@@ -515,7 +515,7 @@ class TestClock:
         assert is_under_way.wait(30.0)
         child = os.fork()
         if child == 0:
-            signal.alarm(10)  # ends a child that waits for a thread it does not have
+            signal.alarm(240)  # ends a child that waits for a thread it does not have
             knob.apply(1200)
             is_restored = knob.restore()
             os._exit(int(not is_restored or gpu.clocks != [1200, None]))

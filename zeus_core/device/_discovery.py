@@ -86,6 +86,7 @@ def _find(environment: Mapping[str, str]) -> list[Gpu]:
         if gpus and platform is not None:  # the indices are torch's
             break
     if len(faults) == len(finders):  # one that does not work says more than one that is not there
+        faults = faults if sysfs_root() == "/sys" else faults[::-1]  # else the folder is what was asked for
         fault = next((fault for fault in faults if not isinstance(fault, NoDeviceError)), faults[0])
         raise NoDeviceError(f"{fault}. {_SIMULATION_HINT}") if isinstance(fault, NoDeviceError) else fault
     for fault in faults:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from zeus_core._launch import OBSERVE, SAVE, VARIABLE
+from zeus_core._launch import SAVE, is_off, observes
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.optimizers import GlobalPowerLimitOptimizer
@@ -44,8 +44,8 @@ def asked_slowdown(environment: Mapping[str, str]) -> float | None:
     Raises:
         UsageError: It is no percentage.
     """
-    text = environment.get(SAVE) or (_USUAL if environment.get(OBSERVE) == "1" else "")
-    return None if not text or environment.get(VARIABLE) == "off" else checked_slowdown(SAVE, text)
+    text = environment.get(SAVE) or (_USUAL if observes(environment) else "")
+    return None if not text or is_off(environment) else checked_slowdown(SAVE, text)
 
 
 def automatic_optimizer(text: str) -> Callable[[ZeusMonitor], GlobalPowerLimitOptimizer]:
@@ -80,5 +80,5 @@ def asked_optimizer(
         return None
     if slowdown is None:
         return None
-    mode: Mode = "observe" if environment.get(OBSERVE) == "1" else "search"
+    mode: Mode = "observe" if observes(environment) else "search"
     return GlobalPowerLimitOptimizer(monitor, EnergyWithin(slowdown), mode=mode, quiet=True)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._launch import CATALOGUE, CLOCK, LIMIT, OBSERVE, SAVE, TAGS, VARIABLE
+from zeus_core._launch import CATALOGUE, CLOCK, LIMIT, OBSERVE, SAVE, TAGS, is_off, observes
 from zeus_core.files import write_atomically
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def with_site_defaults(environment: Mapping[str, str]) -> Mapping[str, str]:
 
     Tags are added up. Saving is no default where the user has set one of the variables about settings, even to nothing.
     """
-    if environment.get(VARIABLE) == "off":
+    if is_off(environment):
         return environment
     defaults = _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
     if any(name in environment for name in (SAVE, OBSERVE, LIMIT, CLOCK)):
@@ -62,7 +62,7 @@ def site_saves(environment: Mapping[str, str]) -> bool:
     """
     site = _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
     given = with_site_defaults(environment)
-    return SAVE in site and given.get(VARIABLE) != "off" and bool(given.get(SAVE) or given.get(OBSERVE))
+    return SAVE in site and not is_off(given) and bool(given.get(SAVE) or observes(given))
 
 
 @cache

@@ -147,7 +147,7 @@ def outside_of_hooks() -> Iterator[None]:
 
 
 def is_in_hook() -> bool:
-    """Tell whether training waits for this thread, in a hook."""
+    """Return whether training waits for this thread, in a hook."""
     return threading.get_ident() in seconds_left
 
 

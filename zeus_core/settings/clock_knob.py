@@ -74,6 +74,7 @@ class CommonClockKnob(CommonKnob):
                 taken = partial(_taken_mhz, self._gpus[number], clock_mhz, until)
                 self._locked_mhz[number] = self._restoration.look(taken, number)
             self._has_locked = True
+        self.taken = [*self._locked_mhz.values()] or [setting]
         if is_free:
             self._restoration.restore_for_now()
             self._locked_mhz = {}
@@ -82,9 +83,9 @@ class CommonClockKnob(CommonKnob):
         self._enforced_watts = self._read_enforced_watts()
 
     def is_undisturbed(self) -> bool:
-        """Tell whether the clocks are as they were locked, and the power limits that are enforced as at that time.
+        """Return whether the clocks are as they were locked, and the enforced power limits as at the latest `apply`.
 
-        Both are known as far as they can be read, and whether the daemon that has locked the clocks has ended since.
+        Both as far as they can be read, and if the daemon that has locked the clocks has not ended since.
 
         Raises:
             DeviceHeldError: A GPU runs above the clock it was locked at: somebody else has changed it.

@@ -87,6 +87,8 @@ class CommonKnob:
         self.settings: tuple[int, ...] = kind.common_settings(self._usable)
         """The settings, highest first. The first one is the original state."""
         self._in_force: int = self.settings[0]
+        self.taken: list[float] = []
+        """The settings that the GPUs took at the latest `apply`: within their ranges, and rounded as boards do."""
         self._enforced: dict[int, float] = {}  # by GPU: the value that it was seen to enforce, where there is no order
 
     def apply(self, setting: int) -> None:
@@ -101,11 +103,13 @@ class CommonKnob:
         self._kind.check(setting, self.settings)
         restore_registry.catch_signals()  # the program may have replaced its handlers since the first change
         taken = []
+        self.taken.clear()
         self._enforced.clear()
         for number, usable in enumerate(self._usable):
             value = self._kind.value_of(setting, usable)
             self._set_enforced(number, value)
             shown = self._leases[number].shown
+            self.taken.append(value if shown is None else shown)
             taken.append(setting if shown is None or self._kind.is_same(shown, value) else round(shown))
         self._in_force = setting if setting == self.settings[0] else max(taken)
 
@@ -151,7 +155,7 @@ class CommonKnob:
         return None if self._restoration.is_final else self._in_force
 
     def is_undisturbed(self) -> bool:
-        """Tell whether the settings have had their effect since the latest `apply`, as far as it can be read.
+        """Return whether the settings have had their effect since the latest `apply`, as far as it can be read.
 
         Raises:
             DeviceHeldError: Somebody else has set another one, which stays. Nothing can be changed any more.

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeus_core.cli.run._guarded_meter import within
-from zeus_core.errors import UsageError, ZeusError
+from zeus_core.errors import DeviceError, DeviceHeldError, UsageError, ZeusError
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._run_options import Asked
@@ -21,7 +21,28 @@ class _Fixed(NamedTuple):
     name: str
     knob: CommonKnob
     setting: int
-    text: str
+    unit: str
+
+    @property
+    def text(self) -> str:
+        """The setting that was asked for."""
+        return f"{self.setting} {self.unit}"
+
+    @property
+    def taken_text(self) -> str:
+        """The settings that the GPUs took."""
+        taken = sorted({round(value) for value in self.knob.taken})
+        return " to ".join(map(str, dict.fromkeys((taken[0], taken[-1])))) + f" {self.unit}"
+
+    def is_ours(self) -> bool:
+        """Whether nobody else has changed the setting, as far as it can be read."""
+        try:
+            self.knob.is_undisturbed()
+        except DeviceHeldError:
+            return False
+        except DeviceError:  # of a GPU that is gone
+            return True
+        return True
 
 
 class FixedSettings:
@@ -57,15 +78,14 @@ class FixedSettings:
                 continue
             if setting not in knob.settings:
                 raise UsageError(f"{option} is {setting} {unit}, and the GPUs take {_range(knob.settings, unit)}")
-            self._fixed.append(_Fixed(name, knob, setting, f"{setting} {unit}"))
+            self._fixed.append(_Fixed(name, knob, setting, unit))
 
     def apply(self) -> None:
         """Set the GPUs."""
         for fixed in self._fixed[:]:
             try:
                 within(_SECONDS, lambda fixed=fixed: fixed.knob.apply(fixed.setting))  # type: ignore[misc]
-                self.in_force[fixed.name] = fixed.text
-                self.notes.append(f"The {fixed.name} was {fixed.text} for the whole run.")
+                self.in_force[fixed.name] = fixed.taken_text
             except (ZeusError, TimeoutError) as error:
                 self.notes.append(f"The {fixed.name} was not changed to {fixed.text}: {error}")
 
@@ -74,6 +94,11 @@ class FixedSettings:
         fixed, self._fixed = self._fixed, []
         for one in reversed(fixed):
             try:
+                if taken := self.in_force.get(one.name):
+                    is_ours = within(_SECONDS, one.is_ours)
+                    rest = " for the whole run" if is_ours else ", until somebody else changed it"
+                    others = "" if taken == one.text else f": no GPU took what was nearer to {one.text}"
+                    self.notes.append(f"The {one.name} was {taken}{rest}{others}.")
                 within(_SECONDS, one.knob.restore)
             except TimeoutError as error:
                 self.notes.append(f"The original {one.name} may not be restored: {error}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zeus_core._launch import CLOCK, LIMIT, OBSERVE, SAVE, VARIABLE
+from zeus_core._launch import CLOCK, LIMIT, OBSERVE, SAVE, is_off, observes
 from zeus_core.errors import UsageError
 from zeus_core.ports.site_defaults import site_words, with_site_defaults
 from zeus_core.validate import shown
@@ -97,13 +97,13 @@ def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.
     Raises:
         UsageError: A value is wrong; the message names the option or the variable.
     """
-    is_off = environment.get(VARIABLE) == "off"
+    has_no_say = is_off(environment)
     says = any((arguments.save, arguments.observe, arguments.limit, arguments.clock))
     known = {**environment, SAVE: environment.get(SAVE, "")} if says else environment
-    variables = {} if is_off else with_site_defaults(known)
+    variables = {} if has_no_say else with_site_defaults(known)
     pattern = None if arguments.step_pattern is None else _pattern(arguments.step_pattern)
     save_name, save = _named("--save", arguments.save, SAVE, variables)
-    observes = arguments.observe or variables.get(OBSERVE) == "1"
+    is_observing = arguments.observe or observes(variables)
     limit_name, limit = _named("--limit", arguments.limit, LIMIT, variables)
     clock_name, clock = _named("--clock", arguments.clock, CLOCK, variables)
     if save is not None:
@@ -112,15 +112,15 @@ def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.
         checked_slowdown(save_name, save)
     limit_watts = None if limit is None else _number(limit_name, limit, "W", "300W")
     clock_mhz = None if clock is None else _number(clock_name, clock, "MHz", "1200MHz")
-    is_saving = save is not None or observes
-    if save is not None and not observes and not is_off and (limit is not None or clock is not None):
+    is_saving = save is not None or is_observing
+    if save is not None and not is_observing and not has_no_say and (limit is not None or clock is not None):
         name, value = (clock_name, clock) if limit is None else (limit_name, limit)
         raise UsageError(f"{save_name} is {shown(save)} and {name} is {shown(value)}: a setting is searched or fixed")
-    if is_off:
+    if has_no_say:
         return Asked(step_pattern=pattern)
     finds_trainings = arguments.trainer or (is_saving and pattern is None)
-    must_find = arguments.trainer or observes or save == environment.get(SAVE) or arguments.save is not None
-    return Asked(finds_trainings, save, observes, limit_watts, clock_mhz, pattern, site_words(known), must_find)
+    must_find = arguments.trainer or is_observing or save == environment.get(SAVE) or arguments.save is not None
+    return Asked(finds_trainings, save, is_observing, limit_watts, clock_mhz, pattern, site_words(known), must_find)
 
 
 def _named(option: str, value: str | None, variable: str, variables: Mapping[str, str]) -> tuple[str, str | None]:

@@ -80,11 +80,11 @@ def wait_for_start(
         raise UsageError(
             "--start-by needs --deadline and --duration, such as --deadline 2026-12-01T08:00 --duration 3h"
         )
-    deadline = _deadline(arguments.deadline, clock())
+    now = clock()
+    deadline = _deadline(arguments.deadline, now)
     from zeus_core.optimizer.carbon_aware.best_start import best_start
 
     followed = signal_from_file(arguments.start_by, arguments)
-    now = clock()
     best = best_start(followed, now, deadline, arguments.duration)
     try:
         with _handled_signals():

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from zeus_core.training.followed_steps import FollowedSteps
 
 _CHUNK_BYTES = 1 << 16
-_MAX_LINE_BYTES = 1 << 16  # of a program that ends no line
+_MAX_LINE_BYTES = 1 << 16  # of either end of a long line
+# Lines end where the cursor moves, as bars of progress move it; colours are no part of the text (ECMA-48).
+_LINE_END = re.compile(rb"[\r\n]|\x1b\[[\d;?]*[A-HJKf]")
+_COLOUR = re.compile(rb"\x1b\[[\d;:]*m")
 _REST_SECONDS = 1.0  # for what a child of the ended command writes: nobody knows when that ends
 _POINT_SECONDS = 1.0  # from one point of the table to the next, at least
 _MAX_POINTS = 16
@@ -43,29 +46,35 @@ class StepMatches:
         self._pattern = pattern
         self._line = b""
         self._number: int | None = None
+        self._highest = 0
 
     def feed(self, chunk: bytes) -> Iterator[int]:
         """Yield the number of steps that each line which ends in a chunk reports.
 
         The first number says where the count begins, and one that is lower than the one before begins it anew: 0 steps.
+        One that is higher than all before it goes on from the highest: lower ones between were of something else.
         """
-        *lines, self._line = re.split(rb"[\r\n]", self._line + chunk)
-        self._line = self._line[-_MAX_LINE_BYTES:]
+        *lines, self._line = _LINE_END.split(self._line + chunk)
+        if len(self._line) > 2 * _MAX_LINE_BYTES:
+            self._line = self._line[:_MAX_LINE_BYTES] + self._line[-_MAX_LINE_BYTES:]
         for line in lines:
-            match = self._pattern.search(line)
+            match = self._pattern.search(_COLOUR.sub(b"", line))
             if match is None:
                 continue
             if not self._pattern.groups:
                 yield 1
                 continue
             try:
-                number = int(float(match[1]))
-            except (TypeError, ValueError, OverflowError):  # no number
+                number = int(float(match[1].replace(b",", b"")))
+            except (AttributeError, ValueError, OverflowError):  # no number
                 continue
-            if number != self._number:
-                steps = 0 if self._number is None else number - self._number
-                self._number = number
-                yield max(steps, 0)
+            if self._number is None:
+                self._number = self._highest = number
+                yield 0
+            elif number != self._number:
+                before = self._highest if number > self._highest else self._number
+                self._number, self._highest = number, max(number, self._highest)
+                yield max(number - before, 0)
 
 
 class Point(NamedTuple):
@@ -140,7 +149,9 @@ class CountedSteps:
 
     def _add(self, seconds: float, joules: float) -> None:
         assert self._followed is not None
-        if 0 < self.points[-1].steps == self._followed.steps:
+        if self._followed.steps == 0:
+            return
+        if self.points[-1].steps == self._followed.steps:
             self.points.pop()  # now more is known of them
         self.points.append(Point(self._followed.steps, seconds, joules))
         if len(self.points) > _MAX_POINTS:
@@ -178,6 +189,7 @@ class FollowedOutput:
         self.streams: dict[int, int] = {}
         self._matches: dict[int, StepMatches] = {}  # by what is read
         self._targets: dict[int, int] = {}
+        self._counted: int | None = None  # the stream that reported steps first: the other may repeat them
         for stream in (1, 2):
             source, self.streams[stream] = _terminal(stream) if os.isatty(stream) else os.pipe()
             self._targets[source] = stream
@@ -232,7 +244,8 @@ class FollowedOutput:
 
     def _count(self, source: int, chunk: bytes) -> None:
         with contextlib.suppress(Exception):  # the command's output is what counts
-            if steps := list(self._matches[source].feed(chunk)):
+            if self._counted in (None, source) and (steps := list(self._matches[source].feed(chunk))):
+                self._counted = source
                 self._steps.note(steps)
 
 

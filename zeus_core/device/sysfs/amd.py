@@ -42,6 +42,7 @@ _ENERGY_PLACES = {
     (1, 8, 3360): 24,
 }
 _UNKNOWN_ENERGY = 2**64 - 1
+_LONGEST_NAME = 64  # of a product
 _INTEGRATED_FORMATS = frozenset({2, 3})  # of processors with graphics
 
 # Counters of RDNA boards show 0 (ollama/ollama#9633), others stand still (ROCm/amdsmi#22) or run at another rate
@@ -66,7 +67,7 @@ class AmdGpu(SysfsGpu):
 
     def __init__(self, card: Card, others: Sequence[str] = (), time_source: TimeSource | None = None) -> None:
         name = card.text("product_name")
-        if not name.isprintable() or not name:
+        if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
             name = f"AMD GPU {card.text('device') or card.uuid}"
         super().__init__(card, name + (f", {1 + len(others)} dies" if others else ""), others)
         self.no_counter_because: str | None = None

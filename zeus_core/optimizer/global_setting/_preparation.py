@@ -17,17 +17,15 @@ from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments, SearchOptions
 from zeus_core.optimizer.gpu_facts import GpuFacts, conditions_on, with_power
 from zeus_core.optimizer.limiter import Limiter, ReplacedError
-from zeus_core.optimizer.trial_store import (
-    Conditions,
+from zeus_core.optimizer.search_state import (
     MeasuredBlock,
     RunSpent,
     SearchState,
-    TrialStore,
     activities_from_state,
-    checked_facts,
     search_from_state,
     searches_to_state,
 )
+from zeus_core.optimizer.trial_store import Conditions, TrialStore, checked_facts
 from zeus_core.ports.exchange import Exchange
 from zeus_core.search.objectives import OptimumSelector, ZeusCost
 from zeus_core.settings.holders import KnobUser
