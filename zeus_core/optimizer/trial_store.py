@@ -259,7 +259,7 @@ def nearest_conditions(conditions: Conditions, kept: Sequence[Mapping[str, Any]]
 
     None if there is nothing to say: none are kept, or the same job has tried another knob.
     """
-    found = [one["conditions"] for one in kept if isinstance(one.get("conditions"), Mapping)]
+    found = [had if isinstance(had := one.get("conditions"), Mapping) else {} for one in kept]
     if not found or any({**one, "knob": conditions.knob} == encode(conditions) for one in found):
         return None
     return ", ".join(sorted((conditions.differences(one) for one in found), key=len)[0])
