@@ -7,7 +7,7 @@ others, which are translated with it.
 The language: arguments are numbers, arrays of one dimension, and named tuples of numbers and arrays. Statements are
 assignments, `if`, `while`, `for` over a range, `break`, `continue`, `return`. A tuple is assigned to several variables
 at once, returned, or indexed where it is written. A truth value is a number. A comparison is of two numbers, or of
-a number with those of a tuple (`in`). Of Python's functions there are `len`, `min`, `max`, `int`, `float`, `bool`,
+a number with those of a tuple (`in`). There are the functions `len`, `min`, `max`, `int`, `float`, `bool`,
 `math.exp` and `math.log`. No array is made, and no index counts from the end. A variable keeps the type of its first
 number, or its array or named tuple; a result has the type of its annotation. The result of an operation that Python
 refuses, such as a division by 0, is not defined.
