@@ -29,7 +29,7 @@ def run(folder, *arguments):
 def test_an_unknown_model_is_a_sentence(tmp_path):
     finished = run(tmp_path, "--simulate", "B1000")
     assert finished.returncode == 2
-    assert finished.stderr.splitlines()[-1].startswith("there is no simulated GPU model 'B1000'; choose one of: V100")
+    assert finished.stderr.splitlines()[-1].startswith("there is no GPU model 'B1000' here; choose one of: V100")
 
 
 @pytest.mark.long

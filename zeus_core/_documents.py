@@ -97,7 +97,7 @@ class JsonFormat:
         write_atomically(path, text, is_lasting)
 
 
-@dataclass(frozen=True)
+@dataclass
 class JsonStore:
     """A document that is kept in a file from run to run. Neither method raises.
 
@@ -115,6 +115,7 @@ class JsonStore:
     format: JsonFormat
     contents: str
     owner: Mapping[str, Any] = field(default_factory=dict)
+    _has_failed: bool = field(default=False, init=False)
 
     def load(self, decode: Callable[[dict[str, Any]], T]) -> T | None:
         """Return what `decode` makes of the fields in the file; None if there is no file.
@@ -138,15 +139,17 @@ class JsonStore:
             return None
 
     def save(self, fields: Mapping[str, Any]) -> None:
-        """Replace the file; log a warning if it cannot be written."""
+        """Replace the file; log one warning if it cannot be written, however often that is tried."""
         try:
             # Where jobs share the file, another one may be about to take it.
             with folder_lock(self.path.parent) if self.owner else nullcontext():
                 self.format.write(self._own_path(), fields)
         except (OSError, ValueError) as error:
-            _logger.warning(
-                "the %s %s cannot be written; training continues without it: %s", self.contents, self.path, error
-            )
+            if not self._has_failed:
+                self._has_failed = True
+                _logger.warning(
+                    "the %s %s cannot be written; training continues without it: %s", self.contents, self.path, error
+                )
 
     def _own_path(self) -> Path:
         """Return the file; if it holds the document of another job, the one beside it that is this job's."""

@@ -238,7 +238,7 @@ def test_a_simulation_that_cannot_be_read_is_reported_too(on_simulated):
     on_simulated.environment["ZEUS_SIMULATED_GPUS"] = "Z9000"
     check = checks_of(on_simulated("doctor", "--json"), code=1)["GPUs"]
     assert check["state"] == "missing"
-    assert "there is no simulated GPU model 'Z9000'" in check["sentence"]
+    assert "there is no GPU model 'Z9000' here" in check["sentence"]
     assert check["fix"] == "unset ZEUS_SIMULATED_GPUS"
 
 

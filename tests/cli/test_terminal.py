@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import select
 import shlex
 import signal
@@ -40,7 +41,7 @@ SHELL = """
         os.execv(sys.argv[1], sys.argv[1:])
     _, status = os.waitpid(job, os.WUNTRACED)
     if os.WIFSTOPPED(status):
-        end = time.monotonic() + 10
+        end = time.monotonic() + 240
         while (states := states_of(job)) != {"T"} and time.monotonic() < end:
             time.sleep(0.01)
         print("stopped by", signal.Signals(os.WSTOPSIG(status)).name, *sorted(states), flush=True)
@@ -81,9 +82,9 @@ class Terminal:
         os.write(self._master, keys)
 
     def read_until(self, text):
-        """Read until this appears; until the end, if None. This ends even if others are printed for ever."""
+        """Read until a pattern appears; until the end, if None. This ends even if others are printed for ever."""
         end = time.monotonic() + 240
-        while text is None or text not in self.text:
+        while text is None or not re.search(text, self.text):
             assert select.select([self._master], [], [], max(0.0, end - time.monotonic()))[0], self.text
             try:
                 piece = os.read(self._master, 10_000)
@@ -92,7 +93,7 @@ class Terminal:
             if not piece:
                 break
             self.text += piece.decode()
-        assert text is None or text in self.text, self.text
+        assert text is None or re.search(text, self.text), self.text
 
     def read_to_the_end(self):
         self.read_until(None)
@@ -191,7 +192,7 @@ def test_stopping_and_continuing_us_alone_stops_and_continues_the_command(on_not
 
 
 def wait_for_state(state, *process_ids):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 240
     while time.monotonic() < end:
         if all(read_state(process_id) == state for process_id in process_ids):
             return True
@@ -218,7 +219,9 @@ def test_ctrl_c_is_a_good_end_of_looking_on(on_simulated, open_terminal, command
 @pytest.mark.parametrize("command", ["power", "energy"])
 @pytest.mark.usefixtures("without_rich")
 def test_ctrl_c_is_a_good_end_of_looking_on_without_rich_too(on_simulated, open_terminal, command):
-    look_on_until_ctrl_c(open_terminal(on_simulated, command, "--period", "0.1"), "total", " 0.1 ")
+    look_on_until_ctrl_c(
+        open_terminal(on_simulated, command, "--period", "0.1"), r"total\r\n +\d+\.\d "
+    )  # whichever tick a busy machine has first
 
 
 def look_on_until_ctrl_c(terminal, *texts):

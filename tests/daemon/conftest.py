@@ -132,12 +132,13 @@ class World:
             self.said += line
         return self.daemon
 
-    def client(self, program, uid=MEMBER, gids=(GROUP,), **variables):
-        """Start a Python program as another user."""
+    def client(self, program, uid=MEMBER, gids=(GROUP,), is_patient=True, **variables):
+        """Start a Python program as another user, which waits for a daemon that a busy machine gives no turn."""
         environment = {**self.environment, **variables}
+        patience = "from tests.support.hooks import be_patient\nbe_patient()\n" if is_patient else ""
         self.processes.append(
             subprocess.Popen(
-                [sys.executable, "-u", "-c", textwrap.dedent(program)],
+                [sys.executable, "-u", "-c", patience + textwrap.dedent(program)],
                 env=environment,
                 cwd=self.folder,
                 stdin=subprocess.PIPE,
@@ -164,7 +165,8 @@ class World:
         return self.connections[-1]
 
     def audited(self, *events):
-        lines = [json.loads(line) for line in self.audit.read_text().splitlines()]
+        whole, _, _ = self.audit.read_text().rpartition("\n")  # not a line that is being written
+        lines = [json.loads(line) for line in whole.splitlines()]
         return [line for line in lines if not events or line["event"] in events]
 
     def entries(self):

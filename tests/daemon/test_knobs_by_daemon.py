@@ -12,6 +12,7 @@ PROGRAM = """
     import os, signal, sys, time
     from zeus_core.device import discover_gpus
     from zeus_core.settings import PowerLimitKnob, SmClockKnob
+    from zeus_core.settings.clock_knob import CommonClockKnob
     gpus = discover_gpus({})
     limits, clocks = PowerLimitKnob(gpus, 25), SmClockKnob(gpus[0])
     limits.apply(300)
@@ -60,14 +61,16 @@ ASKS = "print(limits.is_undisturbed()); limits.apply(200); print(limits.is_undis
 WAITS = "input()"
 
 
-def crash(world, then):
+def crash(world, then, clocks="SmClockKnob(gpus[0])"):
     """Kill the daemon while a client has changed limits and clocks, and start it again. Returns the client."""
-    client = world.client(AFTER_A_CRASH.replace("THEN", then))
+    client = world.client(AFTER_A_CRASH.replace("THEN", then).replace("SmClockKnob(gpus[0])", clocks))
     assert client.stdout.readline() == "ready\n", client.stderr.read()
     world.daemon.kill()
     world.daemon.wait()
+    world.driver.clear_calls()
     world.start_daemon()
-    assert state(world) == (ORIGINAL_WATTS, None)
+    restored = world.driver.calls("nvmlDeviceSetPowerManagementLimit")[0]  # the client's watch may set it again at once
+    assert (restored.argument, world.driver[0].locked_clock_mhz) == (1000 * ORIGINAL_WATTS, None)
     client.stdin.write("\n")
     client.stdin.flush()
     return client
@@ -79,6 +82,15 @@ def test_a_daemons_restore_after_a_crash_is_ours_and_set_again(world):
     assert output.splitlines()[-2:] == ["True", "True True"], errors
     assert output.startswith("False\n") or "250 W is set on GPU-" in output, "its watch, where the machine is busy"
     assert 200.0 in [line["new"] for line in world.audited("set")]
+    assert state(world) == (ORIGINAL_WATTS, None)
+
+
+def test_clocks_that_a_daemon_frees_after_a_crash_are_locked_again(world):
+    then = "print(clocks.is_undisturbed()); clocks.apply(clocks.settings[-2]); print(clocks.is_undisturbed())"
+    client = crash(world, then, "CommonClockKnob(gpus)")
+    output, errors = client.communicate(timeout=240)
+    answers = [line for line in output.splitlines() if line in {"False", "True", "True True"}]  # others are logged
+    assert answers == ["False", "True", "True True"], errors
     assert state(world) == (ORIGINAL_WATTS, None)
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.daemon.conftest import GROUP, HOLD_LIMIT, MEMBER, ORIGINAL_WATTS, REPOSITORY, WAIT_SECONDS, needs_root, until
+from tests.support.ports import free_port
 from zeus_core.exporter.machine_metrics import DAEMON_METRICS, JOB_METRICS
 from zeus_core.runs._catalogue import Catalogue
 from zeus_core.runs._counting import counted, sums
@@ -188,9 +188,7 @@ def test_prometheus_sees_two_jobs_and_the_daemon(world):
         text = answer.read()
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
+    port = free_port()
     sums = ["sum", world.folder / "runs", "--by", "project", "--format", "prometheus"]
     for arguments in (["add", world.folder / "runs", REPOSITORY / "tests" / "samples" / "run"], sums):
         savings = subprocess.run([*command[:4], "runs", *arguments], check=True, capture_output=True).stdout

@@ -319,12 +319,8 @@ WAIT = "time.sleep(600)"
 
 
 def hold(world, end=WAIT):
-    while True:
-        process = world.client(HOLD.format(uuid=world.uuids[0], end=end))
-        if process.stdout.readline() == "ready\n":
-            break
-        errors = process.communicate()[1]
-        assert "has not answered within" in errors, errors  # on a busy machine
+    process = world.client(HOLD.format(uuid=world.uuids[0], end=end))
+    assert process.stdout.readline() == "ready\n", process.communicate()[1]
     assert (world.driver[0].power_limit_watts, world.driver[0].locked_clock_mhz) == (250.0, 1410)
     return process
 
@@ -450,7 +446,7 @@ def test_a_client_waits_for_a_daemon_that_is_being_restarted(locked_world):
     process.stdin.write("\n")
     process.stdin.flush()
     output, errors = process.communicate(timeout=WAIT_SECONDS)
-    assert output == "260.0\n" or "the zeus-core daemon at" in errors  # its deadline is a second, on any machine
+    assert output == "260.0\n", errors
 
 
 def test_client_and_daemon_killed_leave_nothing_after_the_next_start(locked_world):

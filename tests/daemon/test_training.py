@@ -129,7 +129,6 @@ def test_a_search_that_is_killed_leaves_nothing(loaded_world):
 
 
 def test_a_search_goes_on_after_a_crash_of_the_daemon(loaded_world):
-    """A machine that is too busy to have the daemon back within a second may end the search, and nothing else may."""
     process = loaded_world.client(OVER_A_CRASH)
     assert process.stdout.readline() == "ready\n", process.communicate()[1]
     before = loaded_world.daemon
@@ -138,11 +137,11 @@ def test_a_search_goes_on_after_a_crash_of_the_daemon(loaded_world):
     loaded_world.start_daemon()
     output, errors = process.communicate("\n", timeout=WAIT_SECONDS)
     phase, trials = output.split()
-    assert phase == "done" or "the driver has not answered" in errors or "the zeus-core daemon at" in errors
+    assert phase == "done", errors
     assert "somebody else" not in errors
     processes, _ = changed_by(loaded_world, LIMIT)
     assert processes == {before.pid, loaded_world.daemon.pid}
-    assert int(trials) >= (2 if phase == "done" else 0)
+    assert int(trials) >= 2
     check_restored(loaded_world)
 
 
@@ -158,7 +157,8 @@ def test_no_hook_waits_over_a_second_for_a_daemon_stopped_mid_lease(make_world, 
             (zone / name).write_text(text)
         (zone / "energy_uj").chmod(0o400)
     world.start_daemon()
-    process = world.client(OVER_A_STOP.format(powercap=str(powercap), cpus=cpus, stopped_after=stopped_after))
+    program = OVER_A_STOP.format(powercap=str(powercap), cpus=cpus, stopped_after=stopped_after)
+    process = world.client(program, is_patient=False)
     assert process.stdout.readline() == "stop\n", process.communicate()[1]
     world.daemon.send_signal(signal.SIGSTOP)
     process.stdin.write("\n")

@@ -16,10 +16,11 @@ def watched_seconds(period_seconds, stalls=()):
                 time.advance(end - time.now())
         return 300.0 * period_seconds * (time.now() // period_seconds)
 
+    time.advance(0.07)  # between two updates
     return watch_counter_period_seconds(read_counter_joules, time)
 
 
-@pytest.mark.parametrize("period_seconds", [0.01, 0.02, 0.025, 0.05, 0.1])
+@pytest.mark.parametrize("period_seconds", [0.01, 0.02, 0.025, 0.05, 0.1, 0.2, 0.25])
 def test_usual_periods_are_found(period_seconds):
     assert watched_seconds(period_seconds) == period_seconds
 
@@ -34,4 +35,4 @@ def test_an_unusual_period_is_taken_as_measured():
 
 
 def test_a_counter_that_is_too_slow_has_no_period():
-    assert watched_seconds(0.3) is None
+    assert watched_seconds(0.5) is None

@@ -389,7 +389,7 @@ def in_a_fork(body):
         child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(10)
+        signal.alarm(240)
         try:
             os.write(sending, json.dumps(body()).encode())
         finally:
@@ -411,17 +411,17 @@ class TestFork:
         def read_text(path):
             if threading.current_thread() is not threading.main_thread():
                 reading.set()
-                go_on.wait(10)
+                go_on.wait(240)
             return path.read_text()
 
         (cpu,) = discover_cpus(rapl.root, read_text=read_text).cpus
         thread = threading.Thread(target=cpu.read_energy_counters_joules)
         thread.start()
-        assert reading.wait(10)
+        assert reading.wait(240)
         rapl.add_energy(package, 3_000_000)
         assert in_a_fork(lambda: cpu.read_energy_counters_joules().package_joules) == 3.0
         go_on.set()
-        thread.join(10)
+        thread.join(240)
         assert cpu.read_energy_counters_joules().package_joules == 3.0
 
     def test_parent_and_child_count_on_by_themselves(self, rapl):

@@ -46,7 +46,7 @@ class Server:
             def do_GET(self) -> None:
                 outer.asked.append((self.path, self.headers["auth-token"]))
                 if outer.hangs.is_set():
-                    outer.goes_on.wait(20)
+                    outer.goes_on.wait(240)
                 self.send_response(outer.status)
                 for name, value in outer.headers.items():
                     self.send_header(name, value)

@@ -450,7 +450,7 @@ def test_a_driver_that_fails_changes_no_loss(tmp_path, gpu, time_source, undistu
     def fail():
         for method in ("read_energy_counter_joules", "read_power_watts", "read_power_limit_watts"):
             faulty.fail(method, DriverFaultError("unknown error"), times=3)
-        faulty.fail("set_power_limit", DriverFaultError("unknown error"), times=1)
+        faulty.fail("set_power_limit", DriverFaultError("unknown error"), times=4)
 
     assert losses_with(tmp_path / "with", [MeddleAt(event, fail), callback], gpu) == undisturbed
     assert gpu.read_power_limit_watts() == 350

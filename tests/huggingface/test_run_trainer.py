@@ -48,7 +48,7 @@ def history(folder, command, **variables):
         "OMP_NUM_THREADS": "1",
         **variables,
     }
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=250)
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, ended.stderr
     return json.loads((folder / "history.json").read_text()), ended.stderr
 

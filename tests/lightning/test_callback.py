@@ -40,7 +40,7 @@ from zeus_core.search import GridSearch
 from zeus_core.settings import PowerLimitKnob
 from zeus_core.training.record.run_file import read_run
 from zeus_lightning import ZeusCallback
-from zeus_lightning._callback import _samples_in
+from zeus_lightning._batch_counts import samples_in
 from zeus_lightning._energy_source import EnergySource
 
 Module = module_class(lightning.pytorch)
@@ -494,7 +494,7 @@ class Pair:
     ],
 )
 def test_the_first_tensor_of_a_batch_has_its_samples(batch, samples):
-    assert _samples_in(batch) == samples
+    assert samples_in(batch) == samples
 
 
 @pytest.mark.parametrize(("windows", "samples"), [(64, 20 * 64), (None, 0)])

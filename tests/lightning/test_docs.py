@@ -73,7 +73,7 @@ def test_the_examples_run_from_the_shell(tmp_path, arguments):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=500,
     )
     assert finished.returncode == 0, finished.stderr
     if script != "cli.py":

@@ -119,7 +119,7 @@ def run_program(folder, installed, *command):
     (folder / "fit.yaml").write_text(CONFIG)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), *filter(None, sys.path)])}
     command = [*command, sys.executable, "main.py", "fit", "--config", "fit.yaml"]
-    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
     assert process.returncode == 0, process.stderr
     with next(folder.rglob("metrics.csv")).open() as file:
         rows = list(csv.DictReader(file))

@@ -1,5 +1,7 @@
 """Totals that outlive interruptions."""
 
+import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -13,6 +15,8 @@ from tests.lightning.trainers import at, at_step, loader, make_trainer, module_c
 from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import GlobalClockOptimizer
+from zeus_core.optimizer.power_limit import EnergyWithin
 from zeus_core.testing import VirtualTime
 from zeus_lightning import ZeusCallback
 
@@ -141,3 +145,35 @@ def test_a_checkpoint_of_a_trainer_that_has_not_begun_says_nothing(monitor):
     checkpoint = {}
     ZeusCallback(monitor).on_save_checkpoint(None, None, checkpoint)
     assert checkpoint == {}
+
+
+@pytest.mark.long
+def test_a_run_resumed_in_its_validation_measures_no_curve_again(tmp_path):
+    """A clock each for steps and validation: what was measured of both is in the checkpoint."""
+
+    def fit(stop_at, resume_from=None):
+        gpu = SimulatedGpu(find_preset("A100"), time_source=(time_source := VirtualTime()))
+        monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=time_source)
+        search = GlobalClockOptimizer(monitor, EnergyWithin(1.05), activities="each", changes_per_hour=10**6)
+        saving = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=40, save_top_k=-1)
+        found, validations = [], itertools.count(40 if resume_from else 0)
+
+        def validate(trainer):
+            if resume_from and not found:
+                found.append(search._search.of_activities["evaluation"].blocks[:])
+            if next(validations) == stop_at:
+                found.append(search._search.of_activities["evaluation"].blocks[:])
+                raise KeyboardInterrupt  # within the validation
+
+        callbacks = [ZeusCallback(optimizer=search, quiet=True), saving, at("on_validation_batch_end", validate)]
+        trainer = make_trainer(tmp_path, callbacks, max_steps=80, val_check_interval=1, enable_checkpointing=True)
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            trainer.fit(Module(gpu), loader(80), loader(1), ckpt_path=resume_from)
+        assert gpu._locked_clock_mhz == gpu.preset.highest_clock_mhz
+        return found
+
+    (known,) = fit(45)
+    (resumed,) = fit(200, tmp_path / "step=40.ckpt")
+    assert len(known) > 1
+    assert [block.trial for block in resumed] == [block.trial for block in known][: len(resumed)]
+    assert len(resumed) >= len(known) - 2, "but for those since the checkpoint"

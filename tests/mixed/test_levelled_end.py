@@ -15,6 +15,8 @@ DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
 # Two ranks in one process, of which one has twice the work.
 TRAINING = """
     import sys, threading, time
+    from tests.support.hooks import be_patient
+    be_patient()
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer, LevellingOptimizer
     from zeus_core.search import GridSearch

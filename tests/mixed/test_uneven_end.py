@@ -22,6 +22,8 @@ DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
 # Rank 1 takes twice as long for a step. Both train until they are killed, unless END says otherwise.
 PROGRAM = """
     import os, time
+    from tests.support.hooks import be_patient
+    be_patient()
     import torch
     from torch.nn.parallel import DistributedDataParallel
     from zeus_core.mixed.allocation import DeviceProfile, MeasuredBatch

@@ -223,7 +223,8 @@ def test_real_windows_hold_the_truth(make_driver, load, precise):
             hits += least - uncertainty <= energy <= most + uncertainty
             windows += 1
             if device.spec.has_energy_counter:
-                assert uncertainty <= 2 * device.spec.counter_period_seconds * PEAK_WATTS
+                edges_seconds = begun - before + after - ending  # of which a busy machine makes more
+                assert uncertainty <= 2 * device.spec.counter_period_seconds * PEAK_WATTS + MOST_WATTS * edges_seconds
     assert hits / windows >= 0.9  # of so few; the tests above look at more
 
 
@@ -235,12 +236,15 @@ def test_a_real_gpu_without_a_counter_is_sampled_during_a_window(make_driver):
     driver.clear_calls()
     time.sleep(0.15)
     assert driver.call_count == 0, "nothing is read while no window is open"
+    until = time.monotonic() + 240
     with monitor.window("window") as window:
-        time.sleep(0.3)
+        while len(driver.calls("nvmlDeviceGetFieldValues")) < 6:
+            assert time.monotonic() < until
+            time.sleep(0.01)
     measurement = window.measurement
     assert measurement.gpu_method == {0: "integrated"}
     assert measurement.total_energy == pytest.approx(200 * measurement.time, rel=0.01)
-    assert 4 <= len(driver.calls("nvmlDeviceGetFieldValues")) <= 10
+    assert len(driver.calls("nvmlDeviceGetFieldValues")) <= 3 + measurement.time / 0.025
 
 
 @pytest.mark.real_time

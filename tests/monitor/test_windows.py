@@ -367,6 +367,22 @@ def test_cpu_counters_that_wrap_between_two_readings_are_followed(gpu, time_sour
     assert measurement.cpu_energy[0] == pytest.approx(240_000)
 
 
+def test_cpu_counters_are_kept_from_the_first_window_on(gpu, tmp_path):
+    class CountingTime(VirtualTime):
+        repeated = 0
+
+        def repeatedly(self, action, period_seconds):
+            self.repeated += 1
+            return super().repeatedly(action, period_seconds)
+
+    rapl, time_source = FakeRapl(tmp_path), CountingTime()
+    rapl.add_package(0)
+    monitor = ZeusMonitor(gpus=[gpu], cpus=discover_cpus(rapl.root, rapl.read_text), time_source=time_source)
+    assert time_source.repeated == 0
+    monitor.begin_window("w")
+    assert time_source.repeated == 1
+
+
 def test_no_gpus_on_purpose_measures_time_alone(time_source):
     monitor = ZeusMonitor(gpu_indices=[], time_source=time_source)
     with monitor.window("w") as window:

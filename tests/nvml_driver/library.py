@@ -4,6 +4,7 @@ The library has no SONAME on purpose. In a folder of LD_LIBRARY_PATH it is found
 opens it by its path, later look-ups of `libnvidia-ml.so.1` in that process still find NVIDIA's library.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -41,7 +42,9 @@ def build_library(folder: Path) -> Path:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise RuntimeError(f"{shlex.join(command)} failed:\n{result.stderr}")
-    unfinished.replace(library)
+    with contextlib.suppress(FileExistsError):  # another worker was quicker
+        os.link(unfinished, library)
+    unfinished.unlink()
     return library
 
 

@@ -6,19 +6,21 @@ import json
 import os
 import threading
 from contextlib import nullcontext
+from statistics import median
 
 import pytest
 import torch
 
 from tests.optimizer.test_ranks import run_ranks
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
-from zeus_core.electricity import ConstantSignal
+from zeus_core.electricity import RecordedSignal
 from zeus_core.errors import PermissionDeniedError, UsageError
 from zeus_core.events import PASS_END, Activity, PassBegin, TrainBegin
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer, LevellingOptimizer
 from zeus_core.optimizer.carbon_aware import CarbonAware
 from zeus_core.optimizer.power_limit import EnergyWithin, Phase
+from zeus_core.ports.time_source import clock_seconds
 from zeus_core.pytorch import torch_world
 from zeus_core.report.run_sections import sections_of
 from zeus_core.search import GridSearch
@@ -322,9 +324,92 @@ def test_an_activity_within_steps_of_one_rank_ends_them_nowhere_else(activities)
         training.optimizer.on_train_end()
         return training.optimizer.trials
 
-    first, second = ThreadWorld.run(2, rank_main, 5.0)
+    first, second = ThreadWorld.run(2, rank_main, 60.0)
     assert first == second
     assert len(first) > 1
+
+
+def test_waits_for_others_and_what_a_lower_clock_saves_are_reported():
+    def rank_main(world):
+        training = Training(world=world, index=world.rank, activities="each", changes_per_hour=OFTEN)
+        generation = Work(3.0 - 0.6 * world.rank, 300.0, 1.0, 0.05)  # the second rank waits for a fifth of it
+        training.train(30, lambda step: training.visit(Activity.GENERATION, generation))
+        found = training.optimizer._search_result().activities, training.optimizer.result()
+        training.optimizer.on_train_end()
+        return found
+
+    results, rows = ThreadWorld.run(2, rank_main, 30.0)[0]
+    share, least, most = results["generation"].waiting
+    assert share == pytest.approx(0.1, abs=0.02)
+    assert 0 < least < most < 0.5
+    assert "ranks wait 10% of it" in rows["during generation"]
+    assert results["steps"].waiting is None
+
+
+def test_waits_for_a_server_are_measured_and_the_search_is_the_same():
+    def trials(is_waiting):
+        training = Training(activities="each", changes_per_hour=OFTEN)
+
+        def wait():
+            if is_waiting:
+                training.optimizer.receive(PassBegin(Activity.WAITING))
+                training.time_source.advance(3.0)
+                training.optimizer.receive(PASS_END)
+
+        training.train(40, within=wait)
+        training.optimizer.on_train_end()
+        return training.optimizer
+
+    waiting = trials(True)
+    result, usual = waiting._search_result().activities["waiting"], waiting.result()
+    assert result.seconds == pytest.approx(3.0 * result.visits)
+    assert result.joules == pytest.approx(285.0 * result.seconds, rel=0.02)
+    assert result.waiting[1] == 0 < result.waiting[2] < 1
+    assert "this rank" in usual["during waiting"]
+    assert [one.setting for one in waiting.trials] == [one.setting for one in trials(False).trials]
+
+
+def swinging(begin):
+    """An intensity that is high for ten minutes, and low for ten."""
+    minutes = range(60)
+    values = [100.0 + 600.0 * (minute // 10 % 2 == 0) for minute in minutes]
+    return RecordedSignal([begin + 60 * minute for minute in minutes], values, "g/kWh")
+
+
+@pytest.mark.long
+def test_steps_follow_a_signal_and_the_energy_of_activities_counts():
+    begin = clock_seconds(VirtualTime())
+    untouched = Training(mode="observe").generating(300)
+    aware = CarbonAware(swinging(begin), max_slowdown=1.06, may_pause=False, interval_seconds=60.0)
+    arguments = {"activities": "each", "changes_per_hour": OFTEN, "carbon_aware": aware, "bound": 1.1}
+    training = Training(**arguments)
+    clocks = {True: [], False: []}
+
+    def before(step):
+        minutes = (clock_seconds(training.time_source) - begin) / 60
+        if step > 100:
+            clocks[minutes // 10 % 2 == 0].append(training.clock_mhz)
+        training.visit(Activity.GENERATION, GENERATION)
+
+    training.train(300, before)
+    assert training.seconds <= 1.06 * untouched.seconds
+    assert median(clocks[True]) < median(clocks[False]), "softly while it is high"
+    follower, rows = training.optimizer._follower, training.optimizer.result()
+    assert follower.spent.energy_joules == pytest.approx(training.joules, rel=0.03)
+    assert follower.credit.full.energy_joules == pytest.approx(untouched.joules, rel=0.03)
+    assert "saves" in rows["during generation"]
+    state = json.loads(json.dumps(training.optimizer.state_dict()))
+    training.optimizer.on_train_end()
+    assert training.clock_mhz == training.gpu.preset.highest_clock_mhz
+    second = Training(**arguments)
+    second.optimizer.load_state_dict(state)
+    second.optimizer.receive(TrainBegin(300, 300))
+    assert second.optimizer._search.of_activities["generation"].blocks
+    for _ in range(2):
+        second.visit(Activity.GENERATION, GENERATION)
+        second.step()
+    assert second.optimizer._follower.spent.energy_joules >= follower.spent.energy_joules
+    second.optimizer.on_train_end()
 
 
 def train_over_gloo(rank, is_ours):
@@ -417,10 +502,6 @@ def test_both_kinds_take_clocks_if_they_can_be_locked(caplog):
         ({"activities": "each", "search": lambda settings, selector: GridSearch(settings)}, "search"),
         ({"activities": "each", "profile_steps": 5}, "profile_steps"),
         ({"activities": "each", "changes_per_hour": -1}, "changes_per_hour"),
-        (
-            {"activities": "each", "carbon_aware": CarbonAware(ConstantSignal(100.0, "gCO2/kWh"), deadline=3600)},
-            "carbon_aware",
-        ),
     ],
 )
 def test_wrong_arguments_are_named(arguments, name):

@@ -397,6 +397,18 @@ def test_an_optimizer_is_an_observer_and_a_pause_may_say_what_for(monitor, gpu, 
     assert optimizer.trials[0].seconds_per_step == pytest.approx(truth.seconds)
 
 
+def test_a_fault_that_passes_at_a_change_ends_no_search(time_source, gpu, work, caplog):
+    faulty = FaultyGpu(gpu)
+    monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
+    optimizer = sweep(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=4)
+    train(optimizer, gpu, work, steps=2)
+    faulty.fail("set_power_limit", DriverFaultError("unknown"), times=1)
+    train(optimizer, gpu, work, steps=60)
+    assert optimizer.phase is Phase.DONE
+    assert caplog.records == []
+    optimizer.on_train_end()
+
+
 def test_a_limit_that_could_not_be_restored_is_not_the_original(time_source, gpu, work, caplog):
     faulty = FaultyGpu(gpu)
     optimizer = sweep(

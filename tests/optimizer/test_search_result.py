@@ -16,7 +16,7 @@ from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer.global_setting.search_optimizer import search_record
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Phase
 from zeus_core.optimizer.search_result import SearchResult, restored_text, restoring_rows
-from zeus_core.optimizer.trial_store import MeasuredBlock
+from zeus_core.optimizer.search_state import MeasuredBlock
 from zeus_core.report import Comparison
 from zeus_core.search import Trial
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
@@ -237,7 +237,7 @@ def test_of_several_ranks_the_first_shows_the_result(capsys):
         optimizer.on_train_end()
         return optimizer.result()
 
-    results = ThreadWorld.run(3, rank_main, 10.0)
+    results = ThreadWorld.run(3, rank_main, 60.0)
     assert results[0] == results[1] == results[2] != {}
     assert shown(capsys).count("search unfinished") == 1
 
@@ -286,7 +286,7 @@ def test_a_move_after_a_fault_is_reported_and_only_restored_values_count(was_res
     monitor = ZeusMonitor(gpus=[faulty], time_source=monitor.time_source)
     optimizer = sweep(monitor, Energy(), quiet=True, **QUICK)
     train(optimizer, gpu, 30)
-    faulty.fail("set_power_limit", DriverFaultError("broken"), times=1 if was_restored else None)
+    faulty.fail("set_power_limit", DriverFaultError("broken"), times=4 if was_restored else None)
     train(optimizer, gpu, 50)
     optimizer.on_train_end()
     assert optimizer.phase is Phase.OFF

@@ -121,6 +121,15 @@ def test_wrong_arguments_are_named(profile, tmp_path, capsys, more, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_the_example_alone_prints_and_writes_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "--example"]) == 0
+    assert "frontier " in capsys.readouterr().out
+    assert main(["plan", "profile.csv"]) == 2
+    assert "--microbatches is missing" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_example_is_planned_with_baselines_and_reports_its_actions_at_once(tmp_path, capsys):
     arguments = [
         "plan",
@@ -208,7 +217,7 @@ def test_deep_json_is_one_line(tmp_path, capsys):
         ["--node-power", "1e10"],
         ["--schedule", "2f2b"],
         ["--microbatches"],
-        ["--speed=7"],
+        ["--speed"],
     ],
 )
 def test_an_argument_that_cannot_be_parsed_is_one_line(tmp_path, capsys, more):

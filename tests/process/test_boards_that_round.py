@@ -7,6 +7,7 @@ import dataclasses
 import os
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
@@ -283,15 +284,18 @@ def test_a_search_that_has_settings_of_its_own_ends_too(make_driver, board):
 
 
 def test_many_boards_that_take_no_clock_are_waited_for_together(make_driver, monkeypatch):
-    from tests.support.hooks import in_hook
     from zeus_core.device import discover_gpus
     from zeus_core.settings.clock_knob import CommonClockKnob
+
+    slept = []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    monkeypatch.setattr("zeus_core.settings.clock_knob.time", clock)
 
     driver = make_driver(*[DEVICE] * 12)
     for device in driver:
         device.ignore_settings()
     knob = CommonClockKnob(discover_gpus({}))
-    with in_hook():
-        knob.apply(knob.settings[3])
+    knob.apply(knob.settings[3])
+    assert 0.1 <= sum(slept) < 0.2
     assert knob.in_force == knob.settings[0]
     assert knob.restore()

@@ -38,6 +38,8 @@ DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
 
 OWNER = """
     import ctypes, os, signal, sys, time
+    from tests.support.hooks import be_patient
+    be_patient()
     from zeus_core.device import discover_gpus
     from zeus_core.settings import PowerLimitKnob, SmClockKnob
 

@@ -308,7 +308,9 @@ def test_an_administrators_limit_not_below_the_original_ends_a_search_and_stays(
         record.getMessage()
     )
     assert f"in place of {before:g} W: it stays" in record.getMessage()
-    assert "somebody else has set the power limit" in training.optimizer.result()["power limit"]
+    text = training.optimizer.result()["power limit"]
+    assert "somebody else has set the power limit" in text
+    assert ("was not restored on 1 GPU" in text) == (theirs_watts != ORIGINAL_WATTS)
 
 
 def test_a_trial_in_which_the_enforced_limit_fell_is_made_again(caplog):

@@ -20,6 +20,8 @@ SEARCH = "Lowest(), wait_steps=0, warmup_steps=0, profile_steps=5"
 
 # Steps this short take any time on a busy machine, and an original that is chosen is nothing to restore.
 LOWEST = """
+    from tests.support.hooks import be_patient
+    be_patient()
     from zeus_core.optimizer.power_limit import OptimumSelector
 
     class Lowest(OptimumSelector):

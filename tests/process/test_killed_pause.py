@@ -19,6 +19,8 @@ DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
 
 PROGRAM = """
     import logging, time
+    from tests.support.hooks import be_patient
+    be_patient()
     from zeus_core.electricity import WeeklyTariff
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.carbon_aware import CarbonAware
@@ -74,6 +76,8 @@ RANKS = """
     from pathlib import Path
     os.environ.update({environment})
     sys.path.insert(0, {root!r})
+    from tests.support.hooks import be_patient
+    be_patient()
     import torch
     from zeus_core.electricity import Electricity, WeeklyTariff
     from zeus_core.monitor import ZeusMonitor

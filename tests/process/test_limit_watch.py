@@ -24,8 +24,19 @@ def until(condition):
         time.sleep(0.002)
 
 
+_of_others = []
+
+
+@pytest.fixture(autouse=True)
+def _know_others():
+    """Knobs that other tests of this process have left to the garbage collection are watched still."""
+    _of_others.clear()
+    _of_others.extend(watchers())
+
+
 def watchers():
-    return [thread for thread in threading.enumerate() if thread.name == "zeus-core power limits"]
+    threads = [thread for thread in threading.enumerate() if thread.name == "zeus-core power limits"]
+    return [thread for thread in threads if thread not in _of_others]
 
 
 @pytest.fixture

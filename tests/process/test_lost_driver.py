@@ -124,7 +124,7 @@ def test_a_limit_that_is_restored_after_all_is_said_to_be(driver, tmp_path):
 
 
 def test_where_the_driver_does_not_answer_the_result_does_not_know(driver, tmp_path):
-    training = Training(driver, tmp_path, AFTER_IT, patience="")
+    training = Training(driver, tmp_path, AFTER_IT, patience="be_patient(10.0)")  # each wait for the driver that hangs
     training.until("fault")
     driver[1].hang(None)
     training.go_on()

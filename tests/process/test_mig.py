@@ -24,6 +24,8 @@ CHANGES = {
 # A weight that falls to 0. Its losses are printed, and nothing of ours may change them.
 TRAINING = """
     import time
+    from tests.support.hooks import be_patient
+    be_patient()
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
     from zeus_core.search import GridSearch

@@ -190,8 +190,8 @@ def test_a_forked_child_starts_its_own_threads_without_waiting_for_its_parents(d
     calls.call_within(SHORT, [device, lambda: 2], reason_of)
     child = os.fork()
     if child == 0:
-        signal.alarm(30)  # ends a child that waits for a thread it does not have
-        answers = calls.call_within(20.0, [lambda: 1, lambda: 2], lambda _, reason: None)
+        signal.alarm(240)  # ends a child that waits for a thread it does not have
+        answers = calls.call_within(LONG, [lambda: 1, lambda: 2], lambda _, reason: None)
         del calls
         os._exit(int(answers != [1, 2]))
     assert os.waitpid(child, 0)[1] == 0
@@ -254,7 +254,7 @@ def test_what_is_read_once_in_a_hook_has_a_deadline_too(function, prepared):
     gpu.hang(function)
     thread = threading.Thread(target=hook, daemon=True)
     thread.start()
-    thread.join(LONG / 6)
+    thread.join(LONG)
     gpu.heal()
     assert answers in ([None], [[1]])
 

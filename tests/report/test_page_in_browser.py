@@ -54,7 +54,7 @@ def test_a_browser_shows_it_without_a_network_and_without_a_complaint(tmp_path, 
     command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *OFFLINE]
     command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", f"--user-data-dir={tmp_path / 'user'}"]
     command += ["--enable-logging=stderr", "--window-size=1080,1600", f"--screenshot={picture}", page.as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
     assert "CONSOLE" not in shown.stderr
     image = pytest.importorskip("matplotlib.image").imread(picture)[..., :3]
     ground = image[5, 5]

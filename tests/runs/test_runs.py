@@ -21,6 +21,7 @@ from zeus_core.cli.run._run_record import RunRecord
 from zeus_core.cli.run._window_power import WindowPower, limits_watts
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.runs._sums_shown import number as shown_number
 from zeus_core.testing import VirtualTime
 
 COUNT = 1500
@@ -69,7 +70,7 @@ def test_every_grouping_adds_up_to_the_whole(catalogue, capsys, by):
 def test_months_add_up_to_the_whole(catalogue, capsys):
     (whole,) = summed(capsys, catalogue).values()
     months = summed(capsys, catalogue, "--by", "month")
-    assert list(months) == ["2026-09", "2026-10"]
+    assert list(months) == ["2025-09", "2025-10"]
     for month, amounts in months.items():
         assert summed(capsys, catalogue, "--month", month)["all"] == amounts
     assert sum(amounts["millijoules"] for amounts in months.values()) == whole["millijoules"]
@@ -256,22 +257,22 @@ def test_files_of_an_earlier_day_are_merged_and_count_once(monkeypatch, tmp_path
     for number in range(20):  # each in a file of its own, as jobs add them
         main(["runs", "add", str(folder), str(kept_run(tmp_path / "runs" / f"{number}", steps=3, seed=number))])
     for path in folder.iterdir():
-        path.rename(path.with_name(f"2026-10-01{path.name[10:]}"))
+        path.rename(path.with_name(f"2025-10-01{path.name[10:]}"))
     unmerged = shutil.copytree(folder, tmp_path / "unmerged")
     late = next(folder.iterdir())  # of a node whose clock is off, or that was copied from elsewhere
     late = late.rename(tmp_path / late.name)
     new = kept_run(tmp_path / "new", steps=3)
     assert main(["runs", "add", str(folder), str(new)]) == 0
-    day = folder / "2026-10-01.parquet"
+    day = folder / "2025-10-01.parquet"
     assert day.exists()
     assert len(list(folder.iterdir())) == 22, "a reader may be at work that has not seen the new one"
     late.rename(folder / late.name)
-    (folder / f"2026-10-01-{0:016x}.parquet").write_bytes(b"damaged")
+    (folder / f"2025-10-01-{0:016x}.parquet").write_bytes(b"damaged")
     os.utime(day, (1_790_000_000, 1_790_000_000))
     capsys.readouterr()
     assert main(["runs", "add", str(folder), str(new)]) == 1
     assert "0 runs added" in capsys.readouterr().out
-    (folder / f"2026-10-01-{0:016x}.parquet").unlink()
+    (folder / f"2025-10-01-{0:016x}.parquet").unlink()
     left = sorted(path.name for path in folder.iterdir())
     assert len(left) == 3
     assert {day.name, late.name} < set(left)
@@ -352,6 +353,10 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
     monitor = ZeusMonitor(gpus=[gpu], cpus=NO_CPUS, time_source=time_source)
     monitor.begin_window("whole", sync_execution=False)
     power = WindowPower(monitor, limits_watts(monitor))
+    so_far: list[RunRecord] = []
+    power.keep = lambda each: so_far.append(
+        RunRecord(["train"], None, None, 1_772_409_600.0, each, dict.fromkeys(each.devices, "A100"), True, [])
+    )
     for is_busy in (True, False, True, False, False):
         if is_busy:
             gpu.execute(Work(10.0, 300.0))
@@ -362,8 +367,15 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
     names = dict.fromkeys(whole.devices, "A100")
     record = RunRecord(["train"], 0, None, 1_772_409_600.0, whole, names, True, [], power=power)
     (tmp_path / "m.json").write_text(json.dumps(record.document()))
+    (tmp_path / "killed.json").write_text(json.dumps(so_far[0].document()))
+    assert main(["runs", "add", "--ended", str(tmp_path / "catalogue"), str(tmp_path / "killed.json")]) == 0
+    killed = summed(capsys, tmp_path / "catalogue", "--by", "state")["interrupted"]
+    assert killed["runs"] == len(so_far) == 1
+    assert killed["gpu_milliseconds"] == pytest.approx(10_000, abs=1001)
+    assert killed["unbounded"] == 1, "nobody knows for how long it went on"
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "m.json")]) == 0
     amounts = summed(capsys, tmp_path / "catalogue")["all"]
+    assert amounts["runs"] == 1, "what was kept before is the same run"
     assert amounts["seen_gpu_milliseconds"] == pytest.approx(1e3 * whole.time, abs=2)
     assert amounts["low_gpu_milliseconds"] == pytest.approx(30_000, abs=500)
     assert 0 < amounts["low_millijoules"] < amounts["millijoules"] / 2
@@ -372,13 +384,13 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
 def test_the_page_has_all_sums_of_a_month_and_stays_small(files, catalogue, tmp_path, capsys):
     page = tmp_path / "october.html"
     command = ["runs", "report", str(catalogue), "--output", str(page)]
-    assert main([*command, "--month", "2026-09"]) == 0
+    assert main([*command, "--month", "2025-09"]) == 0
     text, rows = page.read_text(), list(csv.DictReader(io.StringIO(page.with_suffix(".csv").read_text())))
     assert len(text) < 30_000
     for name in ("Trend", "By team", "By user", "By outcome", "gain most", "idle", "not measured"):
         assert name in text
     capsys.readouterr()
-    (whole,) = summed(capsys, catalogue, "--month", "2026-09").values()
+    (whole,) = summed(capsys, catalogue, "--month", "2025-09").values()
     for by in ("", "tag:team", "user", "state", "day"):
         assert sum(int(row["millijoules"]) for row in rows if row["by"] == by) == whole["millijoules"]
     assert main([*command, "--by", "cluster"]) == 0
@@ -470,3 +482,32 @@ def test_prometheus_gets_the_savings_of_groups(catalogue, capsys):
         }
     assert main(["runs", "sum", str(catalogue), "--by", "run", "--format", "prometheus"]) == 2
     assert "series of each metric; Prometheus gets 1,000 at most" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("sum", "--output", "x.csv"), "--output is of `runs report and export`; `runs sum` has no such option"),
+        (("list", "--by", "user"), "--by is of `runs sum and report`"),
+        (("list", "--format", "prometheus"), "--format prometheus is of `runs sum`"),
+    ],
+)
+def test_an_option_of_another_mode_is_refused(tmp_path, capsys, options, complaint):
+    mode, *rest = options
+    assert main(["runs", mode, str(tmp_path), *rest]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [
+        ((2.197404512, 2.8e-8), "2.197"),
+        ((2533.21, 4e-5), "2,533"),
+        ((92.82, 0.93), "92.82 ±0.93"),
+        ((0.00209, 2.3e-5, 0.1), "0.00"),
+        ((0.4, 0.3), "0.40 ±0.30"),
+        ((0.0, 12.0), "0 ±12"),
+    ],
+)
+def test_sums_have_no_more_digits_than_sensors(numbers, shown):
+    assert shown_number(*numbers) == shown

@@ -172,6 +172,17 @@ def test_work_slowing_at_every_setting_returns_to_the_choice_after_the_original(
     assert run.factor <= 1.111
 
 
+def test_trials_of_an_earlier_run_whose_work_changed_begin_another():
+    _, run, _ = changed(
+        lambda run: run.slowdown.update((setting, 2.17 * factor) for setting, factor in run.slowdown.items())
+    )
+    search = AdaptiveRunSearch(GRID, MaxSlowdownConstraint(1.1), max_steps=650)
+    for trial, _, _ in run.told:
+        search.tell(trial, 0, 0.0)
+    assert search._estimate.changed
+    assert Run(650).finish(search).factor <= 1.111
+
+
 def test_a_choice_is_not_left_for_single_steps_that_are_slow():
     def disturb(run):
         run.untouched[run.steps :: 20] *= 2.5

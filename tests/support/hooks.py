@@ -36,9 +36,9 @@ def recorded_waits() -> Waits:
     return deadline.seconds_left
 
 
-def be_patient() -> None:
-    """Let hooks of this process, which has imported nothing else of zeus_core yet, wait 30 s for a driver that works.
+def be_patient(seconds: float = 30.0) -> None:
+    """Let hooks of this process, which has imported nothing else of zeus_core yet, wait so long for a working driver.
 
     On a busy machine a thread can wait for a core for longer than the second that they have.
     """
-    deadline.CALL_SECONDS = deadline.HOOK_SECONDS = 30.0
+    deadline.CALL_SECONDS = deadline.HOOK_SECONDS = seconds

@@ -7,6 +7,8 @@ __all__ = ["make_perseus_program", "rank_processes"]
 _PROGRAM = """
     import os
     os.environ["DS_ACCELERATOR"] = "cpu"
+    from tests.support.hooks import be_patient
+    be_patient()
     from datetime import timedelta
     import deepspeed
     import deepspeed.ops

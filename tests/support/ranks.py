@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
-import socket
 import sys
 from collections.abc import Iterator
 
@@ -12,11 +11,12 @@ import torch._dynamo  # or each rank imports it itself
 import torch.distributed
 import torch.multiprocessing
 
+from tests.support.ports import free_port
+
 
 def torchrun_environments(count: int) -> Iterator[dict[str, str]]:
     """Return the environment that torchrun gives each rank."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     for rank in range(count):
         ranks = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
         rest = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}

@@ -63,7 +63,7 @@ def make_rank(world, selector=None, *, model="A40", original_watts=ORIGINAL_WATT
     )
 
 
-def run(size, rank_main, timeout_seconds=10.0):
+def run(size, rank_main, timeout_seconds=60.0):
     """The ranks after they have run; all of them must have come out alike, with the hardware put back."""
     ranks = ThreadWorld.run(size, rank_main, timeout_seconds)
     assert all(rank.outcome == ranks[0].outcome for rank in ranks)

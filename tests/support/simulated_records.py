@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["Kept", "independent_sums", "simulated_files"]
 
-BEGIN = 1_790_790_000.0  # 2026-09-30, 17:40 UTC: runs go on, and are resumed, over the end of a month
+BEGIN = 1_759_254_000.0  # 2025-09-30, 17:40 UTC: runs go on over the end of a month; 100,000 of them take 64 days
 MODELS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S")
 SUMS = ("runs", "millijoules", "tokens", "gpu_milliseconds", "low_gpu_milliseconds")
 CLUSTERS, NODES, USERS = 10, 40, 60

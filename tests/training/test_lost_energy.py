@@ -167,7 +167,7 @@ def test_one_lost_gpu_of_two_ranks_is_named_to_both(tmp_path):
         energy.on_train_end()
         return summary
 
-    first, second = ThreadWorld.run(2, main, timeout_seconds=10.0)
+    first, second = ThreadWorld.run(2, main, timeout_seconds=60.0)
     assert first.account == second.account
     assert first.account.total.lost_seconds == pytest.approx(7.5, abs=0.3)
     assert first.account.total.energy_joules is None

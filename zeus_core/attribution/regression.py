@@ -93,9 +93,9 @@ class PowerRegression:
         """
         energies = self.power_watts @ seconds
         mean = float(self.weights @ energies)
-        told = self.covariance @ seconds
-        variances = self.scale * (told @ seconds)
-        variances = np.maximum(variances, np.einsum("vf,vfg,vg->v", told, self._spread, told)) + (energies - mean) ** 2
+        gain = self.covariance @ seconds
+        variances = self.scale * (gain @ seconds)
+        variances = np.maximum(variances, np.einsum("vf,vfg,vg->v", gain, self._spread, gain)) + (energies - mean) ** 2
         return mean, float(np.sqrt(max(self.weights @ variances, 0.0)))
 
     def _grow(self, size: int) -> None:

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NoReturn, Protocol, TextIO
+from typing import Any, NoReturn, Protocol, TextIO
 
 from zeus_core import __version__
 from zeus_core.cli.text import complain
@@ -150,8 +150,7 @@ def _parse(arguments: Sequence[str], name: str, commands: Iterable[str]) -> argp
         parser.print_help()
         parser.exit()
     if not named and not own[0].startswith("-"):
-        nearest = difflib.get_close_matches(own[0], commands, n=1)
-        parser.error(f"there is no command {shown(own[0])}" + "".join(f" (did you mean {each}?)" for each in nearest))
+        parser.error(f"there is no command {shown(own[0])}{_nearest(own[0], commands)}")
     parsed, unknown = parser.parse_known_args(own)
     parser.prog = " ".join([name, *named])
     if unknown and named == ["run"] and not is_split and not unknown[0].startswith("-"):
@@ -171,11 +170,33 @@ def _split(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
     return arguments[:position], True, arguments[position + 1 :]
 
 
+def _nearest(word: str, words: Iterable[str]) -> str:
+    return "".join(f" (did you mean {each}?)" for each in difflib.get_close_matches(word, words, n=1))
+
+
 class _Parser(argparse.ArgumentParser):
-    """Complains in one line: the usage, up to nine lines, would hide it."""
+    """Complains in one line: the usage, up to nine lines, would hide it. Misspelt options come first."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, and exit if there is an option that is none."""
+        self._given = list(args or ())
+        parsed, unknown = super().parse_known_args(args, namespace)
+        self._check_options(unknown[:1])
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         """Name the argument, its value and what to give, and exit."""
+        if message.startswith("the following arguments are required"):
+            self._check_options(self._given)
+        self._exit(message)
+
+    def _check_options(self, arguments: Iterable[str]) -> None:
+        known = [option for action in self._actions for option in action.option_strings]
+        for name in (each.partition("=")[0] for each in arguments if each.startswith("--")):
+            if not any(option.startswith(name) for option in known):
+                self._exit(f"there is no option {shown(name)}{_nearest(name, known)}")
+
+    def _exit(self, message: str) -> NoReturn:
         self.exit(_WRONG_USE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
 

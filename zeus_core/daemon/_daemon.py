@@ -85,7 +85,9 @@ def run_daemon(settings: Settings) -> None:
                 listener.close()
                 settings.socket.unlink(missing_ok=True)
     except OSError as error:
-        raise ZeusError(f"the daemon cannot start: {error}") from error
+        fault = f"{error.filename}: {error.strerror}" if error.filename else f"{error}"
+        remedy = "start it as root, or name places that it may use by --socket, --policy and --audit"
+        raise ZeusError(f"the daemon cannot start: {fault}; {remedy}") from error
 
 
 async def _serve(

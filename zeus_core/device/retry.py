@@ -15,14 +15,19 @@ _Answer = TypeVar("_Answer")
 _WAITS_SECONDS = (0.01, 0.03, 0.1)
 
 
-def retried(call: Callable[[], _Answer], faults: type[DeviceError] = DriverFaultError) -> _Answer:
+def retried(
+    call: Callable[[], _Answer],
+    faults: type[DeviceError] = DriverFaultError,
+    unless: Callable[[], bool] = lambda: False,
+) -> _Answer:
     """Make a call, and up to three times more after a passing fault, within 0.14 s of waiting.
 
-    Only for what is read once, such as in constructors: later a fault is part of a reading.
+    Only for what is read once, such as in constructors, and for changes: other faults are part of a reading.
 
     Args:
         call: The call.
         faults: The errors that may pass.
+        unless: Tells whether the call is not due any more.
 
     Raises:
         DeviceError: The call failed each time, or in a way that does not pass.
@@ -31,5 +36,7 @@ def retried(call: Callable[[], _Answer], faults: type[DeviceError] = DriverFault
         try:
             return call()
         except faults:
+            if unless():
+                raise
             time.sleep(wait_seconds)
     return call()

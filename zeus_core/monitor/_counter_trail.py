@@ -38,7 +38,7 @@ class CounterTrail:
     Args:
         period_seconds: The time between two updates.
         peak_watts: The most the GPU can draw.
-        now: Tells the time.
+        now: Returns the time.
     """
 
     def __init__(self, period_seconds: float, peak_watts: float, now: Callable[[], float]) -> None:
@@ -159,7 +159,7 @@ class CounterTrail:
         return CounterUpdate(last.joules + joules, counter_joules, after, until, breaks)
 
     def _has_caught_up(self, latest: GpuEdge, last: CounterUpdate, counter_joules: float, until: float) -> bool:
-        """Tell whether a counter that stood still or failed shows all the energy again.
+        """Return whether a counter that stood still or failed shows all the energy again.
 
         One that stood still may have lost that energy and counted since: the more time is left for that, the less the
         new value shows.

@@ -60,7 +60,8 @@ class Instruments:
             self._meters = self._make_meters(self._gpus, precise)
             self._read_gpus = [meter.read for meter in self._meters]
             self._energy_between = [meter.between for meter in self._meters]
-            self._begin_reading(SET_UP_SECONDS)()  # shows whether calls are slow, before it matters
+            # Shows whether calls are slow, before it matters.
+            self._together.call_within(SET_UP_SECONDS, self._read_gpus, self._missed)
         self.peak_watts = tuple(meter.peak_watts for meter in self._meters)
         """The most that each GPU can draw."""
         packages = [Device("cpu", index, f"{machine_name()}/{index}") for index in cpus]
@@ -109,7 +110,7 @@ class Instruments:
     def read(self) -> Reading:
         """Read all devices, close together. Never raises."""
         if is_in_hook():
-            return self._begin_reading(CALL_SECONDS)()
+            return self._begin_reading()()
         at = self._time_source.now()
         return Reading(at, self._together.call(self._read_gpus), self._read_cpus())
 
@@ -120,18 +121,19 @@ class Instruments:
         wait for the driver at once. So do hooks in virtual time, which may go on before another thread has come to it.
         """
         if is_in_hook() and isinstance(self._time_source, MonotonicTime):
-            return cache(self._begin_reading(CALL_SECONDS))
+            return cache(self._begin_reading())
         reading = self.read()
         return lambda: reading
 
-    def _begin_reading(self, seconds: float) -> Callable[[], Reading]:
+    def _begin_reading(self) -> Callable[[], Reading]:
         """Begin to read the GPUs beside this thread: one that has not answered when that was waited for is a fault."""
         at = self._time_source.now()
-        gpus = self._together.begin_within(
-            seconds, self._read_gpus, lambda number, reason: self._meters[number].miss(at, reason)
-        )
+        gpus = self._together.begin_within(CALL_SECONDS, self._read_gpus, partial(self._missed, at=at))
         cpus = self._read_cpus()
         return lambda: Reading(at, gpus(), cpus)
+
+    def _missed(self, number: int, reason: str, at: float | None = None) -> GpuEdge:
+        return self._meters[number].miss(self._time_source.now() if at is None else at, reason)
 
     def _read_cpus(self) -> list[CpuEdge]:
         if self._cpus and self._keeping_process != os.getpid():

@@ -42,6 +42,8 @@ class ActivityResult:
         slowdown: The time of a visit at them over that at the original setting, and how far it can be off.
         follows_because: The reason that it has the setting of the steps; None if it has its own.
         prediction: The expected effect of the best setting; None if settings were changed.
+        waiting: The share of the time in which ranks wait, for the slowest one or for a server, and the part of the
+            energy that the lowest clock would save meanwhile, from and to; None if nobody waits.
     """
 
     visits: int
@@ -53,6 +55,16 @@ class ActivityResult:
     slowdown: tuple[float, float] | None = None
     follows_because: str | None = None
     prediction: Prediction | None = None
+    waiting: tuple[float, float, float] | None = None
+
+    @property
+    def waiting_text(self) -> str:
+        """The waits for people, to continue a sentence; empty if nobody waits."""
+        if self.waiting is None:
+            return ""
+        share, least, most = self.waiting
+        waits = f"ranks wait {share:.0%} of it for the slowest one; " if share < 1 else ""
+        return f"; {waits}the lowest clock meanwhile would save {least:.1%} to {most:.1%} of its energy"
 
 
 @dataclass(frozen=True)

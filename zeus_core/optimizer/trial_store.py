@@ -21,9 +21,8 @@ _FORMAT = JsonFormat("zeus-core trials", 2)
 _CONTENTS = "profile"
 _ACTIVITY = "activity"  # a fact of the work
 _OUT_OF_MEMORY = "out_of_memory"
-_STATE_FORMAT = JsonFormat("zeus-core search", 1)
 
-# A file of the `zeus` package does not say how many steps it measured at each limit: these, unless told otherwise.
+# A file of the `zeus` package does not say how many steps it measured at each limit: these, unless the user says so.
 _ZEUS_STEPS = 40
 _ZEUS_KNOB = "power limit"
 
@@ -35,21 +34,6 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class MeasuredBlock:
-    """A block of steps that was measured, and where in its run it ended.
-
-    Attributes:
-        trial: The measured steps.
-        run_steps: All steps of the run until then; 0 for a block of an earlier run.
-        run_seconds: The time they took, without pauses of training.
-    """
-
-    trial: Trial
-    run_steps: int = 0
-    run_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
 class Conditions:
     """The conditions of trials. Those of other conditions say nothing about these.
 
@@ -58,7 +42,7 @@ class Conditions:
         drivers: The versions of their drivers, as far as they are known.
         original_limits_watts: The original power limit of each GPU; None for one that reports none.
         knob: The name of the setting that is tried, such as "power limit".
-        work: Facts that tell the work of a step from other work, such as the size of the model, by name.
+        work: Facts that distinguish the work of a step from other work, such as the size of the model, by name.
     """
 
     gpus: tuple[str, ...]
@@ -90,40 +74,6 @@ class Conditions:
             for name, (ours, theirs) in pairs.items()
             if ours != theirs
         ]
-
-
-@dataclass(frozen=True)
-class RunSpent:
-    """Energy of a training so far, over all its processes, and its emissions or cost.
-
-    Attributes:
-        begun_seconds: Its begin, in seconds since 1970; None before that.
-        energy_joules: The energy of its steps and pauses.
-        amount: Its emissions (g) or cost.
-        uncertainty: How far the amount can be off.
-    """
-
-    begun_seconds: float | None = None
-    energy_joules: float = 0.0
-    amount: float = 0.0
-    uncertainty: float = 0.0
-
-
-@dataclass(frozen=True)
-class SearchState:
-    """A search in the checkpoint of a training.
-
-    Attributes:
-        conditions: The conditions of its blocks.
-        blocks: The blocks that were reported to it.
-        run_steps: The steps of the run until the checkpoint.
-        run_seconds: The time they took, without pauses of training.
-    """
-
-    conditions: Conditions
-    blocks: tuple[MeasuredBlock, ...]
-    run_steps: int
-    run_seconds: float
 
 
 class TrialStore:
@@ -171,8 +121,8 @@ class JsonTrialStore(TrialStore):
             )
         self._path = path
         self._zeus_steps = zeus_steps or _ZEUS_STEPS
-        self._has_told = False
-        self._has_named_place = False
+        self._has_reported = False
+        self._known_store = JsonStore(path, _FORMAT, _CONTENTS)
 
     def load(self, conditions: Conditions) -> list[Trial]:
         """Return the trials in the file."""
@@ -191,9 +141,9 @@ class JsonTrialStore(TrialStore):
                     return []
         if conditions.knob == _ZEUS_KNOB and (trials := self._trials_of_zeus()):
             return trials
-        nearest = _nearest(conditions, profiles)
-        if nearest is not None and not self._has_told:
-            self._has_told = True
+        nearest = nearest_conditions(conditions, profiles)
+        if nearest is not None and not self._has_reported:
+            self._has_reported = True
             _logger.warning(
                 "the profile %s has no trials that fit, and they are measured: those that are nearest have %s",
                 self._path,
@@ -229,23 +179,22 @@ class JsonTrialStore(TrialStore):
             if trials or out_of_memory:
                 kept = {_OUT_OF_MEMORY: sorted(out_of_memory)} if out_of_memory else {}
                 profiles.append({"conditions": own, "trials": encode(list(trials)), **kept})
-            self._store().save({"profiles": profiles[-_MAX_PROFILES:]})
+            self._store.save({"profiles": profiles[-_MAX_PROFILES:]})
 
     def _profiles(self) -> list[dict[str, Any]]:
-        return self._store().load(_profiles_in) or []
+        return self._store.load(lambda fields: objects_in(fields, "profiles")) or []
 
+    @property
     def _store(self) -> JsonStore:
-        """Return the file, or one beside it if it is that of another program."""
-        place = self._path
-        if _is_foreign(place):
-            place = place.with_name(f"{place.stem}-zeus-core{place.suffix}")
-            if not self._has_named_place:
-                self._has_named_place = True
-                _logger.warning(
-                    "the profile %s is that of another program and stays as it is; trials are kept in %s",
-                    *(self._path, place),
-                )
-        return JsonStore(place, _FORMAT, _CONTENTS)
+        """The file, or one beside it from the first time on that it is found to be that of another program."""
+        path = self._path
+        if self._known_store.path == path and _is_foreign(path):
+            self._known_store = JsonStore(path.with_name(f"{path.stem}-zeus-core{path.suffix}"), _FORMAT, _CONTENTS)
+            _logger.warning(
+                "the profile %s is that of another program and stays as it is; trials are kept in %s",
+                *(path, self._known_store.path),
+            )
+        return self._known_store
 
     def _trials_of_zeus(self) -> list[Trial]:
         if not _is_foreign(self._path):
@@ -293,71 +242,11 @@ def latest_trials(document: Any) -> list[Trial]:
     """
     if isinstance(document, Mapping) and "measurements" in document:
         return _trials_in_zeus(document, _ZEUS_STEPS)
-    profiles = _profiles_in(_FORMAT.fields(document))
+    profiles = objects_in(_FORMAT.fields(document), "profiles")
     return decode(list[Trial], profiles[-1].get("trials"), "trials") if profiles else []
 
 
-def _profiles_in(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return _searches_in(fields, "profiles")
-
-
-def _conditions_in(profile: Mapping[str, Any]) -> Mapping[str, Any]:
-    conditions = profile.get("conditions")
-    return conditions if isinstance(conditions, Mapping) else {}
-
-
-def searches_to_state(searches: Sequence[SearchState], spent: RunSpent | None = None) -> dict[str, Any]:
-    """Return the part of a checkpoint that holds some searches, in JSON types; empty if there are none.
-
-    Args:
-        searches: The searches.
-        spent: The energy and time that the run took so far; None where it follows no signal.
-    """
-    kept = {} if spent is None else {"spent": encode(spent)}
-    return _STATE_FORMAT.document({"searches": encode(list(searches)), **kept}) if searches else {}
-
-
-def spent_from_state(state: Any) -> RunSpent | None:
-    """Return what the run of a checkpoint has taken. None if it followed no signal, or, with a warning, if damaged."""
-    if not isinstance(state, Mapping) or state.get("spent") is None:
-        return None
-    try:
-        return decode(RunSpent, state["spent"], "spent")
-    except UsageError as error:
-        _logger.warning("what the run has emitted before is not known, and counted from here on: %s", error)
-        return None
-
-
-def search_from_state(conditions: Conditions, state: Any) -> SearchState | None:
-    """Return the search in a checkpoint. None, with a warning, if it is damaged, or of other conditions."""
-    try:
-        searches = _searches_in(_STATE_FORMAT.fields(state))
-        for search in searches:
-            if search.get("conditions") == encode(conditions):
-                return decode(SearchState, search, "search")
-        nearest = _nearest(conditions, searches)
-        if nearest is None:
-            return None
-        because = f"it has {nearest}"
-    except UsageError as error:
-        because = str(error)
-    _logger.warning("the search in the checkpoint is not used: %s", because)
-    return None
-
-
-def activities_from_state(conditions: Conditions, state: Any) -> dict[str, SearchState]:
-    """Return the searches of activities in a checkpoint, in trainings of these conditions, without damaged ones."""
-    found = {}
-    with contextlib.suppress(UsageError):
-        for search in _searches_in(_STATE_FORMAT.fields(state)):
-            activity = conditions.activity_in(search.get("conditions"))
-            if activity is not None:
-                with contextlib.suppress(UsageError):
-                    found[activity] = decode(SearchState, search, "search")
-    return found
-
-
-def _searches_in(fields: Mapping[str, Any], name: str = "searches") -> list[dict[str, Any]]:
+def objects_in(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """Return the objects in a list. Each is decoded when it is used: a damaged one does not cost the others."""
     found = fields.get(name)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
@@ -365,19 +254,19 @@ def _searches_in(fields: Mapping[str, Any], name: str = "searches") -> list[dict
     return found
 
 
-def _nearest(conditions: Conditions, kept: Sequence[Mapping[str, Any]]) -> str | None:
+def nearest_conditions(conditions: Conditions, kept: Sequence[Mapping[str, Any]]) -> str | None:
     """Return what the nearest of the conditions that are kept have in place of these, in words.
 
     None if there is nothing to say: none are kept, or the same job has tried another knob.
     """
-    found = [_conditions_in(one) for one in kept]
+    found = [one["conditions"] for one in kept if isinstance(one.get("conditions"), Mapping)]
     if not found or any({**one, "knob": conditions.knob} == encode(conditions) for one in found):
         return None
     return ", ".join(sorted((conditions.differences(one) for one in found), key=len)[0])
 
 
 def checked_facts(argument: str, facts: Mapping[str, int | str]) -> dict[str, int | str]:
-    """Return the facts of an argument that tell work from other work.
+    """Return the facts of an argument that distinguish work from other work.
 
     Raises:
         UsageError: They are no mapping of names to whole numbers or text.

@@ -32,6 +32,7 @@ _Number = TypeVar("_Number", int, float)
 
 _SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zbv")
 
+_EXAMPLE_MICROBATCHES = 8
 # `--example gpt3-like`: a profile made by formulas, not measured.
 _CLOCKS_MHZ = range(1410, 840, -15)
 _SECONDS = {"forward": 0.050, "backward": 0.100}  # at the highest clock, of a stage of usual weight
@@ -44,9 +45,20 @@ _WEIGHTS = (1.02, 1.0, 1.0, 0.97, 1.0, 0.97, 1.0, 1.08)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("profile", type=path, nargs="?", help="CSV (stage,instruction,frequency,time,energy) or JSON")
-    parser.add_argument("--example", choices=("gpt3-like",), help="plan for this profile made by formulas, to try it")
-    parser.add_argument("--microbatches", type=count, required=True, metavar="N", help="microbatches of an iteration")
-    parser.add_argument("--output", type=path, required=True, metavar="FOLDER", help="folder for frontier and plan")
+    parser.add_argument(
+        "--example",
+        nargs="?",
+        const="gpt3-like",
+        choices=("gpt3-like",),
+        help="plan for this profile made by formulas, to try it",
+    )
+    parser.add_argument(
+        "--microbatches",
+        type=count,
+        metavar="N",
+        help=f"microbatches of an iteration (example: {_EXAMPLE_MICROBATCHES})",
+    )
+    parser.add_argument("--output", type=path, metavar="FOLDER", help="folder for frontier, plan and pictures")
     parser.add_argument("--schedule", choices=_SCHEDULES, default="1f1b", help="order of the instructions (1f1b)")
     parser.add_argument("--stages-per-rank", type=count, default=2, metavar="N", help="for `interleaved` (2)")
     parser.add_argument(
@@ -102,10 +114,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, print a comparison, and write the files."""
+    if arguments.microbatches is None:
+        if arguments.example is None:
+            raise UsageError("--microbatches is missing, the microbatches of an iteration, such as --microbatches 24")
+        arguments.microbatches = _EXAMPLE_MICROBATCHES
     if arguments.example is not None:  # nobody waits for the imports in silence, and a fault in a file is one line
         _note(f"planning the example {arguments.example}")
     from zeus_core.pipeline import Frontier, make_plan, write_plan
-    from zeus_core.pipeline.planner.loops.compiled import has_compiler
+    from zeus_core.pipeline.planner.loops import has_compiler
 
     profile = _read_profile(arguments)
     schedule = _schedule(arguments, profile)
@@ -128,20 +144,22 @@ def execute(arguments: argparse.Namespace) -> int:
         dwell_seconds=arguments.dwell_seconds,
     )
     plans = [*_baselines(frontier, plan), plan]
-    try:
-        make_folder(arguments.output)
-        write_plan(plan, arguments.output / "plan.json")
-        _write_frontier(frontier, arguments.output / "frontier.csv")
-        _draw(arguments, frontier, plans)
-    except OSError as error:
-        raise UsageError(f"--output is {str(arguments.output)!r}, which cannot be written: {error}") from error
+    if arguments.output is not None:
+        try:
+            make_folder(arguments.output)
+            write_plan(plan, arguments.output / "plan.json")
+            _write_frontier(frontier, arguments.output / "frontier.csv")
+            _draw(arguments, frontier, plans)
+        except OSError as error:
+            raise UsageError(f"--output is {str(arguments.output)!r}, which cannot be written: {error}") from error
     write(_plan_table(plans, frontier), sys.stdout)
     write(
         f"The shortest iteration takes {duration_text(frontier.shortest_seconds)}, and the one of least energy "
         f"{duration_text(frontier.least_energy_seconds)}.",
         sys.stdout,
     )
-    write(f"written to {arguments.output}", sys.stdout)
+    if arguments.output is not None:
+        write(f"written to {arguments.output}", sys.stdout)
     return 0
 
 

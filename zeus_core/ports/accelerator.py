@@ -35,7 +35,7 @@ class FrameworkGpu(NamedTuple):
 
     Attributes:
         uuid: Its UUID, `GPU-...`; that of ROCm may be another than its driver's.
-        pci_address: Domain, bus and device, "0000:c1:00"; None where torch does not tell it.
+        pci_address: Domain, bus and device, "0000:c1:00"; None where torch does not report it.
     """
 
     uuid: str

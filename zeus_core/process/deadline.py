@@ -24,8 +24,7 @@ RESTORE_SECONDS = 2.0
 # For opening the driver, also in a hook: training has not begun. Without persistence mode it first initializes every
 # board: about 20 s for eight.
 OPEN_SECONDS = 60.0
-# For a first look at an open GPU, also in a hook. It takes a third of a second at most, tries after passing faults
-# included.
+# For a first look at an open GPU, also in a hook. It takes 0.7 s at most, tries after passing faults included.
 SET_UP_SECONDS = 5.0
 # Waits are made of slices. A signal that arrives just before a slice begins does not interrupt it, and its handler runs
 # after it. A process that was stopped, or got no turn on a busy machine, loses a slice and not its deadline. Ten times
@@ -148,7 +147,7 @@ def outside_of_hooks() -> Iterator[None]:
 
 
 def is_in_hook() -> bool:
-    """Tell whether training waits for this thread, in a hook."""
+    """Return whether training waits for this thread, in a hook."""
     return threading.get_ident() in seconds_left
 
 

@@ -185,7 +185,7 @@ class ParallelCalls:
         return call.answer()
 
     def is_occupied(self, number: int) -> bool:
-        """Tell whether a call of one device that was not waited for has still no answer."""
+        """Return whether a call of one device that was not waited for has still no answer."""
         late = self._threads[number].late if self.start(number + 1) else None
         return late is not None and not late.is_done
 

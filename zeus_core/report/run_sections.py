@@ -226,9 +226,19 @@ def _settings_of_activities(search: SearchResult) -> Section:
             saving = f"{setting} would save {one.prediction.saving_fraction:.1%}"
         shares = (f"{one.seconds / seconds:.1%}", f"{one.joules / joules:.1%}" if joules else "")
         settings = (setting_text(search.original, search.unit), setting_text(one.setting, search.unit))
-        rows.append((name.replace("_", " "), *shares, *settings, saving, slowdown, one.follows_because or ""))
+        remark = (one.follows_because or "") + one.waiting_text
+        rows.append((name.replace("_", " "), *shares, *settings, saving, slowdown, remark.removeprefix("; ")))
     text = "Savings and slowdowns are those of all choices on average." if rows else ""
-    columns = ("activity", "of the time", "of the energy", "original", "setting", "saving", "time", "as steps")
+    columns = (
+        "activity",
+        "of the time",
+        "of the energy",
+        "original",
+        "setting",
+        "saving",
+        "time",
+        "as steps, or waits",
+    )
     return Section("activity-settings", "Each activity its own setting", text, columns, rows)
 
 

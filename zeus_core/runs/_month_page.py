@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 _MOST_ROWS, _MOST_USERS, _MOST_GAINS, _MOST_MONTHS = 10, 8, 10, 12  # two pages of paper
-_LEFT_OUT = ("kWh", "Wh/token", "idle kWh")  # of the tables: they are in the file of numbers
+_LEFT_OUT = ("kWh", "Wh/Mtoken", "idle kWh")  # of the tables: they are in the file of numbers
 _SHOWN_CHARACTERS = 12  # of the name of a run, by which `runs show` finds it
 _NOT_ADDED = ("cost",)
 _STATES = {
@@ -193,7 +194,9 @@ def _off(amounts: Mapping[str, int]) -> tuple[float, float]:
 
 def _bars(bars: Sequence[tuple[str, float, tuple[float, float]]], last: str) -> str:
     """Draw bars with their intervals. `last` is the class of the last one, which is what the page is of."""
-    top = max((value + more for _, value, (_, more) in bars), default=0.0) or 1.0
+    most = max((value + more for _, value, (_, more) in bars), default=0.0) or 1.0
+    unit = 10.0 ** math.floor(math.log10(most))
+    top = next(unit * step for step in (1, 2, 3, 4, 6, 8, 10) if unit * step >= most)
     ticks = {share: number(top * share) for share in (0.0, 0.5, 1.0)}
     width, height, left, bottom = 360, 150, 10 + 8 * max(map(len, ticks.values())), 18
     room, scale = (width - left) / max(len(bars), 7), (height - bottom - 14) / top
@@ -232,6 +235,8 @@ def _table(
         others = (row[place].replace(", ", "\n") if place == cost else row[place] for place in places[1:])
         rows.append((row[0], kwh_text(amounts), _share(amounts, whole), *others))
     columns = (by.removeprefix("tag:"), "kWh", "share", *(COLUMNS[place - 1] for place in places[1:]))
+    used = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    columns, *rows = (tuple(row[place] for place in used) for row in (columns, *rows))
     return Section(f"by-{title.rpartition(' ')[2]}", title, "", columns, rows)
 
 

@@ -30,12 +30,20 @@ SUMMARY = "Keep the runs of many people in a catalogue, and add them up"
 
 _FORMAT = JsonFormat("zeus-core runs", 1)
 _MOST_LISTED, _MOST_GAINS, _MOST_COMPLAINTS = 50, 10, 20
+_OPTIONS = {  # of each mode
+    "add": {"ended"},
+    "list": {"month", "format"},
+    "show": set[str](),
+    "sum": {"by", "month", "format"},
+    "report": {"by", "month", "output"},
+    "export": {"output"},
+}
 _MONTH = re.compile(r"\d{4}-\d{2}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("mode", choices=("add", "list", "show", "sum", "report", "export"), help="what to do")
+    parser.add_argument("mode", choices=tuple(_OPTIONS), help="what to do")
     parser.add_argument("catalogue", type=path, help="the folder of the catalogue, which add makes")
     parser.add_argument(
         "runs", nargs="*", metavar="RUN", help="of add: files of runs, or folders with any number; of show: its name"
@@ -56,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Do what was asked for; 1 if files were left out."""
+    for name in ("ended", "by", "month", "format", "output"):
+        if getattr(arguments, name) not in (None, False, "text") and name not in _OPTIONS[arguments.mode]:
+            others = " and ".join(mode for mode, options in _OPTIONS.items() if name in options)
+            raise UsageError(f"--{name} is of `runs {others}`; `runs {arguments.mode}` has no such option")
+    if arguments.mode == "list" and arguments.format == "prometheus":
+        raise UsageError("--format prometheus is of `runs sum`; a list is text, csv or json")
     if bool(arguments.runs) is not (arguments.mode in ("add", "show")):
         raise UsageError("add needs files or folders of runs, show the name of a run, and the others none")
     if arguments.month is not None and not _MONTH.fullmatch(arguments.month):
@@ -99,6 +113,8 @@ def _summed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
         return _csv_of_sums({by or "": groups})
     if arguments.format == "prometheus":
         return prometheus_text(by, groups)
+    if not groups:
+        return f"No run of the catalogue began in {arguments.month or 'it'}."
     columns = [by or "", *COLUMNS]
     shown = [cells(name, amounts) for name, amounts in groups.items()]
     lacking = [note for name, amounts in groups.items() for note in notes(name, amounts)]

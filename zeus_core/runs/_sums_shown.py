@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core.errors import UsageError
 from zeus_core.runs._counting import Counted, by_currency, sums
-from zeus_core.units import amount_text, number_text
+from zeus_core.units import number_text
 
 if TYPE_CHECKING:
     import pyarrow
 
-COLUMNS = ("runs", "GPU hours", "kWh", "Wh/token", "kgCO2e", "cost", "saved kWh", "controlled", "idle kWh", "low use")
+COLUMNS = ("runs", "GPU hours", "kWh", "Wh/Mtoken", "kgCO2e", "cost", "saved kWh", "controlled", "idle kWh", "low use")
 """The headings of `cells`."""
 
 RUN_METRICS = {
@@ -25,6 +25,8 @@ RUN_METRICS = {
 
 _MILLIJOULES_OF_A_KWH = 3_600_000_000
 _ALIKE = 1.01  # an interval is as wide in both directions up to this ratio
+_MOST_DIGITS = 4  # sensors are known to a few percent
+_DIME = 0.1  # money is shown in cents
 NO_NAME = "(none)"
 """The name of a group that has none, as of runs without a user."""
 
@@ -58,8 +60,8 @@ def cells(name: str, amounts: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a name, or that there is none, and the cells of `COLUMNS`; what is not known is empty, not 0."""
     per_token = ""
     if amounts["tokens"]:
-        scale = 3.6e6 * amounts["tokens"]
-        per_token = amount_text(amounts["token_millijoules"] / scale, amounts["off_token_millijoules"] / scale, "")
+        scale = 3.6 * amounts["tokens"]  # in Wh per million tokens
+        per_token = number(amounts["token_millijoules"] / scale, amounts["off_token_millijoules"] / scale)
     return (
         name or NO_NAME,
         f"{amounts['runs']:,}",
@@ -67,7 +69,7 @@ def cells(name: str, amounts: Mapping[str, Any]) -> tuple[str, ...]:
         kwh_text(amounts),
         per_token,
         number(amounts["milligrams"] / 1e6, amounts["off_milligrams"] / 1e6) if amounts["charged_millijoules"] else "",
-        ", ".join(f"{number(each / 1e6, off / 1e6)} {unit}" for unit, (each, off) in amounts["cost"].items()),
+        ", ".join(f"{number(each / 1e6, off / 1e6, _DIME)} {unit}" for unit, (each, off) in amounts["cost"].items()),
         number(kwh(amounts["saved_millijoules"]), kwh(amounts["off_saved_millijoules"]))
         if amounts["saved_millijoules"]
         else "",
@@ -138,9 +140,17 @@ def kwh(millijoules: int) -> float:
     return millijoules / _MILLIJOULES_OF_A_KWH
 
 
-def number(value: float, off: float = 0.0) -> str:
-    """Format a number with the digits that its uncertainty leaves; with thousands apart, as sites have many of them."""
-    if off > 0:
-        decimals = max(1 - math.floor(math.log10(off)), 0)
-        return f"{value:,.{decimals}f} ±{off:,.{decimals}f}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else number_text(value)
+def number(value: float, off: float = 0.0, finest: float = 0.0) -> str:
+    """Format a number for people, with thousands apart, as sites have many of them.
+
+    Args:
+        value: The number.
+        off: How far it can be off, which is shown unless rounding hides it: sums of counters have seven digits.
+        finest: The least uncertainty by which digits are shown.
+    """
+    if max(off, finest) <= 0:
+        return f"{value:,.0f}" if abs(value) >= 1000 else number_text(value)
+    decimals = max(1 - math.floor(math.log10(max(off, finest))), 0)
+    if value:
+        decimals = min(decimals, max(_MOST_DIGITS - 1 - math.floor(math.log10(abs(value))), 0))
+    return f"{value:,.{decimals}f}" + (f" ±{off:,.{decimals}f}" if round(off, decimals) else "")

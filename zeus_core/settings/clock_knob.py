@@ -83,14 +83,16 @@ class CommonClockKnob(CommonKnob):
         self._enforced_watts = self._read_enforced_watts()
 
     def is_undisturbed(self) -> bool:
-        """Tell whether the power limits that are enforced are those at the latest `apply`, as far as they can be read.
+        """Return whether the clocks are as they were locked, and the enforced power limits as at the latest `apply`.
+
+        Both as far as they can be read, and if the daemon that has locked the clocks has not ended since.
 
         Raises:
             DeviceHeldError: A GPU runs above the clock it was locked at: somebody else has changed it.
             DeviceError: The driver does not answer in time.
         """
-        for lease in self._leases:
-            lease.check()  # whether another object has taken it over
+        if not all(self._restoration.look(lease.check, number) for number, lease in enumerate(self._leases)):
+            return False
         for number, locked_mhz in self._locked_mhz.items():
             clock_mhz = self._restoration.look(partial(_read_clock_mhz, self._gpus[number]), number)
             if clock_mhz > locked_mhz + SM_CLOCK.tolerance:

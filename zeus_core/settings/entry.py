@@ -110,7 +110,7 @@ class LedgerEntry(Record):
         return KINDS[self.knob]
 
     def is_stale(self, processes: ProcessTable = THIS_MACHINE) -> bool:
-        """Tell whether the owner, its program or its keeper has ended, so that no process would restore the device."""
+        """Return whether the owner, its program or its keeper has ended: no process would restore the device then."""
         if self.keeper is not None and not self.keeper.is_alive(processes):
             return True
         if not self.owner.is_alive(processes):

@@ -38,7 +38,7 @@ class KnobUser:
 
     Attributes:
         words: Its name, for messages.
-        is_at_rest: Tells whether it needs no setting at present: another object may take the GPU over.
+        is_at_rest: Returns whether it needs no setting at present: another object may take the GPU over.
         compares: Whether it compares settings by what steps take at each: no other that does may change the GPU too.
     """
 

@@ -155,7 +155,7 @@ class CommonKnob:
         return None if self._restoration.is_final else self._in_force
 
     def is_undisturbed(self) -> bool:
-        """Tell whether the settings have had their effect since the latest `apply`, as far as it can be read.
+        """Return whether the settings have had their effect since the latest `apply`, as far as it can be read.
 
         Raises:
             DeviceHeldError: Somebody else has set another one, which stays. Nothing can be changed any more.

@@ -149,7 +149,9 @@ class Lease(Claim):
             value = retried(partial(kind.read, self._gpu))
         except DeviceError:
             return True
-        if value is None or self.has(value, self._originals):
+        if value is None:
+            return self._remote is None or self._remote.is_open()
+        if self.has(value, self._originals):
             return True
         is_daemon_gone = self._remote is not None and not self._remote.is_open()
         if is_daemon_gone and kind.is_any(value, self._originals):

@@ -38,7 +38,7 @@ class Ledger:
 
     Args:
         folder: The folder. It is made if need be, with its parents.
-        processes: Tells which owners live.
+        processes: Knows which owners live.
 
     Raises:
         OSError: The folder cannot be made, or others can change what is in it.

@@ -69,7 +69,7 @@ class PowerLimitKnob(CommonKnob):
             )
 
     def is_undisturbed(self) -> bool:
-        """Tell whether the limits have been in force since the latest `apply`. See `CommonKnob.is_undisturbed`."""
+        """Return whether the limits have been in force since the latest `apply`. See `CommonKnob.is_undisturbed`."""
         return self._watch.is_undisturbed()
 
     def restore(self) -> bool:
@@ -122,7 +122,7 @@ class LimitWatch:
         return self._enforced_watts[number]
 
     def is_undisturbed(self) -> bool:
-        """Tell whether the limits have been in force since they were set, as far as they can be read.
+        """Return whether the limits have been in force since they were set, as far as they can be read.
 
         Raises:
             DeviceHeldError: Somebody else has set another limit, which stays. Nothing can be changed any more.

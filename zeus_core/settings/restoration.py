@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError
 from zeus_core.process.deadline import CALL_SECONDS, RESTORE_SECONDS, Patience, held, is_in_hook
 from zeus_core.process.parallel import DeviceCall, ParallelCalls
@@ -17,7 +19,7 @@ from zeus_core.process.restore_registry import restore_registry
 from zeus_core.settings.holders import KnobUser, SettingKey, holders, user_of
 from zeus_core.settings.lease import UNCHANGED, Lease
 
-# A call of a driver takes milliseconds: a restore that has not begun after this waits for one that hangs.
+# A call of a driver takes milliseconds: one that has no answer after this hangs.
 _QUEUE_SECONDS = 0.3
 
 _Answer = TypeVar("_Answer")
@@ -85,7 +87,8 @@ class Restoration:
             if call is not None and not call.is_done:
                 found[lease.command] = "unknown"
             elif outcome is not None and outcome.kind in ("failed", "replaced"):
-                found[lease.command] = outcome.kind
+                is_original = outcome.value is not None and outcome.value == lease.original  # which somebody has set
+                found |= {} if is_original else {lease.command: outcome.kind}
         return found
 
     def change(self, call: Callable[[], _Answer], number: int = 0) -> _Answer:
@@ -185,9 +188,10 @@ class Restoration:
         return is_restored
 
     def _changed(self, call: Callable[[], _Answer], number: int) -> _Answer:
-        """Call the driver, in the thread of a GPU. A change that comes too late is undone at once."""
+        """Call the driver, in the thread of a GPU; again after a passing fault. What comes too late is undone."""
+        late = time.monotonic() + _QUEUE_SECONDS  # a driver that hangs, or a daemon that is away, is not asked again
         try:
-            return call()
+            return retried(call, unless=lambda: self.is_final or time.monotonic() > late)
         finally:
             if self.is_final:
                 self._leases[number].restore()

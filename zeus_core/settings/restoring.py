@@ -66,7 +66,7 @@ class Outcome(Record):
 
 
 def is_ours(value: float, entry: LedgerEntry) -> bool:
-    """Tell whether a value in force is one on record of the entry's owner; before its first change, the original.
+    """Return whether a value in force is one on record of the entry's owner; before its first change, the original.
 
     A board that rounds may show another one while a value is set for the first time: any between that value and the
     original. All others were set by somebody else: an administrator, or a program that keeps no ledger.
@@ -108,7 +108,7 @@ class Claim:
         raise NotImplementedError
 
     def has(self, value: float, originals: Sequence[float | None]) -> bool:
-        """Tell whether a value that was read is ours; before the first change, whether it is one of the originals."""
+        """Return whether a value that was read is ours; before the first change, whether it is one of the originals."""
         if self.entry.kind.is_any(value, self.in_force or originals):
             return True
         if self.in_force and self.entry.is_changing and is_ours(value, self.entry):  # it could not be read back before

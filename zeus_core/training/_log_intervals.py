@@ -53,7 +53,7 @@ class LogIntervals:
         self._logged = _Steps()
         self._recent = deque([self._logged])
         self._reported_joules = 0.0  # of the steps, logged or left out for good
-        self._told_evaluation_joules = 0.0
+        self._logged_evaluation_joules = 0.0
 
     @property
     def seen(self) -> Account:
@@ -94,8 +94,8 @@ class LogIntervals:
         tally = now.activities.get(Activity.EVALUATION)
         if tally is None or tally.lost_seconds > 0:
             return None
-        joules = max(tally.measured_joules - self._told_evaluation_joules, 0.0)
-        self._told_evaluation_joules += joules
+        joules = max(tally.measured_joules - self._logged_evaluation_joules, 0.0)
+        self._logged_evaluation_joules += joules
         return joules
 
     def close(self, now: Account, has_stepped: bool) -> dict[str, float]:
@@ -115,9 +115,9 @@ class LogIntervals:
             if has_stepped or abs(joules) > _LITTLE * steps.joules:
                 rest["energy_j"], self._reported_joules = joules, steps.joules
         if evaluations is not None and evaluations.lost_seconds == 0:
-            joules = evaluations.measured_joules - self._told_evaluation_joules
+            joules = evaluations.measured_joules - self._logged_evaluation_joules
             if abs(joules) > _LITTLE * evaluations.measured_joules:
-                rest["eval_energy_j"], self._told_evaluation_joules = joules, evaluations.measured_joules
+                rest["eval_energy_j"], self._logged_evaluation_joules = joules, evaluations.measured_joules
         self._logged, self._recent = steps, deque([steps])
         return rest
 

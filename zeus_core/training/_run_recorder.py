@@ -1,16 +1,14 @@
-"""Adds up the time and energy of training runs, over activities, ranks and interruptions."""
+"""The accounts of training runs, one after another, over activities, ranks and interruptions."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.codec import decode, encode
-from zeus_core.errors import UsageError, WorldError
+from zeus_core.errors import WorldError
 from zeus_core.events import (
     STEP_BEGIN,
     Activity,
@@ -28,27 +26,26 @@ from zeus_core.events import (
 )
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
-from zeus_core.training._log_intervals import LogIntervals
+from zeus_core.training._part_reports import Outcome, PartReports
 from zeus_core.training._ranks import Ranks
 from zeus_core.training._run_files import RunFiles
 from zeus_core.training._run_part import RunPart
 from zeus_core.training._summary import known_values
-from zeus_core.training.account import TRAINING, Account
+from zeus_core.training.account import Account
 from zeus_core.training.activities.activity_split import ActivitySplit
 from zeus_core.training.activities.limit_reading import LimitReading
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_log_values
+from zeus_core.training.record.rank_records import rank_record
 from zeus_core.training.record.resume import Checkpoint
-from zeus_core.training.record.run_keeper import Outcome, rank_record
 from zeus_core.training.record.run_records import RankRecord
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
+    from zeus_core.training.charges.part_charges import PartCharges
     from zeus_core.training.run_trace import RunTrace
 
 _STEP_WITHOUT_GAP = StepBegin(0.0)
-
-_logger = logging.getLogger(__name__)
 
 
 class RunRecorder:
@@ -80,26 +77,21 @@ class RunRecorder:
         self._part: RunPart | None = None
         self._spent: Tally | None = None  # at the end of a part, or when it was asked for last
         self._split: ActivitySplit | None = None  # the latest one, which also measures evaluations outside of training
-        self._checkpoint: Checkpoint | None = None
-        self._ended: RunPart | None = None  # the latest one that has ended
+        self._reports: PartReports | None = None  # on the current part, or the latest one
         self.ended: tuple[int, Account] | None = None
         """The steps and the account of the latest training that has ended, in a job of one rank; None before."""
         self.last_log: dict[str, float] = {}
         """The rest that no log contained of the training that `account` was called for; see `LogIntervals.close`."""
         self._work: dict[str, int | str] = {}
-        self._files = RunFiles(folder, monitor)
+        self._files = RunFiles(folder, monitor.time_source)
         self.use_world(world)
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-        return self._ranks.rank
 
     def use_world(self, world: World) -> None:
         """Set the ranks, before training begins."""
-        self._ranks = Ranks(world)
+        self.ranks: Ranks = Ranks(world)
+        """The ranks, and the GPUs that each counts, once training has begun."""
         self._gpu_indices: list[int] | None = None  # the GPUs that this rank counts, once the ranks have shared them
-        self._files.use_ranks(self._ranks)
+        self._files.use_ranks(self.ranks)
 
     def use_folder(self, folder: Path, from_checkpoint: bool = False) -> None:
         """Keep the journal in this folder from the next training on, or from its first checkpoint on."""
@@ -121,12 +113,11 @@ class RunRecorder:
         `StepBegin` is ignored: see `begin_step`.
         """
         if not isinstance(event, StepEnd):
-            self._receive_other(event)
+            self._follow(event)
         elif self._part is not None:
-            self._part.step += 1
-            self._part.split.end_step()
+            self._part.end_step()
 
-    def _receive_other(self, event: Event) -> None:
+    def _follow(self, event: Event) -> None:
         match event:
             case Pause():
                 self._pause(event.activity)
@@ -152,10 +143,7 @@ class RunRecorder:
         part = self._part
         if part is None:
             return STEP_BEGIN
-        part.summarized, part.is_whole = None, False
-        if part.charges is not None:
-            self._charge_if_due(part)
-        gap_seconds = part.split.begin_step()
+        gap_seconds = part.begin_step()
         return StepBegin(gap_seconds) if gap_seconds > 0 else _STEP_WITHOUT_GAP
 
     def leaves_out_excess(self) -> bool:
@@ -179,62 +167,63 @@ class RunRecorder:
             step: Optimizer steps already done, in a resumed training.
         """
         gpu_indices = self._shared_gpu_indices()
-        if self._ranks.gpu_count == 0:
+        if self.ranks.gpu_count == 0:
             return  # there is nothing to count, on any rank
-        abandoned, checkpoint = self._part, self._checkpoint
-        self._ended = self._part = self._checkpoint = self._spent = None
+        abandoned = self._part
+        self._reports = self._part = self._spent = None
         self.last_log = {}
         if abandoned is not None:
-            run, earlier = abandoned.run, self._abandon(abandoned)
+            self._files.load_state({})
+            run, earlier = abandoned.run, abandoned.abandon()
         else:
-            run, earlier = self._files.take_up(step, checkpoint)
+            run, earlier = self._files.take_up(step)
         if self._split is not None:
             self._split.stop()
-        self._ranks.activities = ()
-        devices = self._ranks.gather_first(
-            lambda: encode(rank_record(self._monitor, gpu_indices, self._ranks.cpu_indices))
+        self.ranks.activities = ()
+        devices = self.ranks.gather_first(
+            lambda: encode(rank_record(self._monitor, gpu_indices, self.ranks.cpu_indices))
         )
         # On all ranks, or on none.
-        trace = None if self._trace is None else self._trace.begin(self._ranks, self._files.folder, step, run)
-        self._split = self._ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace, self.rank == 0))
+        trace = None if self._trace is None else self._trace.begin(self.ranks, self._files.folder, step, run)
+        self._split = self.ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace, self.ranks.rank == 0))
         if self._trace is not None:
-            self._trace.compare_clocks(self._ranks)
-        # The boards of a job are alike.
-        intervals = LogIntervals(self._split.max_watts * self._ranks.gpu_count)
-        ranks = decode(tuple[RankRecord, ...], devices or [])
-        charges = None
-        if self._electricity is not None:
-            # Imported here, as the sources of intensity and prices are imported with it.
-            from zeus_core.training.charges.part_charges import PartCharges, warn_of_other_units
-
-            if self.rank == 0:
-                warn_of_other_units(earlier, self._electricity)
-            charges = PartCharges(self._electricity, self._monitor, self._ranks.cpu_indices, self._split)
+            self._trace.compare_clocks(self.ranks)
         self._part = part = RunPart(
-            run, step, step, step, earlier, self._split, intervals, self._files.clock(), ranks, self._work, charges
+            run,
+            step,
+            earlier,
+            self.ranks,
+            decode(tuple[RankRecord, ...], devices or []),
+            self._split,
+            self._files,
+            self._charges(self._split, earlier),
+            self._work,
         )
-        part.is_alone = self._ranks.size == 1
+        self._reports = PartReports(part, self.ranks)
         self._limit.start()
-        self._files.begin(part, is_new=abandoned is None and step == 0)
+        self._files.begin(part.entry(part.begun_at_seconds), is_new=abandoned is None and step == 0)
 
-    def _abandon(self, part: RunPart) -> Account:
-        """End a part whose steps will be redone; return the account of its run. A collective call."""
-        spent = self._ranks.combine(lambda: self._write_down(part, is_last=True))
-        part.split.stop()
-        return part.earlier + replace(spent, redone=spent.total, samples=0, tokens=0)
+    def _charges(self, split: ActivitySplit, earlier: Account) -> PartCharges | None:
+        if self._electricity is None:
+            return None
+        # Imported here, as the sources of intensity and prices are imported with it.
+        from zeus_core.training.charges.part_charges import PartCharges, warn_of_other_units
+
+        if self.ranks.rank == 0:
+            warn_of_other_units(earlier, self._electricity)
+        return PartCharges(self._electricity, self._monitor, self.ranks.cpu_indices, split)
 
     def _switch(self, activity: Activity) -> None:
         """Begin an activity of the training, and forget the one it interrupts; nothing outside of training."""
         if self._part is not None:
-            self._part.summarized = None
-            self._charge_if_due(self._part, activity)
+            self._part.note_change(activity)
             self._part.split.switch(activity)
 
     def _pause(self, activity: Activity) -> None:
         """Begin an activity that interrupts training, until `_leave`. Outside of training, the first is collective."""
         if self._part is None:
             gpu_indices = self._shared_gpu_indices()
-            if self._ranks.gpu_count > 0:
+            if self.ranks.gpu_count > 0:
                 self._split = self._split or ActivitySplit(self._monitor, gpu_indices)
                 self._split.start()
         self._enter(activity)
@@ -242,31 +231,26 @@ class RunRecorder:
     def keep(self) -> None:
         """Bring the journal up to date, in a long pause."""
         if self._part is not None:
-            self._write_down(self._part)
+            self._part.record()
 
     def _enter(self, activity: Activity) -> None:
         """Begin an activity within another one, until `_leave`."""
         if self._part is not None:
-            self._part.summarized = None
-            self._charge_if_due(self._part, activity)
+            self._part.note_change(activity)
         if self._split is not None:
             self._split.enter(activity)
 
     def _leave(self) -> None:
         """Continue with the activity that was interrupted last."""
         if self._part is not None:
-            self._charge_if_due(self._part, self._part.split.activity)
+            self._part.charge_if_due(self._part.split.activity)
         if self._split is not None:
             self._split.leave()
 
     def count(self, samples: int = 0, tokens: int = 0, generated_tokens: int = 0) -> None:
-        """Count work of this rank. Tokens generated in another activity, such as an evaluation, are part of that."""
-        part = self._part
-        if part is not None:
-            part.samples += samples
-            part.tokens += tokens
-            if generated_tokens and part.split.activity is Activity.GENERATION:
-                part.generated_tokens += generated_tokens
+        """Count work of this rank; see `RunPart.count`."""
+        if self._part is not None:
+            self._part.count(samples, tokens, generated_tokens)
 
     def log_values(self, set_limit_watts: int | None = None, clock_mhz: int | None = None) -> dict[str, float]:
         """Return the values of `LOG_METRICS` that are known; empty outside of training. A collective call.
@@ -280,10 +264,9 @@ class RunRecorder:
         part = self._part
         if part is None:
             return {}
-        part.summarized, part.logged_step = None, part.step
         if self._trace is not None:
-            self._trace.log(self._ranks)
-        now = self._combine(part)
+            self._trace.log(self.ranks)
+        now = part.log()
         totals: dict[str, float | None] = {
             "total_energy_j": (part.earlier.total + now.total).energy_joules,
             "power_limit_w": self._limit.watts(set_limit_watts),
@@ -298,16 +281,10 @@ class RunRecorder:
         if self._part is not None:
             self._part.record_losses(values)
 
-    @property
-    def gpu_count(self) -> int:
-        """GPUs of the job, each counted once; 0 before training."""
-        return self._ranks.gpu_count
-
     def spent(self) -> Tally | None:
         """Return time and energy of the run so far; that of the latest one after it, None before. A collective call."""
-        part = self._part
-        if part is not None:
-            self._spent = (part.earlier + self._combine(part)).total
+        if self._part is not None:
+            self._spent = self._part.spent().total
         return self._spent
 
     def logged_evaluation_joules(self, leaves_out: bool = False) -> float | None:
@@ -319,15 +296,13 @@ class RunRecorder:
         part = self._part
         if part is None:
             return self.evaluation_joules()
-        part.summarized = None
         latest_joules = self.evaluation_joules() if part.leaves_out else None
-        joules = part.intervals.next_evaluation(self._combine(part))
-        part.leaves_out = leaves_out
+        joules = part.log_evaluation(leaves_out)
         return joules if latest_joules is None else latest_joules
 
     def evaluation_joules(self) -> float | None:
         """Return the energy of the current or latest evaluation; None if unknown. A collective call."""
-        total = self._ranks.combine(self._own_evaluation).total
+        total = self.ranks.combine(self._own_evaluation).total
         return total.energy_joules if total.seconds > 0 else None
 
     def account(self) -> tuple[int, Account] | None:
@@ -336,55 +311,39 @@ class RunRecorder:
         if part is None:
             return None
         if self._trace is not None:
-            self._trace.compare_clocks(self._ranks)
-        part.split.end_steps()
-        whole = part.combine(self._ranks, lambda: self._write_down(part, is_last=True))
-        part.is_whole = True
-        self.last_log = part.intervals.close(whole, has_stepped=part.step > part.logged_step)
-        part.logged_step = part.step
+            self._trace.compare_clocks(self.ranks)
+        whole, self.last_log = part.finish()
         account = part.earlier + whole
         self._spent = account.total
         with suppress(WorldError):  # the account is known, also if a rank ends before it has sent those of its devices
-            part.report_all(self._ranks, whole.total.seconds)
-        return part.step - part.begin_step, account
+            if self._reports is not None:
+                self._reports.gather(whole.total.seconds)
+        return part.step - part.steps_before, account
 
     def _end(self) -> tuple[int, Account] | None:
         """End the part. Not collective: only a job of one rank gets what `account` returns."""
         part, self._part = self._part, None
         if part is None:
             return None
-        # The journal ends with the same account that was reported as that of the whole run.
-        part.split.end_steps()
-        own = part.summarized or self._write_down(part, is_last=True)
-        part.split.stop()
+        own = part.end()
         self._limit.stop()
-        self._ended = part
         if self._trace is not None:
             self._trace.end(own)
-        return (part.step - part.begin_step, part.earlier + own) if self._ranks.size == 1 else None
+        return (part.step - part.steps_before, part.earlier + own) if self.ranks.size == 1 else None
 
-    def keep_run(self, outcome: Outcome) -> None:
+    def keep_run(self, outcome: Callable[[], Outcome]) -> None:
         """Bring the file of the run up to date, on the first rank. Not collective.
 
         Args:
-            outcome: All that is known beside the account.
+            outcome: Returns all that is known beside the account.
         """
-        if self._latest is not None:
-            self._files.keep_run(self._latest, outcome, self._electricity, self._latest is self._ended)
-
-    @property
-    def _latest(self) -> RunPart | None:
-        return self._part or self._ended
+        if self._reports is not None and self._files.keeps_run:
+            self._files.keep_run(self._reports.record(outcome(), self._electricity, has_ended=self._part is None))
 
     @property
     def remarks(self) -> Sequence[str]:
         """Remarks on the numbers of the current or latest part, for people."""
-        return () if self._latest is None else self._latest.remarks or self._latest.split.remarks
-
-    @property
-    def keeps_run(self) -> bool:
-        """Whether this rank keeps the file of the run."""
-        return self._files.keeps_run
+        return () if self._reports is None else self._reports.remarks
 
     @property
     def is_run_due(self) -> bool:
@@ -397,25 +356,21 @@ class RunRecorder:
         if part is None:
             return {}
         self._files.begin_writing()
-        own = part.summarized or self._write_down(part)
+        own = part.latest()
         if self._trace is not None:
             self._trace.keep(own)
-        known = own if self._ranks.size == 1 else part.intervals.seen
-        return Checkpoint(part.run, self._ranks.size, part.earlier + known).to_json()
+        known = own if self.ranks.size == 1 else part.intervals.seen
+        return Checkpoint(part.run, self.ranks.size, part.earlier + known).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the run of a checkpoint at the next `begin`. A damaged state is ignored, with a warning."""
-        self._checkpoint = None
-        try:
-            self._checkpoint = None if state == {} else Checkpoint.from_json(state)
-        except UsageError as error:
-            _logger.warning("the energy state of the checkpoint is damaged: %s", error)
+        self._files.load_state(state)
 
     def _shared_gpu_indices(self) -> list[int]:
         if self._gpu_indices is None:
             signals = () if self._electricity is None else self._electricity.signals
             units = [signal.facts.amount_unit for signal in signals]
-            self._gpu_indices = self._ranks.share(self._monitor, units, self._trace is not None)
+            self._gpu_indices = self.ranks.share(self._monitor, units, self._trace is not None)
         return self._gpu_indices
 
     def _own_evaluation(self) -> Account:
@@ -423,25 +378,3 @@ class RunRecorder:
             return Account()
         self._split.update()
         return Account(total=self._split.evaluation or Tally())
-
-    def _combine(self, part: RunPart) -> Account:
-        """Add up the accounts of all ranks of a part; a collective call."""
-        return part.combine(self._ranks, lambda: part.account() if part.split.extend() else self._write_down(part))
-
-    def _write_down(self, part: RunPart, is_last: bool = False) -> Account:
-        """Bring the journal up to date. Return the account of this rank, of the part so far."""
-        part.split.update(is_last)
-        own = part.own = part.account()
-        part.summarized = own if is_last else None
-        self._files.write(part, own, is_last)
-        return own
-
-    def _charge_if_due(self, part: RunPart, activity: Activity = Activity.STEPS) -> None:
-        """Charge the energy until now where that is due, with an entry in the journal.
-
-        Args:
-            part: The part.
-            activity: The one that begins or ends: one outside of training may draw another power, for an hour.
-        """
-        if part.charges is not None and part.charges.is_due(is_power_changing=activity not in TRAINING):
-            self._write_down(part)

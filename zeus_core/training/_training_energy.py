@@ -38,11 +38,11 @@ from zeus_core.ports import World
 from zeus_core.ports.world import SoloWorld, checked_world, warn_if_others_train
 from zeus_core.training._metrics import LoggedValues
 from zeus_core.training._observers import Observers
+from zeus_core.training._part_reports import Outcome
 from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values, remark_rows
 from zeus_core.training.account import Account
 from zeus_core.training.charges.charged_electricity import checked_electricity
-from zeus_core.training.record.run_keeper import Outcome
 from zeus_core.validate import checked_flag, checked_object, checked_path, shown
 
 if TYPE_CHECKING:
@@ -138,7 +138,6 @@ class TrainingEnergy(TrainingHooks, Hooked):
         if optimizer is not None:
             optimizer.quiet = True  # its result is part of the one shown here
         self._training: TrainBegin | None = None  # under way
-        self._is_result_due = False
         self._electricity = checked_electricity(electricity)
         self._trace = None if trace is False else _run_trace(trace, self.monitor, optimizer)
         self._recorder = RunRecorder(
@@ -270,7 +269,6 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self._training, self.summary, self.detected_evaluations = training, None, 0
         note("training")
         under_way[self] = os.getpid()
-        self._is_result_due = True
 
     def _conclude(self) -> None:
         self._training, ended = None, self._recorder.ended
@@ -278,10 +276,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
         if self.summary is None and ended is not None:
             self.summary = self._summary_of(*ended)
         self._keep_run()
-        if self._is_result_due:
-            self._is_result_due = False
-            if not self.quiet and self._recorder.rank == 0:
-                show_result(self.result())
+        if not self.quiet and self._recorder.ranks.rank == 0:
+            show_result(self.result())
 
     def count(self, samples: int = 0, tokens: int = 0, generated_tokens: int = 0) -> None:
         """Count samples or tokens this rank has trained on, or generated for training, since the previous call.
@@ -321,10 +317,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
         Returns:
             Values by name; empty outside of training and after a fault.
         """
-        optimizer = self.optimizer
-        settings = () if optimizer is None else (optimizer.power_limit_watts, optimizer.sm_clock_mhz)
-        values = self._recorder.log_values(*settings)
-        if self._recorder.keeps_run and self._recorder.is_run_due:
+        values = self._recorder.log_values(self._optimizer.power_limit_watts, self._optimizer.sm_clock_mhz)
+        if self._recorder.is_run_due:
             self._keep_run()
         return LoggedValues(values)
 
@@ -412,17 +406,16 @@ class TrainingEnergy(TrainingHooks, Hooked):
 
     def _keep_run(self) -> None:
         """Bring the file of the run up to date, on the rank that keeps it."""
-        if self._recorder.keeps_run:
-            self._recorder.keep_run(
-                Outcome(
-                    {**remark_rows(self._recorder.remarks), **self._optimizer.result()},
-                    _search_of(self.optimizer),
-                    self.saving_fraction,
-                    self._optimizer.saving_uncertainty,
-                    self.overhead,
-                    self.detected_evaluations,
-                )
+        self._recorder.keep_run(
+            lambda: Outcome(
+                {**remark_rows(self._recorder.remarks), **self._optimizer.result()},
+                _search_of(self.optimizer),
+                self.saving_fraction,
+                self._optimizer.saving_uncertainty,
+                self.overhead,
+                self.detected_evaluations,
             )
+        )
 
 
 def _search_of(optimizer: TrainingOptimizer | None) -> Any:

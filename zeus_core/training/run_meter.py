@@ -70,7 +70,7 @@ class RunMeter:
             for number, gpu in enumerate(gpus)
         ]
         highest_watts = max((each.highest_watts for each in ranges), default=0.0)
-        return JobGpus(self._recorder.gpu_count, gpus[0].name if gpus else None, highest_watts)
+        return JobGpus(self._recorder.ranks.gpu_count, gpus[0].name if gpus else None, highest_watts)
 
 
 class MeteredRun(Protocol):

@@ -42,7 +42,7 @@ class RunTrace:
     """The trace of this rank, of one training after another.
 
     Args:
-        time_source: Tells the moments.
+        time_source: Times what is recorded.
         folder: The folder of the files; that of the run if None.
         optimizer: The optimizer whose settings are marked; none if None.
     """

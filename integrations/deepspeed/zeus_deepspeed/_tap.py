@@ -93,11 +93,11 @@ class PipelineTap:
             self._observer.on_pause(Activity.IDLE)  # the program may survive it, and train no more
             raise
         if self._has_trained:
-            self._tell_shapes()
+            self._use_shapes()
             self._observer.on_step_end()
         return loss
 
-    def _tell_shapes(self) -> None:
+    def _use_shapes(self) -> None:
         shapes, use_work = self._shapes.end_step(), getattr(self._observer, "use_work", None)
         if shapes is not None and use_work is not None:
             use_work(shapes)

@@ -28,7 +28,7 @@ from zeus_core.events import (
 from zeus_core.mixed.pytorch.work_end import TrainingWork
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.selection import warn_unless_measured
-from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
+from zeus_core.optimizer.micro_batch.micro_batch_optimizer import MicroBatchOptimizer, micro_batch_rows
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.training import TrainingSummary
@@ -243,14 +243,14 @@ class TrainerListener:
             self.reporter.observer.forget()
         self._samples_per_step = samples_per_step
         self._has_begun = True
-        self._tell_work(args, samples_per_step)
+        self._use_work(args, samples_per_step)
         self.reporter.begin(self._trainings[-1][0] if self._trainings else None, args, state)
         if self._trainings:
             trainer = self._trainings[-1][0].trainer
             self._work.begin([trainer.model_wrapped], [trainer.optimizer], args.device)
 
     @contained
-    def _tell_work(self, args: TrainingArguments, samples_per_step: int) -> None:
+    def _use_work(self, args: TrainingArguments, samples_per_step: int) -> None:
         model = self._trainings[-1][0].trainer.model if self._trainings else None
         facts = facts_of_models([] if model is None else [model])
         work = {**facts, "samples_per_step": samples_per_step, "accumulation": args.gradient_accumulation_steps}
@@ -296,8 +296,7 @@ class TrainerListener:
         has_begun, self._has_begun = self._has_begun, False
         if not has_begun or not is_first_rank or self._is_quiet:
             return {}
-        batch = self.micro_batch.result() if isinstance(self.micro_batch, MicroBatchOptimizer) else {}
-        return {**reporter.observer.result(), **batch}
+        return {**reporter.observer.result(), **micro_batch_rows(self.micro_batch)}
 
     @property
     def steps_aside(self) -> bool:

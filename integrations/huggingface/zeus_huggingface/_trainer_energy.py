@@ -123,8 +123,7 @@ class ZeusTrainerCallback(TrainerCallback):
             optimizer = cast("SearchOptimizer", self.energy.optimizer)
         self.optimizer = optimizer
         self._run = recurring_run
-        store = optimizer.trial_store if isinstance(optimizer, SearchOptimizer) else None
-        self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, store)
+        self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, optimizer)
         roles = {"energy"} if optimizer is None else {"energy", "power limit"}
         reporter = EnergyReporter(self.energy, splits_passes)
         self.listener = TrainerListener(

@@ -95,12 +95,12 @@ class MicroBatchTraining:
         warn_of_dropout([trainer.model], self._original, size)
         retries = None
         if size > self._original and training.world_size == 1:  # else the other ranks would wait for this one
-            retries = Retries(trainer, self._original, lambda: self._tell_out_of_memory(size))
+            retries = Retries(trainer, self._original, lambda: self._note_out_of_memory(size))
         try:
             return loop(trainer, *args, **kwargs)
         except Exception as error:
             if is_out_of_memory(error):
-                self._tell_out_of_memory(size)
+                self._note_out_of_memory(size)
             raise
         finally:
             self._loop.undo()
@@ -120,7 +120,7 @@ class MicroBatchTraining:
         self._loop.give(loader, JoinedBatches(loader.batch_sampler, size // self._original))
         return loader
 
-    def _tell_out_of_memory(self, size: int) -> None:
+    def _note_out_of_memory(self, size: int) -> None:
         if isinstance(self._setting, MicroBatchOptimizer):
             self._setting.tell_out_of_memory(size)
         if self._trainer.args.world_size > 1:
@@ -147,13 +147,13 @@ class Retries:
     Args:
         trainer: The Trainer.
         size: The original size.
-        tell: Called when memory has been used up.
+        report: Called when memory has been used up.
     """
 
-    def __init__(self, trainer: Trainer, size: int, tell: Callable[[], None]) -> None:
+    def __init__(self, trainer: Trainer, size: int, report: Callable[[], None]) -> None:
         self._trainer = trainer
         self._size = size
-        self._tell = tell
+        self._report = report
         self._is_cutting = False
         self._step = -1
         self._micro_batches: list[tuple[Any, Any]] = []  # of this step
@@ -179,7 +179,7 @@ class Retries:
                 raise
         self._is_cutting = True
         drop_gradients([self._trainer.model])
-        self._tell()
+        self._report()
         _logger.warning("the micro-batch is out of memory: training goes on with parts of %d samples", self._size)
         return [self._in_parts(step, model, *micro_batch) for micro_batch in self._micro_batches][-1]
 

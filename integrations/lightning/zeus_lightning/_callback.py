@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +14,12 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
-from zeus_core.optimizer.micro_batch.micro_batch_optimizer import checked_micro_batch
+from zeus_core.optimizer.micro_batch.micro_batch_optimizer import checked_micro_batch, micro_batch_rows
 from zeus_core.process.restore_registry import restore_registry
-from zeus_core.pytorch.batch_parts import tensors_in
 from zeus_core.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
 from zeus_core.training import TrainingEnergy, TrainingSummary
-from zeus_core.validate import checked_flag, checked_object, checked_whole_number
+from zeus_core.validate import checked_flag, checked_object
+from zeus_lightning._batch_counts import BatchCounts
 from zeus_lightning._energy_source import EnergySource
 from zeus_lightning._fit_session import Session
 from zeus_lightning._lightning_loop import LightningLoop, epochs_of
@@ -118,9 +117,7 @@ class ZeusCallback(Callback):
         self._run = recurring_run
         self._is_quiet = checked_flag("quiet", quiet)
         self._has_trained = False
-        given = _counter("batch_size", batch_size)
-        self._samples_in = _samples_in if given is None else given  # one of the user's may have no truth
-        self._tokens_in = _counter("tokens", tokens)
+        self._counts = BatchCounts(batch_size, tokens)
         self._session: Session | None = None
         self._fit_energy: TrainingEnergy | None = None
         self.energy: TrainingEnergy | None = None
@@ -155,10 +152,9 @@ class ZeusCallback(Callback):
         restore_registry.leave_signals()
         if self._loop is not None:
             self._loop.find_loader()
-            optimizer = self._current.energy.optimizer
+            energy = self._current.energy
             if isinstance(self.micro_batch, MicroBatchOptimizer):
-                store = optimizer.trial_store if self._is_auto and isinstance(optimizer, SearchOptimizer) else None
-                self.micro_batch.adopt(self._current.energy.monitor, store)
+                self.micro_batch.adopt(energy.monitor, energy.optimizer if self._is_auto else None)
             self._loop.use(choose_micro_batch(self._loop, self.micro_batch))
 
     @contained
@@ -316,8 +312,7 @@ class ZeusCallback(Callback):
         """Show the result of a training that has ended, once."""
         has_trained, self._has_trained = self._has_trained, False
         if has_trained and not self._is_quiet and session.is_first_rank:
-            batch = self.micro_batch.result() if isinstance(self.micro_batch, MicroBatchOptimizer) else {}
-            show_result({**session.energy.result(), **batch})
+            show_result({**session.energy.result(), **micro_batch_rows(self.micro_batch)})
 
     def _is_first_of(self, trainer: Trainer) -> bool:
         """Return whether this callback is the first of its kind. The others are removed from the trainer."""
@@ -331,28 +326,4 @@ class ZeusCallback(Callback):
 
     @contained
     def _count(self, energy: TrainingEnergy, module: LightningModule, batch: Any) -> None:
-        tokens = 0 if self._tokens_in is None else int(self._tokens_in(batch))
-        samples = int(self._samples_in(batch))
-        if self._samples_in is _samples_in and "windows_batch_size" in vars(module):
-            # neuralforecast: of each batch of series it trains on so many windows; on all of them if None
-            samples = module.windows_batch_size if isinstance(module.windows_batch_size, int) else 0
-        energy.count(samples, tokens)
-
-
-def _counter(argument: str, count: int | Callable[[Any], int] | None) -> Callable[[Any], int] | None:
-    """Return a function that counts something in a batch, from a function or a number that all batches share."""
-    if count is None or callable(count):
-        return count
-    number = checked_whole_number(argument, count, 0, "a whole number or a function of a batch")
-    return functools.partial(_constant, number)  # callbacks are pickled
-
-
-def _constant(count: int, batch: Any) -> int:
-    return count
-
-
-def _samples_in(batch: Any) -> int:
-    """Return the length of the first tensor in a batch, as Lightning itself does; 0 without one."""
-    for tensor in tensors_in(batch):
-        return len(tensor) if tensor.ndim else 1
-    return 0
+        energy.count(self._counts.samples(module, batch), self._counts.tokens(batch))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zeus_core.adapters import Patches, contained
-from zeus_core.events import STEP_BEGIN, STEP_END, TRAIN_END, Activity, TrainBegin
+from zeus_core.events import STEP_BEGIN, STEP_END, TRAIN_END, Activity, TrainBegin, TrainingOptimizer
 from zeus_core.mixed.pytorch.work_end import TrainingWork
 from zeus_core.process.restore_registry import restore_registry
 from zeus_core.pytorch.work_facts import facts_of_models
@@ -77,11 +77,10 @@ class Session:
             trainer = self._trainer
             self._work.begin([trainer.model], trainer.optimizers, trainer.strategy.root_device)
         elif lacked_data:
-            if self.energy.optimizer is not None:
-                self.energy.optimizer.receive(TRAIN_END)
+            optimizer = self.energy.optimizer or TrainingOptimizer()  # which ignores events
+            optimizer.receive(TRAIN_END)
             self._use_work()
-            if self.energy.optimizer is not None:
-                self.energy.optimizer.receive(TrainBegin(self._max_steps(), self._steps.done))
+            optimizer.receive(TrainBegin(self._max_steps(), self._steps.done))
 
     @contained
     def _use_work(self) -> None:

@@ -17,7 +17,7 @@ from zeus_core.measurement import DeviceEnergy, Measurement
 from zeus_core.optimizer.carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._decision import Pause
 from zeus_core.optimizer.carbon_aware._following import Following
-from zeus_core.optimizer.trial_store import RunSpent
+from zeus_core.optimizer.search_state import RunSpent
 from zeus_core.search import GridSearch, Trial
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_plan import Prediction
@@ -56,7 +56,7 @@ class Run:
     time: Clock
     max_steps: int | None = 100_000
     run_steps: int = 0
-    run_seconds: float = 0.0  # of steps
+    cycle_seconds: float = 0.0  # of steps
     joules: float = 0.0
     amount: float = 0.0
     evaluation_seconds: float = 0.0  # after each block
@@ -66,7 +66,7 @@ class Run:
 
     def start(self, spent: RunSpent | None = None, limits: tuple[int, ...] = (300, 200)) -> None:
         self.settings, self.present = limits, limits[0]
-        self.block_trials: list[Trial] = []
+        self.cycle_trials: list[Trial] = []
         self.search = FixedTrials(GridSearch(limits), limits, lambda trials: limits[-1], 40)
         self.following = Following(self.aware, self, IDLE_WATTS, self.time, spent)
         self.decision = self.following.decide()
@@ -78,6 +78,10 @@ class Run:
     @property
     def choice(self) -> int:
         return self.search.ask().setting
+
+    @property
+    def original_trial(self) -> Trial | None:
+        return next((trial for trial in self.cycle_trials if trial.setting == self.settings[0]), None)
 
     def predicted(self, setting: int) -> Prediction | None:
         return self.search.prediction(setting)
@@ -98,11 +102,11 @@ class Run:
         slower = self.slower if self.is_done else 1.0
         trial = Trial(self.present, steps, Measurement.from_energies(slower * steps * seconds, {0: steps * joules}))
         self._pass(slower * steps * seconds, steps * joules)
-        self.run_steps, self.run_seconds = self.run_steps + steps, self.run_seconds + slower * steps * seconds
+        self.run_steps, self.cycle_seconds = self.run_steps + steps, self.cycle_seconds + slower * steps * seconds
         self._pass(self.evaluation_seconds, 0.0)
-        self.block_trials.append(trial)
+        self.cycle_trials.append(trial)
         if not is_followed:
-            self.search.tell(trial, self.run_steps, self.run_seconds)
+            self.search.tell(trial, self.run_steps, self.cycle_seconds)
         self.decision = self.following.decide()
         return True
 

@@ -20,7 +20,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.carbon_aware import CarbonAware, OperatingPoint, WorkController
 from zeus_core.optimizer.global_setting.search_optimizer import search_record
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
-from zeus_core.optimizer.trial_store import RunSpent
+from zeus_core.optimizer.search_state import RunSpent
 from zeus_core.ports import World
 from zeus_core.testing import ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy

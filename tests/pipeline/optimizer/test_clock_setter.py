@@ -238,7 +238,7 @@ class TestSetNow:
 class TestFaults:
     def test_a_fault_in_the_background_is_kept_and_nothing_more_is_requested(self, setter, gpu, background):
         error = DriverFaultError("no answer")
-        gpu.fail("lock_sm_clock", error, times=1)
+        gpu.fail("lock_sm_clock", error, times=4)
         setter.request(1200, PAST)
         background.run()
         assert setter.fault is error
@@ -259,7 +259,7 @@ class TestFaults:
     def test_a_thread_outlives_a_fault(self, gpu):
         background = ThreadBackground()
         setter = ClockSetter(gpu, MonotonicTime(), background, None)
-        gpu.fail("lock_sm_clock", DriverFaultError("no answer"), times=1)
+        gpu.fail("lock_sm_clock", DriverFaultError("no answer"), times=4)
         setter.request(1200, PAST)
         run_out(background)
         assert isinstance(setter.fault, DriverFaultError)

@@ -577,7 +577,7 @@ def test_a_mark_that_fails_stops_all_ranks_and_nothing_else(call, caplog):
 
         return Watched(rank, device_events=mark)
 
-    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 80, make, timeout_seconds=5.0)
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 80, make)
     assert [observer.phase for observer in run.observers.values()] == [Phase.OFF] * 2
     assert "no event could be made" in caplog.text
     assert "in time" not in caplog.text
@@ -609,7 +609,7 @@ def test_settings_that_differ_are_refused_on_all_ranks(caplog):
     def make(rank):
         return Watched(rank, PipelineFrequencySettings(check_steps=5 + rank.world.rank))
 
-    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 10, make, timeout_seconds=5.0)
+    run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 10, make)
     assert [observer.phase for observer in run.observers.values()] == [Phase.OFF] * 2
     assert "check_steps is 5 on rank 0 and 6 on rank 1" in caplog.text
 

@@ -32,6 +32,8 @@ SETTING = """
 
 TRAINING = """
     import os, signal, sys, time
+    from tests.support.hooks import be_patient
+    be_patient()
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.pipeline.optimizer import (
         Phase, PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
@@ -74,7 +76,7 @@ def start(driver, program, end, original_mhz=None):
     text = textwrap.dedent(program).replace("{original_mhz}", repr(original_mhz)) + end
     return subprocess.Popen(
         [sys.executable, "-c", text],
-        env={**os.environ, **driver.environment},
+        env={**os.environ, **driver.environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -4,6 +4,7 @@ import numpy as np
 
 from zeus_core.pipeline import Frontier, Instruction, InstructionProfile, MeasuredOption, PipelineProfile, Schedule
 from zeus_core.pipeline.planner.execution import SwitchPrice
+from zeus_core.pipeline.planner.switching._switch_bound import find_bound
 from zeus_core.pipeline.planner.switching._switch_starts import starts_by_prices
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, RunState, run
 
@@ -20,11 +21,13 @@ def task_of(kinds, forward=OPTIONS, **price):
         80.0,
     )
     schedule = Schedule("own", (tuple(Instruction(kind, 0, number) for number in range(6) for kind in kinds),))
-    numbered = NumberedProblem.from_problem(Frontier.from_profile(profile, schedule).problem)
-    return numbered.priced(10.0, False, SwitchPrice(**price))
+    frontier = Frontier.from_profile(profile, schedule)
+    numbered = NumberedProblem.from_problem(frontier.problem)
+    task = numbered.priced(10.0, False, SwitchPrice(**price))
+    return task, find_bound(numbered, task, frontier.at(10.0), effort=0.0)
 
 
 def test_an_unsupported_clock_is_not_set_where_time_costs_nothing():
-    task = task_of(("forward", "backward"), forward=OPTIONS[1:], seconds=0.005)
-    for chosen in starts_by_prices(task, np.zeros(len(task.kind))):
+    task, bound = task_of(("forward", "backward"), forward=OPTIONS[1:], seconds=0.005)
+    for chosen in starts_by_prices(task, bound._replace(price_watts=np.zeros(len(task.kind)))):
         assert np.isfinite(run(task, chosen, RunState.for_task(task))[2])

@@ -41,10 +41,10 @@ def execute(arguments: argparse.Namespace) -> int:
     meter = open_meter(arguments.gpus)
     if not meter.names:
         raise NoDeviceError("; ".join(["there is nothing to measure", *meter.notes]))
-    meter.begin("whole")
+    meter.begin()
     with contextlib.suppress(KeyboardInterrupt):
         _watch(meter, arguments.period, arguments.seconds, arguments.json)
-    measurement = meter.end("whole")
+    measurement = meter.end()
     if arguments.json:
         write(json.dumps(_FORMAT.document(_fields(meter, measurement)), indent=2), sys.stdout)
         return 0
@@ -64,14 +64,14 @@ def _fields(meter: MachineMeter, measurement: Measurement) -> dict[str, Any]:
 
 
 def _watch(meter: MachineMeter, period_seconds: float, duration_seconds: float, is_hidden: bool) -> None:
-    """Show the sum of the windows so far, one window for each period."""
+    """Show the sum of the energies so far, from each reading to the next one."""
     names = [f"{device.label}: {name}" for device, name in meter.names.items()]
     so_far: Measurement | None = None
-    meter.begin("part")
+    latest = meter.monitor.read()
     with make_display(names, "energy", is_hidden) as display:
         for elapsed_seconds in ticks(meter.monitor.time_source, period_seconds, 1, duration_seconds):
-            part = meter.end("part")
-            meter.begin("part")
+            before, latest = latest, meter.monitor.read()
+            part = meter.monitor.between(before, latest)
             so_far = part if so_far is None else so_far + part
             energies = [*so_far.devices.values(), sum(so_far.devices.values(), DeviceEnergy())]
             display.show(elapsed_seconds, [joules(energy.energy_joules) for energy in energies])

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MachineMeter:
-    """Windows over the chosen GPUs and all CPUs.
+    """A window over the chosen GPUs and all CPUs.
 
     Attributes:
-        monitor: Measures the windows.
+        monitor: Measures the window.
         names: The name of each measured device: the product of a GPU, the package of a CPU.
         notes: One sentence for each thing that is not measured, and why.
     """
@@ -34,13 +34,13 @@ class MachineMeter:
         """Whether any of the GPUs is simulated."""
         return any(gpu.is_simulated for gpu in self.monitor.gpus.values())
 
-    def begin(self, name: str = "whole") -> None:
-        """Open a window."""
-        self.monitor.begin_window(name, sync_execution=False)
+    def begin(self) -> None:
+        """Open the window."""
+        self.monitor.begin_window("whole", sync_execution=False)
 
-    def end(self, name: str = "whole") -> Measurement:
-        """Close a window."""
-        return self.monitor.end_window(name, sync_execution=False)
+    def end(self) -> Measurement:
+        """Close the window."""
+        return self.monitor.end_window("whole", sync_execution=False)
 
 
 def open_meter(indices: Sequence[int] | None, cpus: CpuDiscovery | None = None) -> MachineMeter:

@@ -59,6 +59,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError(f"the command to run is missing; write it after --, for example: {_EXAMPLE}")
     electricity = electricity_from(arguments)
     if arguments.output is not None:
+        if arguments.output.suffix not in ("", ".json"):
+            raise UsageError(f"--output is {str(arguments.output)!r}; the file of a run is JSON: name it FILE.json")
         check_writable(arguments.output)
     asked = asked_by(arguments)
     if (exit_code := wait_for_start(arguments)) is not None:
@@ -94,18 +96,17 @@ def run_measured(
 
     if asked.by_site is not None:
         complain(f"zeus-core: {asked.by_site}")
-    settings = FixedSettings(asked, meter.gpus)
+    settings, name = FixedSettings(asked, meter.gpus), os.urandom(8).hex()
     try:
         with blocked_signals() as mask:
             try:
                 settings.apply()
                 meter.begin()
-                status, record = _run(command, mask, meter, asked, is_quiet)
+                status, record = _run(command, mask, meter, asked, is_quiet, settings.in_force, name)
             finally:
                 settings.restore()
             meter.notes.extend(settings.notes)
-            record = replace(record, settings=settings.in_force)
-            _report(record, output, is_quiet)
+            _report(record, output, is_quiet, name)
     except CommandError as error:
         write(f"zeus-core: {error}", sys.stderr)
         return error.exit_code
@@ -113,7 +114,13 @@ def run_measured(
 
 
 def _run(
-    command: Sequence[str], mask: set[int], meter: GuardedMeter, asked: Asked, is_quiet: bool
+    command: Sequence[str],
+    mask: set[int],
+    meter: GuardedMeter,
+    asked: Asked,
+    is_quiet: bool,
+    settings: Mapping[str, str],
+    name: str,
 ) -> tuple[int, RunRecord]:
     environment = asked.environment(os.environ)
     if meter.is_simulated:
@@ -121,6 +128,17 @@ def _run(
     programs = ReachedPrograms(environment) if asked.finds_trainings else None
     steps, outputs = _followed(meter, asked, is_quiet) if asked.step_pattern is not None else (None, None)
     start_time, begin = time.time(), time.monotonic()
+
+    def record(measurement: Measurement, exit_code: int | None = None, signal: str | None = None) -> RunRecord:
+        return RunRecord(
+            *(list(command), exit_code, signal, start_time, measurement),
+            *(meter.names, meter.is_simulated, meter.notes),
+            power=meter.power,
+            settings=settings,
+        )
+
+    if meter.power is not None:
+        meter.power.keep = lambda measurement: record(measurement).record_for_catalogue(name)
     try:
         status = _ended(command, mask, environment, programs, outputs)
     finally:
@@ -132,20 +150,10 @@ def _run(
         outputs.end()
     if missing is not None and asked.must_find:
         complain(f"zeus-core: {missing}")
-    return status, RunRecord(
-        command=list(command),
-        exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status),
-        signal=_signal_name(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None,
-        start_time=start_time,
-        measurement=measurement,
-        names=meter.names,
-        is_simulated=meter.is_simulated,
-        notes=meter.notes,
-        charges=meter.charges,
-        node=meter.node,
-        power=meter.power,
-        steps=None if steps is None else steps.points,
-    )
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+    ended = record(measurement, code, _signal_name(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None)
+    points = None if steps is None else steps.points
+    return status, replace(ended, charges=meter.charges, node=meter.node, steps=points)
 
 
 def _followed(meter: GuardedMeter, asked: Asked, is_quiet: bool) -> tuple[CountedSteps, FollowedOutput]:
@@ -192,12 +200,12 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _report(record: RunRecord, output: Path | None, is_quiet: bool) -> None:
+def _report(record: RunRecord, output: Path | None, is_quiet: bool, name: str) -> None:
     """Print and write the record. Neither can change how the run ends."""
     try:
         if not is_quiet:
             write(record.summary(), sys.stderr)
-        record.record_for_catalogue()
+        record.record_for_catalogue(name)
         if output is not None:
             write_record(record, output)
     except OSError as error:

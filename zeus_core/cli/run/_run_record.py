@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shlex
 import tempfile
@@ -37,7 +36,8 @@ class RunRecord:
 
     Attributes:
         command: The command as given.
-        exit_code: The exit code as of a shell: 128 plus the number of the signal, if one killed the command.
+        exit_code: The exit code as of a shell: 128 plus the number of the signal, if one killed the command;
+            None while it runs.
         signal: The name of the signal that killed it; None if none did.
         start_time: Seconds since 1970.
         measurement: How long the command ran, and the energy of the measured devices.
@@ -52,7 +52,7 @@ class RunRecord:
     """
 
     command: Sequence[str]
-    exit_code: int
+    exit_code: int | None
     signal: str | None
     start_time: float
     measurement: Measurement
@@ -103,9 +103,9 @@ class RunRecord:
 
     def document(self) -> dict[str, Any]:
         """Return the document of its file: that of any run, with the fields of `to_json` beside it."""
+        from zeus_core.training.record.rank_records import versions
         from zeus_core.training.record.run_file import RUN_FORMAT
         from zeus_core.training.record.run_identity import identity_here
-        from zeus_core.training.record.run_keeper import versions
         from zeus_core.training.record.window_run import run_of_window
 
         fields = _FORMAT.fields(self.to_json())
@@ -115,9 +115,9 @@ class RunRecord:
             run["electricity"]["amounts"] = fields["electricity"]["amounts"]
         return RUN_FORMAT.document({**fields, **run})
 
-    def record_for_catalogue(self) -> None:
+    def record_for_catalogue(self, name: str) -> None:
         """Record it for the catalogue that the user or the site names, if one does. Never raises."""
-        for_catalogue(os.urandom(8).hex(), lambda: json.dumps(self.document()))
+        for_catalogue(name, lambda: json.dumps(self.document()), has_ended=self.exit_code is not None)
 
 
 def check_writable(path: Path) -> None:

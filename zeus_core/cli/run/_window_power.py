@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from zeus_core.cli.text import readable
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.training.record.run_records import RunRecord
 
-_PERIOD_SECONDS = 1.0
+_PERIOD_SECONDS, _FIRST_KEEP_SECONDS = 1.0, 10.0
 _SAMPLES = 240  # as many as a file keeps: a long run is sampled more seldom, and each reading takes some milliseconds
 
 
@@ -23,12 +24,19 @@ class WindowPower:
     Args:
         monitor: Measures the window, which has just been opened.
         limits_watts: The power limit of each GPU before the run changed it, by index; None if unknown.
+
+    Attributes:
+        keep: Called with what was measured so far, soon after the begin and every ten minutes, as of a training: what a
+            run has taken that is killed is not lost then. Neither raises nor waits.
     """
 
     def __init__(self, monitor: ZeusMonitor, limits_watts: Mapping[int, float | None]) -> None:
         self._monitor, self._limits_watts = monitor, limits_watts
         self._measured: list[Measurement] = []  # each since the begin; some 2,000 in a week
+        self.keep: Callable[[Measurement], object] | None = None
+        self._lock = threading.Lock()  # what is kept last is what the run has ended with
         self._begin = self._latest = monitor.time_source.now()
+        self._keeps_at = self._begin + _FIRST_KEEP_SECONDS
         self._first = monitor.read(sync_execution=False)
         self._stop = repeatedly(monitor.time_source, self._sample, _PERIOD_SECONDS)
 
@@ -37,11 +45,20 @@ class WindowPower:
         now = self._monitor.time_source.now()
         if now - self._latest >= max(0.999 * _PERIOD_SECONDS, (now - self._begin) / _SAMPLES):
             self._latest = now
-            self._measured.append(self._monitor.between(self._first, self._monitor.read(sync_execution=False)))
+            measurement = self._monitor.between(self._first, self._monitor.read(sync_execution=False))
+            self._measured.append(measurement)
+            with self._lock:
+                if self.keep is not None and now >= self._keeps_at:
+                    from zeus_core.training.record.run_records import KEEP_SECONDS
+
+                    self._keeps_at = now + KEEP_SECONDS
+                    self.keep(measurement)
 
     def end(self, measurement: Measurement) -> None:
         """Stop, and add the energy of the whole window."""
         self._stop()
+        with self._lock:
+            self.keep = None
         self._measured.append(measurement)
 
     def added_to(self, run: RunRecord) -> RunRecord:

@@ -15,17 +15,20 @@ from threading import Event
 
 from zeus_core.ports.time_source import MonotonicTime, TimeSource
 
-_MAX_WATCH_SECONDS = 0.25  # two updates of the slowest known counter (100 ms); more would delay the first window
+_WATCH_SECONDS = 0.25  # two updates of the slowest known counter (100 ms); more would delay the first window
+_MAX_WATCH_SECONDS = 0.55  # where it was updated once by then: two updates of a counter of 0.25 s
 _POLL_SECONDS = 0.001  # a twentieth of the shortest known period; a reading takes 0.05 ms or more
 _ENOUGH_UPDATES = 7  # the error of two edges, 2 ms, over six periods of 20 ms is 2 %
-_NOMINAL_SECONDS = (0.01, 0.02, 0.025, 0.05, 0.1, 0.2)  # a measurement near one of these is taken for it
+_NOMINAL_SECONDS = (0.01, 0.02, 0.025, 0.05, 0.1, 0.2, 0.25)  # a measurement near one of these is taken for it
 _NEAR_FRACTION = 0.15  # covers polling errors, and keeps 20 and 25 ms apart
 
 
 def watch_counter_period_seconds(
     read_counter_joules: Callable[[], float], time_source: TimeSource | None = None
 ) -> float | None:
-    """Measure the time between two updates of a counter; None if it is not updated twice in a quarter of a second.
+    """Measure the time between two updates of a counter; None if it is not updated twice in half a second.
+
+    One that is not updated at all is given up after a quarter of a second.
 
     Args:
         read_counter_joules: Reads the counter. Its errors are passed on.
@@ -34,7 +37,9 @@ def watch_counter_period_seconds(
     time_source = time_source or MonotonicTime()
     begin, latest_joules = time_source.now(), read_counter_joules()
     updates_at: list[float] = []
-    while len(updates_at) < _ENOUGH_UPDATES and time_source.now() - begin < _MAX_WATCH_SECONDS:
+    while len(updates_at) < _ENOUGH_UPDATES and time_source.now() - begin < (
+        _MAX_WATCH_SECONDS if len(updates_at) == 1 else _WATCH_SECONDS
+    ):
         time_source.wait(Event(), _POLL_SECONDS)
         counter_joules = read_counter_joules()
         if counter_joules != latest_joules:

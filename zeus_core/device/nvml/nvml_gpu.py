@@ -79,7 +79,7 @@ class NvmlGpu:
 
     @property
     def energy_counter_period_seconds(self) -> float:
-        """Measured by watching the counter, for a quarter of a second at most, when it is read first."""
+        """Measured by watching the counter, for half a second at most, when it is read first."""
         if self._counter_period_seconds is None:
             self._counter_period_seconds = self._watch_counter_period_seconds()
         return self._counter_period_seconds

@@ -30,8 +30,10 @@ from zeus_core.errors import DeviceError, DriverFaultError, PermissionDeniedErro
 from zeus_core.process.deadline import CALL_SECONDS, no_answer
 from zeus_core.process.lock import ProcessLock
 
+# Who has a change made waits for `CALL_SECONDS`: the error of a daemon that does not answer comes before it gives up.
+_ANSWER_SECONDS = CALL_SECONDS - 0.1
 # How long the kernel waits for the other side: a struct timeval, of seconds and microseconds.
-_PATIENCE = struct.pack("ll", *divmod(round(CALL_SECONDS * 1e6), 1_000_000))
+_PATIENCE = struct.pack("ll", *divmod(round(_ANSWER_SECONDS * 1e6), 1_000_000))
 _RECONNECT_SECONDS = 0.02  # between two tries: systemd starts a daemon that crashed anew after 0.1 s
 
 
@@ -56,7 +58,7 @@ class DaemonConnection:
         _connections.add(self)
 
     def ask(
-        self, operation: str, fields: Mapping[str, Any] = MappingProxyType({}), seconds: float = CALL_SECONDS
+        self, operation: str, fields: Mapping[str, Any] = MappingProxyType({}), seconds: float = _ANSWER_SECONDS
     ) -> dict[str, Any]:
         """Make a request, and return the result.
 
@@ -73,7 +75,7 @@ class DaemonConnection:
         """
         return self.ask_members(operation, encode_members(fields), seconds)
 
-    def ask_members(self, operation: str, members: str, seconds: float = CALL_SECONDS) -> dict[str, Any]:
+    def ask_members(self, operation: str, members: str, seconds: float = _ANSWER_SECONDS) -> dict[str, Any]:
         """Do what `ask` does, with fields that `encode_members` has written."""
         until = time.monotonic() + seconds
         with self._lock:

@@ -176,7 +176,7 @@ def find_preset(model: str) -> GpuPreset:
     for preset in PRESETS.values():
         if wanted in itertools.accumulate(_words(preset.name)):
             return preset
-    raise UsageError(f"there is no simulated GPU model {shown(model)}; choose one of: {', '.join(PRESETS)}")
+    raise UsageError(f"there is no GPU model {shown(model)} here; choose one of: {', '.join(PRESETS)}")
 
 
 def _words(model: str) -> list[str]:

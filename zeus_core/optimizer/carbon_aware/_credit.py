@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from zeus_core.electricity import Signal
 from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
 from zeus_core.optimizer.carbon_aware._signal_replay import Mixture, Replayed, best_mixture, replay
-from zeus_core.optimizer.trial_store import RunSpent
+from zeus_core.optimizer.search_state import RunSpent
 from zeus_core.search.comparison import percentage
 from zeus_core.units import amount_text, energy_text
 

@@ -15,7 +15,7 @@ from zeus_core.optimizer.carbon_aware._controller import WorkController
 from zeus_core.optimizer.carbon_aware._credit import Credit, credit_of
 from zeus_core.optimizer.carbon_aware._decision import Decision, DecisionLog, Pause, signal_name, time_text
 from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
-from zeus_core.optimizer.trial_store import RunSpent
+from zeus_core.optimizer.search_state import RunSpent
 from zeus_core.ports import TimeSource
 from zeus_core.ports.time_source import clock_seconds
 from zeus_core.search import Trial
@@ -51,8 +51,8 @@ class FollowedSearch(Protocol):
         """The steps of the run so far."""
 
     @property
-    def run_seconds(self) -> float:
-        """The time of the steps until the end of the latest block, without pauses of training."""
+    def cycle_seconds(self) -> float:
+        """The time of steps and activities until the end of the latest block, without pauses of training."""
 
     @property
     def is_done(self) -> bool:
@@ -67,8 +67,15 @@ class FollowedSearch(Protocol):
         """The setting of the steps since the latest decision."""
 
     @property
-    def block_trials(self) -> Sequence[Trial]:
-        """All blocks that were measured."""
+    def cycle_trials(self) -> Sequence[Trial]:
+        """All blocks of steps that were measured, each step with its share of activities that were measured apart."""
+
+    @property
+    def original_trial(self) -> Trial | None:
+        """The steps at the original setting, as in `cycle_trials`, and activities at theirs; None if none was measured.
+
+        Training at full power is as these.
+        """
 
     def predicted(self, setting: int) -> Prediction | None:
         """Predict what a setting would do; None if nobody knows."""
@@ -136,7 +143,7 @@ class Following:
         """Decide what to do next, at the end of a block of steps."""
         search, now = self._search, clock_seconds(self._time_source)
         self.count()
-        self._latest = _Moment(now, search.run_steps, search.run_seconds)
+        self._latest = _Moment(now, search.run_steps, search.cycle_seconds)
         if self._first is None:
             self._first = self._latest
             if self.spent.begun_seconds is None:
@@ -185,9 +192,11 @@ class Following:
     def credit(self) -> Credit | None:
         """Return what the run emitted or cost so far, beside what it would have; None before enough is known."""
         points = {point.setting: point for point in self._points()}
-        original = points.pop(self._search.settings[0], None)
-        if self._latest is None or original is None or self._latest.steps == 0:
+        trial = self._search.original_trial
+        if self._latest is None or trial is None or self._latest.steps == 0:
             return None
+        points.pop(trial.setting, None)
+        original = self._point(trial)
         errors = {setting: _error_fraction(trial) for setting, trial in self._measured().items()}
         others = [*points.values(), *self._predicted(original, errors)]
         run = self._latest.steps, self._latest.seconds
@@ -230,26 +239,25 @@ class Following:
             return None
         assert self.spent.begun_seconds is not None
         assert self._search.max_steps is not None
-        measured = self._measured()
-        original = measured.get(self._search.settings[0]) or next(iter(measured.values()))
+        original = self._search.original_trial or next(iter(self._measured().values()))
         seconds = self._search.max_steps * self._lag() * original.seconds_per_step
         return self.spent.begun_seconds + aware.max_slowdown * seconds
 
     def _measured(self) -> dict[int, Trial]:
         """Return all that was measured, by setting."""
         pooled: dict[int, Trial] = {}
-        for trial in self._search.block_trials:
+        for trial in self._search.cycle_trials:
             pooled[trial.setting] = pooled_trial([pooled.get(trial.setting), trial])
         return pooled
 
     def _points(self) -> list[OperatingPoint]:
         """Return what was measured, as fast as training is with all that happens between its steps."""
-        lag, settings = self._lag(), self._search.settings
-        return [
-            OperatingPoint(setting, point.steps_per_second / lag, point.power_watts / lag)
-            for setting, point in ((one, OperatingPoint.from_trial(trial)) for one, trial in self._measured().items())
-            if settings[-1] <= setting <= settings[0]
-        ]
+        settings = self._search.settings
+        return [self._point(one) for one in self._measured().values() if settings[-1] <= one.setting <= settings[0]]
+
+    def _point(self, trial: Trial) -> OperatingPoint:
+        point, lag = OperatingPoint.from_trial(trial), self._lag()
+        return OperatingPoint(trial.setting, point.steps_per_second / lag, point.power_watts / lag)
 
     def _predicted(self, original: OperatingPoint, errors: dict[int, float]) -> list[OperatingPoint]:
         """Return what settings between those that were measured would do; add how far the energy can be off."""

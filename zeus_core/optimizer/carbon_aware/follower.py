@@ -19,7 +19,7 @@ from zeus_core.optimizer.carbon_aware._carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._credit import Credit
 from zeus_core.optimizer.carbon_aware._decision import Decision, Pause
 from zeus_core.optimizer.carbon_aware._following import FollowedSearch, Following
-from zeus_core.optimizer.trial_store import RunSpent, spent_from_state
+from zeus_core.optimizer.search_state import RunSpent, spent_from_state
 from zeus_core.ports.exchange import Exchange
 from zeus_core.process.deadline import CALL_SECONDS
 from zeus_core.process.parallel import ParallelCalls

@@ -12,21 +12,32 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from zeus_core.measurement import Measurement
 from zeus_core.optimizer.activity_limiter import ActivityLimiter
-from zeus_core.optimizer.global_setting._activity_visits import FOLLOWS, Visits, VisitsPart, due_of, merged
+from zeus_core.optimizer.global_setting._activity_visits import (
+    FOLLOWS,
+    WAITING,
+    Visits,
+    VisitsPart,
+    due_of,
+    merged,
+    waiting_share,
+)
 from zeus_core.optimizer.global_setting._orders import Order, Orders
 from zeus_core.optimizer.global_setting._setting_search import CHECKED_STEPS, SettingSearch
-from zeus_core.optimizer.global_setting._trials import ActivityPart, MeasuredBlocks
+from zeus_core.optimizer.global_setting._trials import ActivityPart, MeasuredBlocks, trial_from_parts
 from zeus_core.optimizer.global_setting.phases import Outcome, Phase
-from zeus_core.optimizer.trial_store import MeasuredBlock, SearchState
+from zeus_core.optimizer.search_state import MeasuredBlock, SearchState
 from zeus_core.search import Trial
 from zeus_core.search.comparison import percentage
+from zeus_core.search.objectives import Energy
 from zeus_core.search.run.activities_search import STEPS
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.run.run_search import RunSearch
 from zeus_core.search.run.safe_clock import SafeClock
-from zeus_core.settings.kinds import POWER_LIMIT
-from zeus_core.units import duration_text
+from zeus_core.search.trial import pooled_trial
+from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK
+from zeus_core.units import duration_text, energy_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +49,9 @@ if TYPE_CHECKING:
 _PREDICTED_SHARE = 0.25  # of a run: later, more than its bound may be used up by the rest of it
 _FAR_BELOW = 0.8  # of a limit: work whose mean power is below binds it at no moment, as power scatters by some percent
 _UNTOUCHED = "it draws far less"
+_ONLY_WAITS = "nothing is computed"
 _LEAST_ADVANTAGE = 0.01  # of the energy: with less, one setting for all is as good; a step of the clock is worth more
+_IDLE_FRACTION = 0.2  # of the power of work, at least, of a rank that waits for others; at most all of it: NCCL spins
 _MIN_STEPS = 4  # of a block that ends as that of an activity is over
 # Activities that are decided on at the end of a block. Training waits for 12 ms each, and for 19 ms if there are 32.
 _MOST_AT_ONCE = 4
@@ -53,6 +66,7 @@ class ActivityOrders(Orders):
         """The activities that were reported."""
         self.expected: dict[str, Prediction] = {}
         """The expected effect of the best settings, by activity, where nothing is changed."""
+        self._shares: dict[str, list[tuple[float, int]]] = {}  # of ranks that wait, and the visits of each block
         self._watts: dict[str, float] = {}  # in the latest block of each activity, of the GPU that drew most
 
     @cached_property
@@ -82,6 +96,31 @@ class ActivityOrders(Orders):
             self._search = self.group.of(STEPS)  # a safe clock may use the whole bound, of which each has a part now
         if name not in self.activities:
             self.activities.append(name)
+
+    def merge(self, ranks: Sequence[Mapping[str, VisitsPart]]) -> dict[str, MeasuredBlock]:
+        """Return the blocks of activities from the parts of the ranks, and note how long these wait for the slowest."""
+        blocks = merged(ranks)
+        for name, block in blocks.items():
+            self._shares.setdefault(name, []).append((waiting_share(ranks, name), block.trial.steps))
+        return blocks
+
+    def waits(self, name: str, setting: int) -> tuple[float, float, float]:
+        """Return the share of an activity in which ranks wait, and the part of the power of steps that is saved then.
+
+        From and to: at the lowest clock in place of the setting of steps.
+        """
+        shares = self._shares.get(name, ())
+        share = math.fsum(share * visits for share, visits in shares) / max(sum(visits for _, visits in shares), 1)
+        steps = self.group.of(STEPS)
+        least, most = _saved_at(steps.prediction(self._settings[-1]), steps.prediction(setting))
+        return share, _IDLE_FRACTION * least, most
+
+    def saved_idle(self, waited: Trial) -> float:
+        """Return the part of the energy of waits that the lowest clock would save at most, by the prior."""
+        settings = tuple(one for one in self._settings if one <= waited.setting)
+        predictor = self._arguments.predictor(settings, Energy())
+        predictor.tell(waited)
+        return _saved_at(predictor.prediction(settings[-1]), predictor.prediction(settings[0]))[1]
 
     def may_visit(self, name: str, visits: int, seconds: float) -> bool:
         """Return whether the block of an activity may go on; see `RunSearch.may_continue`."""
@@ -132,6 +171,7 @@ class ActivitySearch(SettingSearch):
         self.of_activities: dict[str, MeasuredBlocks] = {}
         """All that was measured of the visits of each activity."""
         self._ended: list[tuple[str, MeasuredBlock]] = []  # to be reported
+        self._waited: Trial | None = None  # for a server, by this rank
         self._late: tuple[float, float] | None = None  # of the latest block: seconds, and the latency of a change
         visits.begin(self.limiter)
         for name, state in known.items():
@@ -167,8 +207,9 @@ class ActivitySearch(SettingSearch):
         phase, exchange = Phase.CONCLUDE, self._exchange
         due = exchange.conclude_of(dict[str, int], self._measured, list[str], self._due_first, phase)
         ended = exchange.conclude_of(
-            dict[str, VisitsPart], lambda: self._parts(due), dict[str, MeasuredBlock], merged, phase
+            dict[str, VisitsPart], lambda: self._parts(due), dict[str, MeasuredBlock], self._orders.merge, phase
         )
+        self._note_waits()
         late_seconds, latency = self.visits.take_late_seconds(), self.limiter.latency_seconds
         self._late = (exchange.longest(lambda: late_seconds, phase), exchange.longest(lambda: latency, phase))
         self._ended = list(ended.items())
@@ -196,6 +237,39 @@ class ActivitySearch(SettingSearch):
         if setting is None or self.order.visits[name] > 0:
             return None
         return self.choice if setting == FOLLOWS else setting
+
+    @property
+    def cycle_seconds(self) -> float:
+        """See `FollowedSearch`."""
+        return self.run.seconds + math.fsum(one.recorder.run_seconds for one in self.visits.activities.values())
+
+    @property
+    def cycle_trials(self) -> list[Trial]:
+        """See `FollowedSearch`. A signal moves the setting of the steps, and activities that follow them."""
+        return [self._cycle_trial(trial) for trial in self.block_trials]
+
+    @property
+    def original_trial(self) -> Trial | None:
+        """See `FollowedSearch`."""
+        trial = super().original_trial
+        return None if trial is None else self._cycle_trial(trial, self.original)
+
+    def _cycle_trial(self, trial: Trial, at: int | None = None) -> Trial:
+        """Return a trial of steps with the visits in a step, at a setting; by default where activities were lately."""
+        seconds = joules = 0.0
+        for name, measured in self.of_activities.items():
+            blocks = [block.trial for block in measured.blocks]
+            is_following = self.order.settings.get(name) == FOLLOWS
+            setting = at or (trial.setting if is_following else blocks[-1].setting)
+            visit = pooled_trial([one for one in blocks if one.setting == setting] or blocks)
+            own = self.visits.activities.get(name)  # None if other ranks alone have it
+            visits = (measured.blocks[-1].run_steps if own is None else own.visits) / self.run.steps
+            joules += visits * visit.joules_per_step
+            seconds += 0.0 if own is None else visits * visit.seconds_per_step
+        return _with(trial, seconds, joules)
+
+    def predicted(self, setting: int) -> None:
+        """See `SettingSearch`: nobody knows it of steps with their activities."""
 
     @property
     def activities(self) -> tuple[str, ...]:
@@ -289,8 +363,8 @@ class ActivitySearch(SettingSearch):
         """See `SettingSearch`; empty where there are steps alone."""
         from zeus_core.optimizer.search_result import ActivityResult  # at the end of training alone
 
-        parts, observes = self.parts(), self.limiter.observes
-        return {
+        parts, observes, waited = self.parts(), self.limiter.observes, self._waited
+        results = {
             name: ActivityResult(
                 part.visits,
                 part.seconds,
@@ -301,14 +375,33 @@ class ActivitySearch(SettingSearch):
                 _known(part.slowdown),
                 None if observes else self.order.following.get(name),
                 self._orders.expected.get(name) if observes else None,
+                self._waiting(name, part, parts[STEPS]) if name != STEPS else None,
             )
-            for name, part in (parts.items() if len(parts) > 1 else ())
+            for name, part in (parts.items() if len(parts) > 1 or waited else ())
         }
+        if waited is not None:
+            amounts = waited.steps, waited.measurement.time, waited.measurement.total_energy or 0.0
+            waiting = (1.0, 0.0, self._orders.saved_idle(waited)) if self.kind == SM_CLOCK else None
+            setting = self.original if observes else self.choice
+            results[WAITING] = ActivityResult(*amounts, setting, follows_because=_ONLY_WAITS, waiting=waiting)
+        return results
+
+    def _waiting(self, name: str, part: ActivityPart, steps: ActivityPart) -> tuple[float, float, float] | None:
+        """Return the waits of ranks for each other; see `ActivityResult.waiting`. Rank 0 alone knows.
+
+        With the share w, the time T and the energy E of the activity, and the power P of steps, these take up to
+        w T P, of which a part s is saved: w s T P / E of its energy.
+        """
+        share, least, most = self._orders.waits(name, self.choice)
+        if share <= 0 or self.kind != SM_CLOCK or not steps.seconds or not part.joules:
+            return None
+        full = share * part.seconds * steps.joules / steps.seconds / part.joules
+        return share, full * least, full * most
 
     def rows(self) -> dict[str, str]:
         """Return what is known of steps and activities as labelled lines; empty where there are steps alone."""
-        parts = self.parts()
-        if len(parts) < 2:
+        results, parts = self.activity_results(), self.parts()
+        if not results:
             return {}
         seconds = math.fsum(part.seconds for part in parts.values())
         joules = math.fsum(part.joules for part in parts.values())
@@ -316,13 +409,17 @@ class ActivitySearch(SettingSearch):
         rows, saving = {}, self.saving
         if saving is not None:
             rows["saving"] = f"{percentage(*saving)} of the energy of steps and activities"
-        for name, part in parts.items():
+        for name, part in parts.items() if len(parts) > 1 else ():
             shares = f"{part.seconds / seconds:.0%} of the time, {part.joules / joules:.0%} of the energy"
             setting = state(part.setting, is_original=part.setting == self.original)
             is_following = name in following and not self.limiter.observes
             because = f", that of steps, as {following[name]}" if is_following else ""
             text = self._expected_text(name) if self.limiter.observes else part.text
-            rows[f"during {name.replace('_', ' ')}"] = f"{setting}{because}; {shares}{text}"
+            rows[f"during {name.replace('_', ' ')}"] = f"{setting}{because}; {shares}{text}{results[name].waiting_text}"
+        if (waited := results.get(WAITING)) is not None:
+            setting = state(waited.setting, is_original=waited.setting == self.original)
+            amounts = f"{duration_text(waited.seconds)} and {energy_text(waited.joules)} on this rank"
+            rows["during waiting"] = f"{setting}, that of steps; {amounts}{waited.waiting_text}"
         limiter = self.limiter
         if limiter.observes:
             return rows
@@ -346,6 +443,12 @@ class ActivitySearch(SettingSearch):
             f"; {expected.setting} {self.unit} would save {expected.saving_fraction:.1%} ({lowest:.1%} to "
             f"{highest:.1%}) of it, for {expected.slowdown_factor - 1:+.1%} time, by what is known of GPUs"
         )
+
+    def _note_waits(self) -> None:
+        waiting = self.visits.waiting
+        part = None if waiting is None else waiting.take_part()
+        trial = None if part is None else trial_from_parts(part.setting, [part.part])
+        self._waited = self._waited if trial is None else pooled_trial([self._waited, trial])
 
     def _measured(self) -> dict[str, int]:
         """Return the visits of the blocks under way on this rank; as many as needed, for one that may not go on."""
@@ -379,6 +482,27 @@ class ActivitySearch(SettingSearch):
             if name in self.visits.activities:
                 self.visits.activities[name].take_order(self.original if self.limiter.observes else setting)
         return outcome
+
+
+def _with(trial: Trial, seconds: float, joules: float) -> Trial:
+    """Return a trial each of whose steps takes so much more."""
+    measured, steps = trial.measurement, trial.steps
+    total = (measured.total_energy or 0.0) + steps * joules
+    off = (measured.total_uncertainty_joules or 0.0) * total / (measured.total_energy or 1.0)
+    together = Measurement.from_energies(measured.time + steps * seconds, {0: total}, uncertainty_joules=off)
+    return replace(trial, measurement=together)
+
+
+def _saved_at(lowest: Prediction | None, present: Prediction | None) -> tuple[float, float]:
+    """Return the part of the power at a setting that the lowest one saves, from and to; 0 to 1 if nobody knows.
+
+    Power is energy over time: (1 - saving) / slowdown of that at the original setting.
+    """
+    if lowest is None or present is None:
+        return 0.0, 1.0
+    watts = (1 - present.saving_fraction) / present.slowdown_factor
+    least, most = (1 - (1 - saving) / lowest.slowdown_factor / watts for saving in lowest.saving_interval)
+    return max(least, 0.0), max(most, 0.0)
 
 
 def _known(value: tuple[float, float] | None) -> tuple[float, float] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist, fmean
 from typing import NamedTuple
 
 from zeus_core.events import (
@@ -23,8 +24,11 @@ from zeus_core.measurement import DeviceEnergy, Measurement
 from zeus_core.optimizer.activity_limiter import ActivityLimiter
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._trials import TrialPart, trial_from_parts
-from zeus_core.optimizer.trial_store import MeasuredBlock
+from zeus_core.optimizer.search_state import MeasuredBlock
 from zeus_core.search.run.activities_search import MIN_VISIT_LATENCIES
+
+WAITING = Activity.WAITING.value
+"""The activity in which a rank waits for a server. It is measured, and has the setting of the steps."""
 
 FOLLOWS = -1
 """The order for an activity that has the setting of the steps."""
@@ -39,7 +43,7 @@ _MAX_DEPTH = 64  # of activities within activities
 _MAX_BLOCK_VISITS = 4096  # that are measured: the readings of more would fill the memory
 
 # They have no setting of their own: the GPU computes nothing, or something that nobody has announced.
-_OTHERS = frozenset({"steps", "idle", "between_steps", "checkpoint", "waiting"})
+_OTHERS = frozenset({"steps", "idle", "between_steps", "checkpoint"})
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,8 @@ class Visits:
         self._is_in_step = False
         self.activities: dict[str, ActivityVisits] = {}
         """The activities that were visited, by name, in this order."""
+        self.waiting: ActivityVisits | None = None
+        """Waits for a server; None without any."""
         self.late_seconds: float = 0.0
         """How much longer steps and visits took by the settings before, since `take_late_seconds`."""
         self.all_late_seconds: float = 0.0
@@ -86,6 +92,7 @@ class Visits:
     def begin(self, limiter: ActivityLimiter) -> None:
         """Begin a training."""
         self._limiter, self._under_way, self.activities, self.late_seconds = limiter, [], {}, 0.0
+        self.waiting = None
         self.all_late_seconds, self._is_in_step = 0.0, False
 
     def resume(self, limiter: ActivityLimiter, name: str, visits: int, seconds: float) -> None:
@@ -101,7 +108,7 @@ class Visits:
         if limiter is not None and not limiter.is_over:
             self._follow(limiter, event)
         if type(event) is TrainEnd:
-            for visits in self.activities.values():
+            for visits in [*self.activities.values(), *filter(None, [self.waiting])]:
                 visits.recorder.drop_trial()  # it samples clocks in between
 
     def _follow(self, limiter: ActivityLimiter, event: Event) -> None:
@@ -183,6 +190,10 @@ class Visits:
         return late_seconds
 
     def _visits_of(self, name: str, limiter: ActivityLimiter) -> ActivityVisits | None:
+        if name == WAITING:
+            self.waiting = self.waiting or ActivityVisits(self._steps.beside(), limiter.settings[0])
+            self.waiting.order = None
+            return self.waiting
         visits = self.activities.get(name)
         if visits is None and len(self.activities) < MOST_ACTIVITIES:
             visits = self.activities[name] = ActivityVisits(self._steps.beside(), limiter.settings[0])
@@ -302,6 +313,24 @@ def merged(ranks: Sequence[Mapping[str, VisitsPart]]) -> dict[str, MeasuredBlock
             seconds = max(one.part.run_seconds for one in parts)
             blocks[name] = MeasuredBlock(trial, max(one.visits for one in parts), seconds)
     return blocks
+
+
+def waiting_share(ranks: Sequence[Mapping[str, VisitsPart]], name: str) -> float:
+    """Return the share of the visits of an activity in which ranks wait for the slowest one.
+
+    With the mean times t of a visit on n ranks, and a standard deviation s of one visit, the slowest takes
+
+        max(max t, mean t + z s),    z = Phi^-1((n - 3/8) / (n + 1/4))        (Blom 1958)
+
+    on average. Ranks without a visit wait for all of it.
+    """
+    parts = [one[name].part for one in ranks if name in one]
+    seconds = [part.measurement.time / part.steps for part in parts if part.measurement is not None]
+    if not seconds or len(ranks) == 1:
+        return 0.0
+    quantile = NormalDist().inv_cdf((len(seconds) - 0.375) / (len(seconds) + 0.25))
+    slowest = max(*seconds, fmean(seconds) + quantile * fmean(part.step_seconds_deviation for part in parts))
+    return 1 - math.fsum(seconds) / (len(ranks) * slowest)
 
 
 def _for_visits(part: TrialPart, steps: int) -> TrialPart:

@@ -17,17 +17,15 @@ from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments, SearchOptions
 from zeus_core.optimizer.gpu_facts import GpuFacts, conditions_on, with_power
 from zeus_core.optimizer.limiter import Limiter, ReplacedError
-from zeus_core.optimizer.trial_store import (
-    Conditions,
+from zeus_core.optimizer.search_state import (
     MeasuredBlock,
     RunSpent,
     SearchState,
-    TrialStore,
     activities_from_state,
-    checked_facts,
     search_from_state,
     searches_to_state,
 )
+from zeus_core.optimizer.trial_store import Conditions, TrialStore, checked_facts
 from zeus_core.ports.exchange import Exchange
 from zeus_core.search.objectives import OptimumSelector, ZeusCost
 from zeus_core.settings.holders import KnobUser
@@ -159,7 +157,8 @@ class Preparation:
             if self.visits is not None:
                 self._kinds = self._kinds[:1]
             self._has_checked = True
-        self._limiters = [limiter for limiter in self._limiters if not limiter.restore()]
+        before = self._limiters
+        self._limiters = [limiter for limiter in before if not limiter.restore()]
         self._is_restored = not self._limiters
         run = RunSteps()
         max_steps = self.options.max_steps
@@ -172,6 +171,7 @@ class Preparation:
             and searches[0].original < self._searches[0].original
             and len(searches[0].settings) > 1
         ):
+            self._limiters = before  # the new ones have changed nothing
             raise replaced
         self._searches = searches
         self._resumed = None

@@ -17,11 +17,13 @@ from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer.global_setting.phases import MEASURED, Outcome, Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments
 from zeus_core.optimizer.limiter import Answer, Limiter
-from zeus_core.optimizer.trial_store import Conditions, MeasuredBlock, SearchState, TrialStore
+from zeus_core.optimizer.search_state import MeasuredBlock, SearchState
+from zeus_core.optimizer.trial_store import Conditions, TrialStore
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import WholeNumbers
 from zeus_core.search import Trial
 from zeus_core.search.run.run_plan import Prediction
+from zeus_core.search.trial import pooled_trial
 from zeus_core.settings.kinds import Kind
 
 if TYPE_CHECKING:
@@ -120,8 +122,8 @@ class SettingSearch:
         return self.run.steps
 
     @property
-    def run_seconds(self) -> float:
-        """The time of the steps until the end of the latest block, without pauses of training and outliers."""
+    def cycle_seconds(self) -> float:
+        """See `FollowedSearch`."""
         return self.run.seconds
 
     @property
@@ -143,6 +145,17 @@ class SettingSearch:
     def block_trials(self) -> list[Trial]:
         """All blocks that were measured."""
         return [block.trial for block in self.measured.blocks]
+
+    @property
+    def cycle_trials(self) -> list[Trial]:
+        """See `FollowedSearch`."""
+        return self.block_trials
+
+    @property
+    def original_trial(self) -> Trial | None:
+        """See `FollowedSearch`."""
+        trials = [trial for trial in self.block_trials if trial.setting == self.original]
+        return pooled_trial(trials) if trials else None
 
     @property
     def best(self) -> int | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer.trial_store import MeasuredBlock
+from zeus_core.optimizer.search_state import MeasuredBlock
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, percentage, standard_deviation
 from zeus_core.search.objectives import PowerLimitMeasurement

@@ -110,7 +110,7 @@ class SearchOptions:
             checked_function("search", self.make, wanted)
 
     def _check_own_settings(self) -> None:
-        others = {"search": self.make, "profile_steps": self.profile_steps, "carbon_aware": self.aware}
+        others = {"search": self.make, "profile_steps": self.profile_steps}
         for argument, value in others.items():
             if value is not None:
                 raise UsageError(f'{argument} is {shown(value)}, and activities is "each"; pass one without the other')

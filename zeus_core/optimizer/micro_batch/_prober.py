@@ -13,7 +13,7 @@ from zeus_core.monitor import ZeusMonitor
 Check: TypeAlias = Callable[[tuple[int, int]], str | None]
 """Returns, for people, how the gradients of a step differ between two sizes; None if only by rounding."""
 
-_MAX_RUNS = 10_000  # in one probe, if a pass takes less than the monitor can tell
+_MAX_RUNS = 10_000  # in one probe, if a pass takes less than the monitor can measure
 
 
 class Prober:
@@ -22,7 +22,7 @@ class Prober:
     Args:
         run: Runs those of one micro-batch.
         check: Says how the gradients of two sizes differ; None if they do not.
-        is_out_of_memory: Tells whether an error of it is one.
+        is_out_of_memory: Returns whether an error of it is one.
         release: Releases memory.
     """
 

@@ -138,9 +138,9 @@ class MicroBatchOptimizer:
             sizes: The divisors of the batch to choose from, with the original one; all of them if None.
             check: Returns, for people, how the gradients of a step differ between two sizes; None if only by rounding.
                 It is called with the original size and one beside it, the smaller if there is one, before all probes.
-            work: Facts that tell this work from other work in the profile, such as {"parameters": 124439808}.
+            work: Facts that distinguish this work from other work in the profile, such as {"parameters": 124439808}.
             world: The ranks; this process alone if None.
-            is_out_of_memory: Tells whether an error of `run` is one; `MemoryError`, and torch's, if None.
+            is_out_of_memory: Returns whether an error of `run` is one; `MemoryError`, and torch's, if None.
             release: Releases what a failed `run` has left in memory. Called outside of the handling of its error.
 
         Raises:
@@ -167,10 +167,10 @@ class MicroBatchOptimizer:
         self._begin(batch_size, micro_batch)
         self._stay(reason)
 
-    def adopt(self, monitor: ZeusMonitor | None, store: TrialStore | None) -> None:
-        """Take the monitor of an adapter if there is none, and a store if one is given."""
+    def adopt(self, monitor: ZeusMonitor | None, optimizer: object = None) -> None:
+        """Use the monitor of an adapter if there is none, and the store of its search for another setting, if any."""
         self.monitor = self.monitor or monitor
-        self._store = store or self._store
+        self._store = getattr(optimizer, "trial_store", None) or self._store
 
     @contained
     def tell_out_of_memory(self, size: int) -> None:
@@ -256,9 +256,9 @@ class MicroBatchOptimizer:
     def _gpus_of_all(self, exchange: Exchange) -> list[GpuFacts]:
         """Return the facts of the GPUs of all ranks; none if one of them measures no GPU."""
         monitor = self.monitor = training_monitor(self.monitor)
-        told = exchange.gather(lambda: {uuid_in_job(gpu): encode(facts_of_gpu(gpu)) for gpu in monitor.gpus.values()})
-        by_uuid = {uuid: decode(GpuFacts, facts) for of_rank in told for uuid, facts in of_rank.items()}
-        return list(by_uuid.values()) if all(told) else []
+        sent = exchange.gather(lambda: {uuid_in_job(gpu): encode(facts_of_gpu(gpu)) for gpu in monitor.gpus.values()})
+        by_uuid = {uuid: decode(GpuFacts, facts) for of_rank in sent for uuid, facts in of_rank.items()}
+        return list(by_uuid.values()) if all(sent) else []
 
     def _conclude(self, search: MicroBatchSearch, exchange: Exchange) -> None:
         best = exchange.decide(lambda: search.choice)
@@ -277,14 +277,14 @@ class MicroBatchOptimizer:
     def _probe(self, size: int, batch_size: int, search: MicroBatchSearch, exchange: Exchange, prober: Prober) -> None:
         assert self.monitor is not None
         monitor, seconds = self.monitor, self._probe_seconds
-        told = exchange.gather(lambda: prober.probe(monitor, size, batch_size, seconds))
+        sent = exchange.gather(lambda: prober.probe(monitor, size, batch_size, seconds))
         self.probes += 1
-        self._spent.append(Measurement.from_ranks([decode(Measurement, one["spent"]) for one in told]))
-        if any(one["measured"] is None for one in told):
+        self._spent.append(Measurement.from_ranks([decode(Measurement, one["spent"]) for one in sent]))
+        if any(one["measured"] is None for one in sent):
             search.tell_out_of_memory(size)
             return
-        measurement = Measurement.from_ranks([decode(Measurement, one["measured"]) for one in told])
-        search.tell(Trial(size, sum(one["samples"] for one in told), measurement))
+        measurement = Measurement.from_ranks([decode(Measurement, one["measured"]) for one in sent])
+        search.tell(Trial(size, sum(one["samples"] for one in sent), measurement))
 
     def _recall(self) -> tuple[Any, list[int]]:
         """Return what is known of the work, in JSON types: from this process, or from the profile."""
@@ -307,26 +307,31 @@ MicroBatchSetting: TypeAlias = Literal["auto"] | int | MicroBatchOptimizer
 
 
 def checked_micro_batch(
-    value: MicroBatchSetting | None, monitor: ZeusMonitor | None = None, store: TrialStore | None = None
+    value: MicroBatchSetting | None, monitor: ZeusMonitor | None = None, optimizer: object = None
 ) -> int | MicroBatchOptimizer | None:
     """Return the argument `micro_batch` of an adapter: None, a size, or an optimizer, which is made for "auto".
 
     Args:
         value: The argument.
         monitor: The monitor of an optimizer without one.
-        store: Where one that is made keeps its trials: that of a search for another setting.
+        optimizer: Searches for another setting: one that is made keeps its trials in the same file.
 
     Raises:
         UsageError: It is something else.
     """
     if isinstance(value, str) and value == "auto":
         value = MicroBatchOptimizer()
-        value.adopt(monitor, store)
+        value.adopt(monitor, optimizer)
     if isinstance(value, MicroBatchOptimizer):
-        value.adopt(monitor, None)
+        value.adopt(monitor)
         return value
     wanted = '"auto", a number of samples, such as 8, or a MicroBatchOptimizer'
     return None if value is None else checked_whole_number("micro_batch", value, 1, wanted)
+
+
+def micro_batch_rows(setting: int | MicroBatchOptimizer | None) -> dict[str, str]:
+    """Return the result of the latest choice for people, as labelled lines; empty where there was none."""
+    return setting.result() if isinstance(setting, MicroBatchOptimizer) else {}
 
 
 def refuse_micro_batch(setting: int | MicroBatchOptimizer, batch_size: int, micro_batch: int, reason: str) -> None:

@@ -26,7 +26,7 @@ _WORTH_OF_SAVING = 0.015
 # ... and below this share of the cost, no training that takes less than hours earns what the probe takes.
 _WORTH_OF_COST = 0.0005
 
-# Three points are what the curve needs: two of them cannot tell a fall from a fall and a rise.
+# Three points are what the curve needs: two of them show a fall, not whether a rise follows.
 _MIN_TRIALS = 3
 _STEP_DOWN = 4  # in published sweeps with a rise, the best size is 2 to 8 times smaller than the largest
 

@@ -202,7 +202,7 @@ class AdaptiveRunSearch:
         if self._estimate.changed:  # as if the steps so far had done the work of now
             seconds, slowdowns = self._seconds_since(), self._slowdowns
             original = math.fsum(seconds / slowdowns[place] for place, seconds in self._seconds.items())
-            so_far = self._run_seconds / original * self._run_steps * seconds
+            so_far = self._run_seconds / original * self._run_steps * seconds if self._run_steps else 0.0
             return RunProgress(self._run_steps, so_far, seconds, self._max_steps)
         at_original = [block.trial for block in self._blocks if block.trial.setting == self._settings[0]]
         steps = sum(trial.steps for trial in at_original)

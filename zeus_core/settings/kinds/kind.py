@@ -98,20 +98,20 @@ class Kind:
         raise NotImplementedError
 
     def is_same(self, one: float, other: float) -> bool:
-        """Tell whether two values are the same, apart from what a board rounds away."""
+        """Return whether two values are the same, apart from what a board rounds away."""
         return abs(one - other) < self.tolerance
 
     def is_any(self, value: float, others: Iterable[float | None]) -> bool:
-        """Tell whether a value is the same as one of some others; None stands for one that is not known."""
+        """Return whether a value is the same as one of some others; None stands for one that is not known."""
         return any(other is not None and self.is_same(value, other) for other in others)
 
     def is_between(self, value: float, new: float, original: float) -> bool:
-        """Tell whether a board may show a value while a new one is set for the first time, as it rounds."""
+        """Return whether a board may show a value while a new one is set for the first time, as it rounds."""
         lowest, highest = sorted((new, original))
         return lowest - self.max_rounding <= value <= highest + self.max_rounding
 
     def is_enforced(self, value: float, enforced: float) -> bool:
-        """Tell whether a board keeps to a value, by what it enforces."""
+        """Return whether a board keeps to a value, by what it enforces."""
         return enforced >= value - self.tolerance
 
     def text(self, value: float | None) -> str:

@@ -104,11 +104,11 @@ class PowerProfile(Kind):
             raise UsageError(f"{shown(setting)} is none of the {self.words}s {', '.join(map(self.text, settings))}")
 
     def is_enforced(self, value: float, enforced: float) -> bool:
-        """Tell whether all profiles of a value are among those that a board keeps to."""
+        """Return whether all profiles of a value are among those that a board keeps to."""
         return not _mask(value) & ~_mask(enforced)
 
     def is_between(self, value: float, new: float, original: float) -> bool:
-        """Tell whether it is none: older drivers clear the profiles before they set others."""
+        """Return whether it is none: older drivers clear the profiles before they set others."""
         return value == 0
 
 

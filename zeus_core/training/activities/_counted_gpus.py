@@ -130,7 +130,8 @@ class CountedGpus:
         self._divisions: list[Division] = []  # of the GPUs
         self._next_read_at = reading.at  # in the background
         self._is_reading = False
-        self._background: RepeatedCall | None = None
+        self._background = RepeatedCall(self._time_source, weakref.WeakMethod(self._read_due))
+        weakref.finalize(self, self._background.stop)
         self.feed(reading)
 
     def _counted(self, number: int, index: int, gpu: Gpu, edge: GpuEdge, most_watts: float, gpu_count: int) -> _Counted:
@@ -153,15 +154,12 @@ class CountedGpus:
 
     def start(self) -> None:
         """Begin to read in the background."""
-        if self._background is None and self._gpus:
-            self._background = RepeatedCall(self._time_source, weakref.WeakMethod(self._read_due))
-            weakref.finalize(self, self._background.stop)
+        if self._gpus:
+            self._background.start()
 
     def stop(self) -> None:
         """Stop reading in the background."""
-        if self._background is not None:
-            self._background.stop()
-            self._background = None
+        self._background.stop()
 
     def is_stale(self, now: float) -> bool:
         """Whether the background has not read for a while, and does not wait for a driver now."""
@@ -171,8 +169,7 @@ class CountedGpus:
         """Have the background read near a change of the activity; read here if it has not for a while."""
         if self.is_stale(now):
             self.feed(self._monitor.read(sync_execution=False))
-        if self._background is not None:
-            self._background.wake()
+        self._background.wake()
 
     def feed(self, reading: Reading) -> None:
         """Note a reading of all devices, which has just ended."""

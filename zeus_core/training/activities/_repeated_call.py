@@ -1,4 +1,4 @@
-"""A method that is called again and again in the background, each time after the seconds that it has returned."""
+"""Calls of a method in the background, each after the seconds that the one before has returned."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_WAIT_SECONDS = 0.0005
 
 
 class RepeatedCall:
-    """Calls a method, from its creation on, after the seconds that it returns, until `stop` or its object is gone.
+    """Calls a method, each time after the seconds that it returns, from `start` until `stop` or its object is gone.
 
     Args:
         time_source: Times the calls.
@@ -26,14 +26,20 @@ class RepeatedCall:
 
     def __init__(self, time_source: TimeSource, method: weakref.WeakMethod[Callable[[], float]]) -> None:
         self._method = method
-        self._wait_seconds = 0.0
+        self._wait_seconds = math.inf  # while it is not called
         self._woken = threading.Event()
         self._sampler = Sampler(self._call, 0.0, lambda _stop, _period: self._sleep(), "zeus-core counter")
         self._planned: list[Callable[[], None]] = []  # cancels the next call, in virtual time
         self._repeats = time_source if isinstance(time_source, RepeatingTime) else None
+
+    def start(self) -> None:
+        """Begin to call it, if it is not called in this process."""
         if self._repeats is None:
-            self._sampler.start()
-        else:
+            if not self._sampler.is_running:
+                self._wait_seconds, self._woken = 0.0, threading.Event()
+                self._sampler.start()
+        elif self._wait_seconds == math.inf:
+            self._wait_seconds = 0.0
             self._planned.append(self._repeats.repeatedly(self._act, MIN_WAIT_SECONDS))
 
     def stop(self) -> None:
@@ -68,8 +74,9 @@ class RepeatedCall:
             self._wait_seconds = wait_seconds
 
     def _sleep(self) -> None:
-        self._woken.wait(min(self._wait_seconds, 1.0))
-        self._woken.clear()
+        woken = self._woken  # of this thread: `start` makes another one
+        woken.wait(min(self._wait_seconds, 1.0))
+        woken.clear()
 
     def _act(self) -> None:
         if self._repeats is not None and self._cancel():  # else another thread has stopped it meanwhile

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeus_core._step_gaps import StepGaps
 from zeus_core.attribution.timeline import Timeline
 from zeus_core.events import Activity
-from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.reading import Reading
 from zeus_core.monitor.windows import synchronize
 from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.training.account import TRAINING
 from zeus_core.training.activities._counted_gpus import BEFORE, CountedGpus
+from zeus_core.training.activities._pace import Pace
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint
 from zeus_core.units import duration_text
@@ -24,10 +24,6 @@ from zeus_core.units import duration_text
 if TYPE_CHECKING:
     from zeus_core.tracing.recorder import TraceRecorder
 
-# A log divides all energy anew if the latest division is older: that takes 1 to 3 ms, 0.3 % of this time.
-_PACE_SECONDS = 1.0
-_FIRST_PACE_SECONDS = 0.5  # by then, the power of an activity is known better
-_RECENT_SECONDS = 0.3  # which show the power of an activity better than all its time does: three updates of a counter
 _MEASURED_EACH = (Activity.EVALUATION, Activity.PREDICTION)  # the energy of the latest one is known by itself
 _STEPS = Activity.STEPS  # to look it up in the enumeration takes 0.1 µs, and this is each step
 
@@ -39,19 +35,6 @@ class _Interrupted(NamedTuple):
 
     activity: Activity
     evaluation: list[int] | None  # the one that it is part of
-
-
-class _Pace(NamedTuple):
-    """The power of the current activity up to an update, and of gaps in it, for logs that follow it quickly."""
-
-    ends: float
-    """When the next log is to divide all energy anew."""
-    tallies: dict[Activity, Tally]
-    total: Tally
-    joules: list[float]
-    """The energy of the activity, for each GPU."""
-    watts: dict[Activity, list[float]]
-    """For each GPU: since the update before, or of all its time if that is not long enough."""
 
 
 class ActivitySplit:
@@ -111,7 +94,7 @@ class ActivitySplit:
         """The most that one of these GPUs can draw."""
         self.tallies: dict[Activity, Tally] = {}
         self.total: Tally = Tally()
-        self._pace: _Pace | None = None  # as long as no other activity begins
+        self._pace: Pace | None = None  # as long as no other activity begins
         self.start()
 
     def start(self) -> None:
@@ -234,7 +217,8 @@ class ActivitySplit:
         self._gpus.update(now, is_last)
         self.tallies = {activity: self._gpus.tally(activity, seconds) for activity, seconds in self._seconds.items()}
         self.total = self._total()
-        self._pace = self._new_pace(now)
+        known = self.tallies if self._span is None else {}  # an evaluation is logged as it is known at its end
+        self._pace = Pace.after(self._pace, now, self.activity, known, self.total, self._gpus)
 
     def extend(self) -> bool:
         """Charge the current activity up to this moment by the power it has had, without dividing anything anew.
@@ -250,48 +234,10 @@ class ActivitySplit:
         if pace is None or now >= pace.ends or not self._gpus.have_answered(now):
             return False
         self._charge_time(now)
-        more: dict[Activity, float] = {}  # the seconds since the latest update
-        for activity, seconds in self._seconds.items():
-            before = pace.tallies.get(activity)
-            if before is None or seconds > before.seconds:
-                if activity not in pace.watts:
-                    return False
-                more[activity] = seconds - (0.0 if before is None else before.seconds)
-        self.tallies, self.total = dict(pace.tallies), pace.total
-        reported = self._gpus.report_more([(pace.watts[activity], seconds) for activity, seconds in more.items()])
-        for (activity, seconds), (joules, off_joules) in zip(more.items(), reported, strict=True):
-            method = pace.tallies[activity].measured.method
-            tally = Tally(seconds, DeviceEnergy(joules, off_joules, method))
-            self.tallies[activity] += tally
-            self.total += tally
-        return True
-
-    def _new_pace(self, at: float) -> _Pace | None:
-        """Return the pace of the current activity at the moment of an update; None if it is not known."""
-        tallies, activity = self.tallies, self.activity
-        tally = tallies[activity]
-        if tally.seconds == 0 or tally.lost_seconds > 0 or self._span is not None:
-            return None
-        seconds, joules, ends = tally.seconds, self._gpus.joules(activity), at + _FIRST_PACE_SECONDS
-        before, last = [0.0] * len(joules), self._pace
-        if last is not None and activity in last.watts:
-            recent_seconds = seconds - last.tallies[activity].seconds
-            if recent_seconds >= _RECENT_SECONDS:
-                seconds, before, ends = recent_seconds, last.joules, at + _PACE_SECONDS
-        watts = {activity: self._watts(joules, before, seconds)}
-        gaps = tallies.get(Activity.BETWEEN_STEPS)
-        if activity is _STEPS and gaps is not None and gaps.seconds > 0 and gaps.lost_seconds == 0:
-            watts[Activity.BETWEEN_STEPS] = self._watts(
-                self._gpus.joules(Activity.BETWEEN_STEPS), [0.0] * len(joules), gaps.seconds
-            )
-        return _Pace(ends, tallies, self.total, joules, watts)
-
-    def _watts(self, joules: list[float], before: list[float], seconds: float) -> list[float]:
-        """Return the mean power of each GPU, as far as it can be."""
-        return [
-            min(max(after - earlier, 0.0) / seconds, most_watts)
-            for most_watts, after, earlier in zip(self._gpus.most_watts, joules, before, strict=True)
-        ]
+        extended = pace.extended(self._seconds, self._gpus)
+        if extended is not None:
+            self.tallies, self.total = extended
+        return extended is not None
 
     def _total(self) -> Tally:
         parts = sum(self.tallies.values(), Tally())

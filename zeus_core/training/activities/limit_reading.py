@@ -27,18 +27,15 @@ class LimitReading:
         self._watts: float | None = None
         self._read_at = -math.inf
         self._set_watts: int | None = None  # the limit that an optimizer had set then
-        self._background: RepeatedCall | None = None
+        self._background = RepeatedCall(monitor.time_source, weakref.WeakMethod(self._read_due))
 
     def start(self) -> None:
         """Begin to read in the background."""
-        self.stop()
-        self._background = RepeatedCall(self._monitor.time_source, weakref.WeakMethod(self._read_due))
+        self._background.start()
 
     def stop(self) -> None:
         """Read no more."""
-        if self._background is not None:
-            self._background.stop()
-            self._background = None
+        self._background.stop()
 
     def watts(self, set_watts: int | None) -> float | None:
         """Return the limit as of the last second; None if it could not be read.

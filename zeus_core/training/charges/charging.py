@@ -158,7 +158,7 @@ class _Line:
         self._mean, self._off_joules = part.mean, off_joules
         if part.stale_since_seconds is not None and not self._was_stale:
             self._was_stale = True
-            self._tell_stale(part.stale_since_seconds)
+            self._warn_of_stale(part.stale_since_seconds)
 
     def steady_seconds(self, now_seconds: float) -> float:
         """Return how long to wait for the next charge: see `Charging.due_after_seconds`."""
@@ -181,7 +181,7 @@ class _Line:
                 )
             return None
 
-    def _tell_stale(self, since_seconds: float) -> None:
+    def _warn_of_stale(self, since_seconds: float) -> None:
         facts = self._signal.facts
         _logger.warning(
             "%s has no recent value at %s: its average, %g %s, is taken there, and wherever that is so later",

@@ -100,8 +100,9 @@ def _run(fields: Mapping[str, Any], host: str, identity: RunIdentity | None, ver
     name = hashlib.sha256(same.encode()).hexdigest()[:32]  # the same whenever the file is read
     code, signal = fields["exit_code"], fields["signal"]
     settings = decode(dict[str, str], fields.get("settings", {}), "settings")
-    results = {"command": f"killed by {signal}" if signal else f"exit code {code}", **settings}
-    notes = "; ".join(decode(tuple[str, ...], fields["notes"], "notes"))
+    end = f"killed by {signal}" if signal else f"exit code {code}"
+    results = settings if code is None else {"command": end, **settings}
+    notes = ". ".join(note.rstrip(".") for note in decode(tuple[str, ...], fields["notes"], "notes"))
     part = PartRecord(
         name=name,
         state=_state(code, signal),
@@ -117,7 +118,9 @@ def _run(fields: Mapping[str, Any], host: str, identity: RunIdentity | None, ver
     return RunRecord(name, account, (part,), electricity=_electricity(fields))
 
 
-def _state(code: int, signal: str | None) -> PartState:
+def _state(code: int | None, signal: str | None) -> PartState:
+    if code is None:
+        return "running"
     if signal in _CRASHES or (code and not signal and code not in _STOPPED_CODES):
         return "failed"
     return "stopped" if code or signal else "ended"

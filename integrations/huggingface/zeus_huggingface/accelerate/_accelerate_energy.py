@@ -17,9 +17,9 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.optimizer.micro_batch.micro_batch_optimizer import (
-    MicroBatchOptimizer,
     MicroBatchSetting,
     checked_micro_batch,
+    micro_batch_rows,
 )
 from zeus_core.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
 from zeus_core.training import TrainingEnergy, TrainingSummary
@@ -149,8 +149,7 @@ class ZeusAccelerate(AcceleratorLoop):
         )
         if isinstance(optimizer, str):
             optimizer = cast("SearchOptimizer", self.energy.optimizer)
-        store = None if not isinstance(optimizer, SearchOptimizer) else optimizer.trial_store
-        self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, store)
+        self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, optimizer)
         self._loop = AccelerateLoop(accelerator, compute_loss)
         self._loop.use(choose_micro_batch(self._loop, self.micro_batch))
         self._pending = PendingValues(self.energy)
@@ -210,24 +209,23 @@ class ZeusAccelerate(AcceleratorLoop):
 
     def close(self) -> None:
         """End training, normally or by an error, and leave the accelerator as it was. Not collective."""
-        self._tell_detected_evaluations()
+        self._report_detected_evaluations()
         super().close()
         self._work.end()
         self._loop.undo()
 
     def result(self) -> dict[str, str]:
         """Return the result for people, as labelled lines."""
-        batch = self.micro_batch.result() if isinstance(self.micro_batch, MicroBatchOptimizer) else {}
-        return {**super().result(), **batch}
+        return {**super().result(), **micro_batch_rows(self.micro_batch)}
 
-    def _tell_detected_evaluations(self) -> None:
+    def _report_detected_evaluations(self) -> None:
         self.energy.detected_evaluations = self.detected_evaluations
 
     @contained
     def on_end(self) -> None:
         """Log the summary of the run: a collective call."""
         self._end_detected_evaluation()
-        self._tell_detected_evaluations()
+        self._report_detected_evaluations()
         self._pending.exchange()
         summary = self.energy.finish()
         last_log, values = ({}, {}) if summary is None else (summary.last_log, summary.values())

@@ -80,7 +80,7 @@ class AcceleratorLoop:
         for name in ("save_state", "load_state", "save_model"):
             self._wraps.wrap(name, self._checkpoint)
         self._wraps.wrap("end_training", self._end_training)
-        self._tell_work(accelerator)
+        self._use_work(accelerator)
         observer.on_train_begin()
 
     @contextmanager
@@ -134,7 +134,7 @@ class AcceleratorLoop:
         self._end(is_success=error is None)
 
     @contained
-    def _tell_work(self, accelerator: Accelerator) -> None:
+    def _use_work(self, accelerator: Accelerator) -> None:
         sizes = [getattr(loader, "total_batch_size", None) for loader in accelerator._dataloaders[:1]]
         self._observer.use_work(
             {

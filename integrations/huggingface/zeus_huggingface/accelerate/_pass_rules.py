@@ -1,4 +1,4 @@
-"""Tells the forward passes of an evaluation from those of a training step."""
+"""Distinguishes the forward passes of an evaluation from those of a training step."""
 
 from __future__ import annotations
 

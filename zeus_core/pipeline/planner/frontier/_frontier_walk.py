@@ -51,7 +51,7 @@ import numpy as np
 
 from zeus_core.pipeline.planner.dependencies import Indices
 from zeus_core.pipeline.planner.frontier._network import NetworkArrays
-from zeus_core.pipeline.planner.loops.compiled import call_compiled
+from zeus_core.pipeline.planner.loops import call_compiled
 
 FASTEST = -1
 """A target below every iteration time: `advance` then goes to the shortest there is."""
@@ -303,7 +303,7 @@ def _add_flow(net: Any, state: Any, end: int, amount: int) -> None:
 def _set_rooms(net: Any, state: Any, arc: int) -> None:
     """Find the corner of the flow; set the rooms and lengths of both ends of the arc."""
     flow, corner = state.flow[arc], state.corner[arc]
-    first, last = np.int64(net.first_corner[arc]), np.int64(net.first_corner[arc + 1]) - 1
+    first, last = net.first_corner[arc], net.first_corner[arc + 1] - 1
     while corner > first and flow >= net.corner_slope[corner - 1]:
         corner -= 1
     while flow < net.corner_slope[corner]:

@@ -16,12 +16,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline.planner.frontier.frontier import FrontierPoint
-from zeus_core.pipeline.planner.loops.compiled import call_compiled
+from zeus_core.pipeline.planner.loops import call_compiled
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 
 # Instructions visited while polishing at effort 1: some 0.1 s when compiled. More visits find cheaper plans, later;
@@ -55,7 +54,7 @@ class _Arrays(NamedTuple):
     first: Indices
     time: Numbers
     cost: Numbers
-    is_corner: NDArray[np.bool_]
+    is_corner: Indices
 
 
 class _Memory(NamedTuple):
@@ -90,7 +89,7 @@ class Rounding:
             first=np.cumsum([0, *map(len, problem.pareto_options)]).astype(np.int64),
             time=np.array([option.time_seconds for option in self._options]),
             cost=np.array([option.cost_joules for option in self._options]),
-            is_corner=np.array(is_corner, np.bool_),
+            is_corner=np.array(is_corner, np.int64),
         )
         size = len(arrays.kind)
         self._memory = _Memory(np.empty(size, np.int64), np.empty(size, np.int64), np.zeros(size), np.zeros(size))

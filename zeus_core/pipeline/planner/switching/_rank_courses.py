@@ -20,10 +20,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
-from zeus_core.pipeline.planner.loops.compiled import call_compiled
+from zeus_core.pipeline.planner.loops import call_compiled
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, SwitchTask
 
 
@@ -51,13 +50,13 @@ class Course(NamedTuple):
 
     earliest_end: Numbers
     latest_end: Numbers
-    is_constant: NDArray[np.bool_]
+    is_constant: Indices
     reach: Indices
     total: Numbers
     before: Numbers
     measured_from: Indices
     begun: Numbers
-    is_first: NDArray[np.bool_]
+    is_first: Indices
     least: Numbers
     since: Indices
     best: Numbers
@@ -79,7 +78,7 @@ class Course(NamedTuple):
                 before = arc_from[arc]
                 latest[before] = min(latest[before], latest[at] - duration - delays[arc])
         ranks = len(task.first_in_order) - 1
-        is_constant = np.zeros((ranks, clocks), np.bool_)
+        is_constant = np.zeros((ranks, clocks), np.int64)
         for rank in range(ranks):
             of_rank = problem.graph.rank == rank
             for clock in np.flatnonzero(np.isfinite(time[np.unique(problem.kind_of[of_rank])]).all(axis=0)).tolist():
@@ -98,7 +97,7 @@ class Course(NamedTuple):
             before=np.zeros(longest * clocks),
             measured_from=np.zeros(clocks, np.int64),
             begun=np.zeros(3 * n),
-            is_first=np.zeros(n, np.bool_),
+            is_first=np.zeros(n, np.int64),
             least=np.zeros(3 * clocks),
             since=np.zeros(3 * clocks, np.int64),
             best=np.zeros(3 * n),

@@ -172,7 +172,11 @@ def _part(
         return begin, end, own, left if is_left else right
     if sort < 6:  # a switch moves
         moved = int((end - begin) ** size)
-        return (begin, begin + moved, own, left) if is_left else (end - moved, end, own, right)
-    if sort == 6:  # the run is divided
-        return (begin, place, own, own + step) if is_left else (place, end, own, own + step)
+        if is_left:
+            return begin, begin + moved, own, left
+        return end - moved, end, own, right
+    if sort == 6 and is_left:  # the run is divided
+        return begin, place, own, own + step
+    if sort == 6:
+        return place, end, own, own + step
     return place, place + int((end - place) ** size), own, own + step

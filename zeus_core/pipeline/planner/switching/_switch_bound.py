@@ -23,7 +23,7 @@ import numpy as np
 
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline.planner.frontier.frontier import FrontierPoint
-from zeus_core.pipeline.planner.loops.compiled import call_compiled
+from zeus_core.pipeline.planner.loops import call_compiled
 from zeus_core.pipeline.planner.switching._rank_courses import Course, choose_course, find_courses
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, SwitchTask
 
@@ -41,11 +41,23 @@ class Bound(NamedTuple):
         cost_joules: No clocks that keep the limit cost less; as in `RunState.result`.
         price_watts: Prices of time of the instructions. [instructions]
         limit_watts: The flow F: the price of the iteration time.
+        flow: Memory for the answers of the ranks to other prices.
+        course: The courses of clocks that they can take.
     """
 
     cost_joules: float
     price_watts: Numbers
     limit_watts: float
+    flow: _Flow
+    course: Course
+
+    def answer(self, task: SwitchTask, factor: float) -> Indices:
+        """Return the clocks of the lowest cost along each rank at prices of so many times those of the bound."""
+        price = self.price_watts * factor
+        flow = self.flow._replace(price=price, arc_price=np.repeat(price, np.diff(task.first_arc)))
+        call_compiled(_relaxed_cost, task, flow, self.course)
+        chosen: Indices = flow.chosen.copy()
+        return chosen
 
 
 class _Flow(NamedTuple):
@@ -105,7 +117,8 @@ def find_bound(numbered: NumberedProblem, task: SwitchTask, point: FrontierPoint
     # Sums of the same seconds in another order differ by less.
     task = task._replace(dwell_seconds=task.dwell_seconds - ROUNDING * task.limit_seconds)
     cost_joules = float(call_compiled(_ascend, task, flow, course, max(1, rounds)))
-    return Bound(cost_joules, flow.best_price, float(flow.best_price[np.diff(task.first_arc) == 0].sum()))
+    limit_watts = float(flow.best_price[np.diff(task.first_arc) == 0].sum())
+    return Bound(cost_joules, flow.best_price, limit_watts, flow, course)
 
 
 def _ascend(p: Any, f: Any, c: Any, rounds: int) -> float:

@@ -41,7 +41,9 @@ def move(number: int, place: int, end: int, own: int, left: int, right: int) -> 
     if number < _FIRST_SIDE:
         return place, end, own + _RUN_SHIFTS[number - _FIRST_RUN_SHIFT]
     size = (1, length // 8, length // 3)[(number - _FIRST_SIDE) // 2]
-    return (place, place + size, left) if (number - _FIRST_SIDE) % 2 == 0 else (end - size, end, right)
+    if (number - _FIRST_SIDE) % 2 == 0:
+        return place, place + size, left
+    return end - size, end, right
 
 
 def part_clock(number: int, own: int, left: int, right: int) -> int:
@@ -176,7 +178,8 @@ def largest_part(
             if stop == last and rest_before < p.dwell_seconds:
                 continue
             if stop < last:
-                rest_end, rest = (end, own) if stop < end else (next_end, right)
+                rest_end = end if stop < end else next_end
+                rest = own if stop < end else right
                 rest_after = s.end[p.order[rest_end - 1]] - now
                 if clock == rest or (rest_end == last and at_begin == rest and place > first):
                     rest_after = np.inf  # it goes on in the part, or in a run at the begin of the iteration

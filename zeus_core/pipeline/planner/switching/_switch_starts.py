@@ -1,9 +1,8 @@
 """Clocks to begin with where switches have a price. The search of `_switch_search.py` improves the cheapest of them.
 
-Along each rank, the sequence of clocks of the lowest cost, where an instruction costs its energy and its time at the
-price of that instruction in a dual solution (`_switch_bound.py`), and a switch costs its time at the same price. All
-prices are multiplied by the lowest factor at which the sequences keep the time; or by less, and then runs on the
-longest path are made faster until it does. A run is a row of instructions of a rank with one clock.
+Along each rank, the clocks of the lowest cost at the prices of time of the bound (`_switch_bound.py`), multiplied by
+the lowest factor at which the iteration keeps the time; or by less, and then runs on the longest path are made faster
+until it does. A run is a row of instructions of a rank with one clock.
 """
 
 from __future__ import annotations
@@ -13,17 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from zeus_core.pipeline.planner.dependencies import Indices, Numbers
-from zeus_core.pipeline.planner.loops.compiled import call_compiled
+from zeus_core.pipeline.planner.dependencies import Indices
+from zeus_core.pipeline.planner.loops import call_compiled
+from zeus_core.pipeline.planner.switching._switch_bound import Bound
+from zeus_core.pipeline.planner.switching._switch_search import run_end
 from zeus_core.pipeline.planner.switching._switch_task import RunState, SwitchTask, run, run_iteration
 
 # All values below trade the quality of plans for the time to find them.
 _BISECTIONS = 6  # of the factor of prices: it is known to 12 %
 _MAX_PRICE_FACTOR = 1000.0  # makes nearly every instruction its fastest
-# Sequences made as if switches cost that much more have fewer of them, which fits a dwell.
+# Clocks found as if switches cost that much more have fewer of them, which fits a dwell.
 _SWITCH_PRICE_FACTORS = (0.5, 1.0, 2.0, 4.0, 16.0)
-# Of prices whose sequences need not keep the limit, and are repaired. The best plan often comes from those that were up
-# to 6 % too slow, as the repair leaves time that the search then uses: hence the lower prices.
+# Of prices whose clocks need not keep the limit, and are repaired. The best plan often comes from those that were up to
+# 6 % too slow, as the repair leaves time that the search then uses: hence the lower prices.
 _REPAIRED_EXPONENTS = (-0.1, 0.0, 0.05)
 _MIN_PRICED_SECONDS = 0.001  # a switch is priced at no less, so that a dwell alone already makes switches rare
 
@@ -40,24 +41,16 @@ def one_clock_per_rank(task: SwitchTask) -> Indices:
     return chosen
 
 
-def starts_by_prices(task: SwitchTask, price_watts: Numbers) -> Iterator[Indices]:
-    """Yield sequences of the lowest cost at these prices of time that keep limit and dwell, at most one per factor.
-
-    Args:
-        task: The problem.
-        price_watts: The price of time of each instruction. [instructions]
-    """
+def starts_by_prices(task: SwitchTask, bound: Bound) -> Iterator[Indices]:
+    """Yield clocks of the lowest cost at prices of time, the first for each factor that keep limit and dwell."""
     state = RunState.for_task(task)
-    came_from, total = np.zeros(len(task.kind) * task.clocks, np.int64), np.zeros(task.clocks)
     for factor in _SWITCH_PRICE_FACTORS:
-        switch_seconds = factor * max(task.switch_seconds, _MIN_PRICED_SECONDS)
+        asked = task._replace(switch_seconds=factor * max(task.switch_seconds, _MIN_PRICED_SECONDS))
         found = None
         low, high = 0.0, 2.0  # of the exponent of the factor of the prices: 0 is a factor of 1, 2 the highest
         for turn in range(_BISECTIONS):
             exponent = low if turn == 0 else (low + high) / 2
-            chosen = np.zeros(len(task.kind), np.int64)
-            prices = price_watts * _MAX_PRICE_FACTOR ** (exponent / 2)
-            call_compiled(_cheapest_sequences, task, prices, switch_seconds, came_from, total, chosen)
+            chosen = bound.answer(asked, _MAX_PRICE_FACTOR ** (exponent / 2))
             join_short_runs(task, chosen, state)
             seconds, dwell, _ = run(task, chosen, state)
             if seconds <= task.limit_seconds and dwell >= task.dwell_seconds:
@@ -69,57 +62,11 @@ def starts_by_prices(task: SwitchTask, price_watts: Numbers) -> Iterator[Indices
         if found is not None:
             yield found
         for exponent in _REPAIRED_EXPONENTS:
-            chosen = np.zeros(len(task.kind), np.int64)
-            prices = price_watts * _MAX_PRICE_FACTOR ** (exponent / 2)
-            call_compiled(_cheapest_sequences, task, prices, switch_seconds, came_from, total, chosen)
+            chosen = bound.answer(asked, _MAX_PRICE_FACTOR ** (exponent / 2))
             join_short_runs(task, chosen, state)
             repair(task, chosen, state)
             join_short_runs(task, chosen, state)
             yield chosen
-
-
-def _cheapest_sequences(p: Any, prices: Any, switch_seconds: float, came_from: Any, total: Any, chosen: Any) -> None:
-    """Find the clocks of the lowest energy and priced time along each rank, by dynamic programming.
-
-    Args:
-        p: The problem.
-        prices: The price of time of each instruction.
-        switch_seconds: The time of a switch.
-        came_from: Memory: the clock before each instruction, for each of its own. [instructions * clocks]
-        total: Memory. [clocks]
-        chosen: The clocks that are found.
-    """
-    clocks = p.clocks
-    for rank in range(len(p.first_in_order) - 1):
-        for clock in range(clocks):
-            total[clock] = 0.0
-        first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
-        for place in range(first, last):
-            at = p.order[place]
-            kind = p.kind[at]
-            cheapest = 0
-            for clock in range(clocks):
-                if total[clock] < total[cheapest]:
-                    cheapest = clock
-            switched = total[cheapest] + switch_seconds * prices[at] + p.switch_joules[rank]
-            for clock in range(clocks):
-                came_from[at * clocks + clock] = clock
-                if not p.is_kept[kind]:
-                    if switched < total[clock]:
-                        total[clock] = switched
-                        came_from[at * clocks + clock] = cheapest
-                    if p.time[kind * clocks + clock] < np.inf:  # a price of 0 times that is no number
-                        total[clock] += p.cost[kind * clocks + clock] + prices[at] * p.time[kind * clocks + clock]
-                    else:
-                        total[clock] = np.inf
-        clock = 0
-        for other in range(clocks):
-            if total[other] < total[clock]:
-                clock = other
-        for place in range(last - 1, first - 1, -1):
-            at = p.order[place]
-            chosen[at] = clock
-            clock = came_from[at * clocks + clock]
 
 
 # Each makes a run faster; most plans need some tens, those of 1,000 switches some hundreds.
@@ -162,13 +109,13 @@ def _join_first_short_run(p: Any, chosen: Any, s: Any, rank: int) -> bool:
 def _first_short_run(p: Any, s: Any, rank: int) -> tuple[int, int]:
     """Return where the first run of a rank that is left before the dwell begins and ends; the rank's end if none is."""
     first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
-    head = _run_end(p, s, first, last)
+    head = run_end(p, s.held, first, last)
     if head == last:
         return last, last
     goes_on = s.held[p.order[last - 1]] == s.held[p.order[first]]  # from the end of an iteration into the next
     place = head if goes_on else first
     while place < last:
-        end = _run_end(p, s, place, last)
+        end = run_end(p, s.held, place, last)
         seconds = 0.0 if place == first else -s.end[p.order[place - 1]]
         if end < last:
             seconds += s.end[p.order[end - 1]]
@@ -187,26 +134,26 @@ def _repair(p: Any, chosen: Any, s: Any, max_repairs: int) -> None:
         if s.result[0] <= p.limit_seconds:
             return
         _mark_longest_path(p, chosen, s)
-        least, found = np.inf, (0, 0, 0)
+        least, begin, stop, to = np.inf, 0, 0, 0
         for rank in range(len(p.first_in_order) - 1):
             first, last = p.first_in_order[rank], p.first_in_order[rank + 1]
             place = first
             while place < last:
-                own, end, is_on_path = s.held[p.order[place]], place, False
-                while end < last and s.held[p.order[end]] == own:
-                    is_on_path = is_on_path or s.tried[p.order[end]] > 0.0
-                    end += 1
+                own, end, is_on_path = s.held[p.order[place]], run_end(p, s.held, place, last), False
+                for position in range(place, end):
+                    is_on_path = is_on_path or s.tried[p.order[position]] > 0.0
                 left = s.held[p.order[place - 1]] if place > first else own
                 right = s.held[p.order[end]] if end < last else own
-                for clock in (left, right, own - 1, own - 2, own - 4, 0):
+                for number in range(6):
+                    clock = (left, right, own - 1, own - 2, own - 4, 0)[number]
                     if is_on_path and clock >= 0 and clock != own:
                         price = _price_of_second(p, s, place, end, last, own, clock, least)
                         if price < least:
-                            least, found = price, (place, end, clock)
+                            least, begin, stop, to = price, place, end, clock
                 place = end
         if least == np.inf:
             return
-        set_run(p, chosen, found[0], found[1], found[2])
+        set_run(p, chosen, begin, stop, to)
 
 
 def _mark_longest_path(p: Any, chosen: Any, s: Any) -> None:
@@ -253,14 +200,6 @@ def _price_of_second(p: Any, s: Any, place: int, end: int, last: int, own: int, 
     if end < last and s.tried[p.order[end]] == 2.0 and s.held[p.order[end]] == clock:
         seconds += p.switch_seconds
     return float(cost / seconds) if seconds > 0.0 else float(np.inf)
-
-
-def _run_end(p: Any, s: Any, place: int, last: int) -> int:
-    """Return the end of the run that begins at a place of the order."""
-    end = place + 1
-    while end < last and s.held[p.order[end]] == s.held[p.order[place]]:
-        end += 1
-    return int(end)
 
 
 def set_run(p: Any, chosen: Any, place: int, end: int, clock: int) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import Indices, Numbers
 from zeus_core.pipeline.planner.execution import SwitchPrice
-from zeus_core.pipeline.planner.loops.compiled import call_compiled
+from zeus_core.pipeline.planner.loops import call_compiled
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 
 
@@ -64,7 +64,7 @@ class SwitchTask(NamedTuple):
     clocks: int
     time: Numbers
     cost: Numbers
-    is_kept: NDArray[np.bool_]
+    is_kept: Indices
     order: Indices
     first_in_order: Indices
     time_before: Numbers
@@ -224,13 +224,13 @@ class NumberedProblem:
         return clocks
 
 
-def _by_clock(problem: Problem) -> tuple[tuple[int, ...], Numbers, Numbers, NDArray[np.bool_]]:
+def _by_clock(problem: Problem) -> tuple[tuple[int, ...], Numbers, Numbers, Indices]:
     """Return the clocks, the times and costs of each kind at each, [kinds, clocks], and which kinds keep the clock."""
     measured = {option.clock_mhz for of_kind in problem.options for option in of_kind if option.clock_mhz}
     clocks_mhz = sorted(measured, reverse=True)
     place = {clock: number for number, clock in enumerate(clocks_mhz)}
     time = np.full((len(problem.kinds), max(1, len(clocks_mhz))), np.inf)
-    cost, is_kept = np.full_like(time, np.inf), np.zeros(len(problem.kinds), np.bool_)
+    cost, is_kept = np.full_like(time, np.inf), np.zeros(len(problem.kinds), np.int64)
     for kind, of_kind in enumerate(problem.options):
         for option in of_kind:
             is_kept[kind] |= option.clock_mhz is None

@@ -19,7 +19,7 @@ from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import Indices
 from zeus_core.pipeline.planner.execution import SwitchPrice, execute
 from zeus_core.pipeline.planner.frontier.frontier import Frontier
-from zeus_core.pipeline.planner.loops.compiled import call_compiled
+from zeus_core.pipeline.planner.loops import call_compiled
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.planner.simple_plans import simple_plans
 from zeus_core.pipeline.planner.switching._switch_annealing import anneal
@@ -74,7 +74,7 @@ def plan_switches(
     task = numbered.priced(limit_seconds, is_waiting, price)
     bound = find_bound(numbered, task, point, effort)
     simple = [numbered.chosen(options) for options in simple_plans(problem, limit_seconds)]
-    starts = _cheapest_first(task, [*simple, one_clock_per_rank(task), *starts_by_prices(task, bound.price_watts)])
+    starts = _cheapest_first(task, [*simple, one_clock_per_rank(task), *starts_by_prices(task, bound)])
     if not starts:
         raise _too_short(problem, limit_seconds, price)
     state = RunState.for_task(task)

@@ -17,14 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from zeus_core.pipeline.planner.loops._llvm_values import BOOL, FLOAT, INT, Array, Record, Type, parts
-from zeus_core.pipeline.planner.loops._translation import translate
-
 _WITHOUT_LLVM = "ZEUS_WITHOUT_LLVM"
 """Any value of this environment variable has Python run the loops, to compare results or to find a fault."""
 
 _OLDEST_LLVM = (20,)  # of llvmlite 0.45; earlier ones write addresses otherwise
-_ELEMENTS = {"int64": "i64", "uint32": "i32", "float64": "double", "bool": "i8"}
 
 _compiling = threading.RLock()  # the lock of LLVM, which one thread at a time imports and uses
 if hasattr(os, "register_at_fork"):  # not on Windows
@@ -54,55 +50,50 @@ def _can_compile() -> bool:
 def call_compiled(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of the language of `_translation.py`; arrays and those of named tuples are changed in place.
 
-    Without a compiler it gets lists in place of arrays, because Python indexes lists several times faster; their
-    changes are copied into the arrays.
+    The result is a number or None. Without a compiler the function gets lists in
+    place of arrays, because Python indexes lists several times faster; their changes are copied into the arrays.
     """
     if not has_compiler():
         return _interpreted(function, arguments)
-    compiled, result = _compiled(function, tuple(map(_type_of, arguments)))
-    held: list[Any] = []  # the memory of named tuples
-    kinds = parts(result)
-    found = (ctypes.c_int64 * max(1, len(kinds)))()
-    compiled(_words(arguments, held), found)
-    numbers = struct.unpack_from("".join("d" if kind == FLOAT else "q" for kind in kinds), found)
-    values = tuple(bool(each) if kind == BOOL else each for each, kind in zip(numbers, kinds, strict=True))
-    return values[0] if isinstance(result, str) else values or None
+    return _compiled(function, tuple(map(_kind_of, arguments)))(*map(_passed, arguments))
 
 
-def _type_of(argument: Any) -> Type:
+def _kind_of(argument: Any) -> Any:
+    """Return the kind of an argument, see `Kind` in `_translation.py`."""
     if isinstance(argument, np.ndarray):
-        return Array(_ELEMENTS[argument.dtype.name])
+        return argument.dtype.name
     if isinstance(argument, tuple):
-        return Record(argument._fields, tuple(map(_type_of, argument)))  # type: ignore[attr-defined]
-    if isinstance(argument, bool | np.bool_):
-        return BOOL
-    return FLOAT if isinstance(argument, float) else INT
+        return tuple(zip(argument._fields, map(_kind_of, argument), strict=True))  # type: ignore[attr-defined]
+    return float if isinstance(argument, float) else int
 
 
-def _words(arguments: Sequence[Any], held: list[Any]) -> Any:
-    """Return the parts of arguments as words of 8 bytes."""
-    content = b""
-    for argument in arguments:
-        if isinstance(argument, np.ndarray):
-            if not argument.flags.c_contiguous:
-                raise ValueError("an array with gaps between its elements")
-            content += struct.pack("Qq", argument.__array_interface__["data"][0], len(argument))
-        elif isinstance(argument, tuple):
-            held.append(_words(argument, held))
-            content += struct.pack("Q", ctypes.addressof(held[-1]))
-        else:
-            content += struct.pack("d" if isinstance(argument, float) else "q", argument)
-    return (ctypes.c_char * len(content)).from_buffer_copy(content)
+def _passed(argument: Any) -> Any:
+    """Return a number, or the words of an array or a named tuple."""
+    if isinstance(argument, tuple):
+        return b"".join(map(_words, argument))
+    return _words(argument) if isinstance(argument, np.ndarray) else argument
+
+
+def _words(argument: Any) -> bytes:
+    if not isinstance(argument, np.ndarray):
+        return struct.pack("d" if isinstance(argument, float) else "q", argument)
+    if not argument.flags.c_contiguous:
+        raise ValueError("an array with gaps between its elements")
+    return struct.pack("Qq", argument.__array_interface__["data"][0], len(argument))
 
 
 @cache
-def _compiled(function: Callable[..., Any], types: tuple[Type, ...]) -> tuple[Callable[[Any, Any], None], Type]:
-    text, result = translate(function, types)
+def _compiled(function: Callable[..., Any], kinds: tuple[Any, ...]) -> Callable[..., Any]:
     with _compiling:
+        from zeus_core.pipeline.planner._translation import translate
+
+        text, result = translate(function, kinds)
         engine = _engine(text)
-        entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("entry"))
+        types: dict[Any, Any] = {int: ctypes.c_int64, float: ctypes.c_double, type(None): None}
+        prototype = ctypes.CFUNCTYPE(types[result], *(types.get(kind, ctypes.c_char_p) for kind in kinds))
+        entry = prototype(engine.get_function_address("entry"))
     entry.engine = engine  # type: ignore[attr-defined] # which holds the code
-    return entry, result
+    return entry
 
 
 def _engine(text: str) -> Any:

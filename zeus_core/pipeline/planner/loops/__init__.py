@@ -1,1 +1,0 @@
-"""The planner's inner loops, compiled by LLVM from their Python source."""
