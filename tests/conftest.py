@@ -11,6 +11,7 @@ from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDriver, build_lib
 from tests.support.daemons import served, without_rights
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.settings.holders import holders
 from zeus_core.testing import VirtualTime
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -60,7 +61,15 @@ def _signal_handlers():
     """
     _reset_signal_handlers()
     yield
+    _drop_knobs()
     _reset_signal_handlers()
+
+
+def _drop_knobs():
+    """Let go of the GPUs that a test still holds, by knobs in cycles: those of later tests have the same UUIDs."""
+    if holders._by_key:
+        gc.collect()
+        holders._by_key.clear()
 
 
 def _reset_loggers() -> None:
@@ -130,3 +139,4 @@ def make_driver(nvml_library, tmp_path):
 
     with contextlib.ExitStack() as stack:
         yield make
+        _drop_knobs()  # while the driver is in force that they restore

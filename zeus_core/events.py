@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from zeus_core.errors import UsageError
@@ -348,8 +347,6 @@ class TrainingOptimizer(TrainingHooks):
     """The `ZeusMonitor` that measures."""
     quiet: bool
     """Whether it shows no result of its own: `TrainingEnergy` shows it with that of the training."""
-    while_paused: Callable[[], object]
-    """Called each minute of a pause."""
 
     @property
     def saving_uncertainty(self) -> float | None:
@@ -371,8 +368,8 @@ class TrainingOptimizer(TrainingHooks):
         """Whether training pauses before its next step: at `pause`, or else while it receives `StepBegin`."""
         return False
 
-    def pause(self) -> None:
-        """Pause, or end the process, if that is due."""
+    def pause(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Pause, or end the process, if that is due. `meanwhile` is called each minute of a pause."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what it has learned for a checkpoint, in JSON types; empty if that is nothing."""
@@ -388,7 +385,5 @@ class TrainingOptimizer(TrainingHooks):
     def __enter__(self: _Self) -> _Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -8,7 +8,7 @@ from zeus_core.attribution.timeline import Timeline
 def test_what_begins_with_a_time_that_is_lost_can_be_divided():
     """No part has energy then, when the first power of a silent GPU has just been read."""
     timeline = Timeline(0.0, "before", "idle", stepping="steps")
-    energy = DividedEnergy(PowerSum(0.1, 15.0), 500.0, timeline, "before", PowerSum(0.1, 15.0))
+    energy = DividedEnergy(PowerSum(0.1, 15.0), 500.0, timeline, PowerSum(0.1, 15.0))
     timeline.change(0.1, "steps")
     energy.add_edge(1.0, 1.001, None, 300.0)
     energy.source.add(1.0, 1.001, 300.0)

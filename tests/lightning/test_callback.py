@@ -448,7 +448,7 @@ def test_where_nothing_can_be_measured_training_goes_on(tmp_path, monkeypatch, c
     trainer.validate(module, loader(2), verbose=False)
     assert trainer.global_step == 20
     (message,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert message.startswith("ZeusCallback._begin_session failed; training continues: there is no sim")
+    assert message.startswith("ZeusCallback._begin_session failed; training continues: there is no GPU model")
 
 
 def test_training_on_a_gpu_that_is_not_measured_is_said(monitor, caplog):

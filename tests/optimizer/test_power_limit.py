@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.sweep import sweep
 from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
-from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError
+from zeus_core.errors import DeviceHeldError, DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.events import (
     Activity,
     EpochBegin,
@@ -407,6 +407,18 @@ def test_a_fault_that_passes_at_a_change_ends_no_search(time_source, gpu, work, 
     assert optimizer.phase is Phase.DONE
     assert caplog.records == []
     optimizer.on_train_end()
+
+
+@pytest.mark.parametrize("error", [DeviceHeldError("process 71 controls it"), PermissionDeniedError("ask an admin")])
+def test_no_choice_is_announced_where_no_limit_is_changed(time_source, gpu, work, caplog, error):
+    caplog.set_level("INFO")
+    faulty = FaultyGpu(gpu)
+    faulty.fail("set_power_limit", error)
+    monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
+    optimizer = sweep(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=4)
+    train(optimizer, gpu, work, steps=30)
+    assert "are not changed" in caplog.text
+    assert "is chosen" not in caplog.text
 
 
 def test_a_limit_that_could_not_be_restored_is_not_the_original(time_source, gpu, work, caplog):

@@ -47,7 +47,7 @@ def test_the_summary_logs_what_is_in_the_registry():
     account = Account(tally, dict.fromkeys(Activity.KINDS, tally), redone=tally, host=tally, charges=charges, tokens=8)
     account = replace(account, visits={Activity.REWARD: 2}, generated_tokens=4)
     electricity = Electricity(ConstantSignal(380, "g/kWh"), ConstantSignal(0.3, "EUR/kWh"))
-    summary = TrainingSummary(1, account, 0.1, 0.1, saving_uncertainty=0.1, electricity=electricity)
+    summary = TrainingSummary(1, account, 0.1, saving_uncertainty=0.1, electricity=electricity)
     assert list(summary.values()) == names(SUMMARY_METRICS)
     assert summary.values()["train_energy_per_token_j"] == account.training.energy_joules / 8
     assert "train_energy_per_token_j" not in replace(summary, account=replace(account, tokens=0)).values()

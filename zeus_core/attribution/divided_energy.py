@@ -41,7 +41,6 @@ class DividedEnergy:
         source: Knows its energy at some moments.
         peak_watts: The most the GPU can draw.
         timeline: The activities in time.
-        before: The class of the time before the first moment that counts.
         spare: Its power while the source is silent; it takes the place of a source that never answers.
         comparison: Compares the power that is sampled with the counter; nothing does if None.
         record: Notes each knot once it is known well, and whether it was counted; nothing does if None.
@@ -52,7 +51,6 @@ class DividedEnergy:
         source: CounterUpdates | PowerSum,
         peak_watts: float,
         timeline: Timeline,
-        before: Hashable,
         spare: PowerSum,
         comparison: SensorComparison | None = None,
         record: Callable[[Knot, bool], None] | None = None,
@@ -65,7 +63,7 @@ class DividedEnergy:
         self._is_silent = not source.is_of_power  # so far
         self._peak_watts = peak_watts
         self._timeline = timeline
-        self._before = before
+        self._before = timeline.before
         self._answered_at = timeline.begin
         self._knot: Knot | None = None  # up to which all is settled
         self._following: Knot | None = None  # the next one, which is settled once the one after it is known

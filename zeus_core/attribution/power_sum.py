@@ -40,17 +40,16 @@ class PowerSum:
     Args:
         average_seconds: The time that each power is the mean of.
         reads_per_second: How often the power may be read, about.
-        seed: The seed of the times of the reads, which must not be in step with the load.
     """
 
     is_of_power = True
     is_known = True
     newest = None
 
-    def __init__(self, average_seconds: float, reads_per_second: float = 16.0, seed: int = 0) -> None:
+    def __init__(self, average_seconds: float, reads_per_second: float) -> None:
         self.period_seconds: float = 1 / reads_per_second
         self.half_width_seconds: float = (average_seconds + SENSOR_DELAY_SECONDS) / 2
-        self._random = random.Random(seed)
+        self._random = random.Random(0)  # reads must not be in step with the load
         self._planned_at = -math.inf
         self._last: tuple[float, float] | None = None
         self._joules = 0.0

@@ -74,18 +74,17 @@ class SensorComparison:
         timeline: The classes in time.
         average_seconds: The time that each power is the mean of.
         samples_per_second: How often the power may be read; in a class in which both agree, it is read less often.
-        seed: The seed of the times of the samples.
 
     Attributes:
         next_at: When to read the power next.
     """
 
-    def __init__(self, timeline: Timeline, average_seconds: float, samples_per_second: float, seed: int = 0) -> None:
+    def __init__(self, timeline: Timeline, average_seconds: float, samples_per_second: float) -> None:
         self._timeline = timeline
         self._window_seconds = average_seconds + SENSOR_DELAY_SECONDS
         self._spacing_seconds = self._usual_seconds = 1 / samples_per_second
         self._agreed: dict[Hashable, int] = {}  # how often both have agreed, in turn
-        self._random = random.Random(seed)
+        self._random = random.Random(0)
         self.next_at: float = timeline.begin
         self._samples: deque[tuple[float, float]] = deque(maxlen=_MOST_PENDING)
         self._knots: list[tuple[float, float]] = []  # moments and E, without a gap

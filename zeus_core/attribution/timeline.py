@@ -85,6 +85,8 @@ class Timeline:
     """
 
     def __init__(self, at: float, before: Hashable, key: Hashable, stepping: Hashable = None) -> None:
+        self.before = before
+        """The class of the time before the first moment."""
         self.stepping = stepping
         """The class that consists of steps."""
         self._changes = [_Change(-math.inf, before, None, 0.0, False), _Change(at, key, None, 0.0, key == stepping)]

@@ -238,5 +238,5 @@ def _max_age_seconds(times: Sequence[float], given: float | None) -> float:
     if given is not None:
         return checked_number("max_age_seconds", given, 0.0, 1e9, "seconds, more than 0", is_open=True)
     if len(times) < 2:
-        raise UsageError("max_age_seconds is None; it is needed where there is only one value")
+        raise UsageError("there is one value alone, and nothing says how long it holds; give max_age_seconds=")
     return _BRIDGED_ROWS * statistics.median(later - earlier for earlier, later in pairwise(times))

@@ -23,7 +23,7 @@ from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.process.deadline import CALL_SECONDS, SET_UP_SECONDS, is_in_hook, outside_of_hooks
 from zeus_core.process.parallel import ParallelCalls
-from zeus_core.process.sampler import Sampler
+from zeus_core.process.sampler import Sampler, weakly
 
 _Answer = TypeVar("_Answer")
 
@@ -81,8 +81,7 @@ class Instruments:
         self._sample_gpus = _sampling(self._read_gpus, has_deadline=not precise)
         self._samples = itertools.count()
         self._samples_per_cpu_read = round(_WATCHING_PERIOD_SECONDS / period_seconds)
-        sample = weakref.WeakMethod(self._sample)  # the thread does not keep the instruments alive
-        self._sampler = Sampler(lambda: (method := sample()) and method(), period_seconds, _uneven_wait())
+        self._sampler = Sampler(weakly(self._sample), period_seconds, _uneven_wait())
         weakref.finalize(self, self._sampler.stop)
         if precise:
             self._sampler.start()

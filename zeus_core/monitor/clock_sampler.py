@@ -10,6 +10,7 @@ from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
 from zeus_core.ports import TimeSource
 from zeus_core.ports.background import repeatedly
+from zeus_core.process.sampler import weakly
 
 # Often enough to see a short block; a reading takes less than a millisecond. Where clocks are not what is set, they
 # only explain what a block has taken, and a tenth of the readings is enough.
@@ -41,9 +42,8 @@ class ClockSampler:
         """Begin to sample, if it does not."""
         self._is_paused = False
         if self._stop is None:
-            this = weakref.ref(self)  # the thread ends with a sampler that is dropped
-            stop = repeatedly(self._time_source, lambda: _sample(this()), self._period_seconds)
-            self._stop = weakref.finalize(self, stop)
+            stop = repeatedly(self._time_source, weakly(self.sample), self._period_seconds)
+            self._stop = weakref.finalize(self, stop)  # the thread ends with a sampler that is dropped
             self._stop.atexit = False
 
     def pause(self) -> None:
@@ -72,11 +72,6 @@ class ClockSampler:
                 continue
             if clock_mhz > 0:
                 samples.append(clock_mhz)
-
-
-def _sample(sampler: ClockSampler | None) -> None:
-    if sampler is not None:
-        sampler.sample()
 
 
 def _loaded_mean(samples_mhz: Sequence[int]) -> float:

@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import NamedTuple
 
 from zeus_core.device import Gpu
@@ -20,6 +19,7 @@ from zeus_core.monitor.reading import Reading
 from zeus_core.monitor.windows import ZeusMonitor
 from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import clock_seconds
+from zeus_core.process.sampler import weakly
 from zeus_core.validate import checked_instance, checked_number, checked_one_of, checked_whole_number
 
 _DOMAINS = ("device_instant",)
@@ -80,18 +80,15 @@ class PowerMonitor:
         self._lock = threading.Lock()
         self._window = f"__zeus_core_power_monitor_{id(self)}"
         self._monitor.begin_window(self._window, sync_execution=False)  # GPUs without a counter are sampled meanwhile
-        this = weakref.ref(self)  # the thread ends with a monitor that is dropped
-        stop = repeatedly(self._time_source, lambda: _take(this()), self.period_seconds)
-        self._stop = weakref.finalize(self, _end, stop, self._monitor, self._window)
+        stop = repeatedly(self._time_source, weakly(self._sample_if_due), self.period_seconds)
+        self._stop = weakref.finalize(self, _end, stop, self._monitor, self._window)  # also of one that is dropped
         self.sample()
 
     def __enter__(self) -> PowerMonitor:
         """Return it, for a `with` statement that closes it."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop sampling."""
         self.close()
 
@@ -212,11 +209,6 @@ def _without(energy: DeviceEnergy, outside: list[tuple[float | None, float]], pe
         energy_joules=max(energy.energy_joules - math.fsum(watts * seconds for watts, seconds in known), 0.0),
         uncertainty_joules=(energy.uncertainty_joules or 0.0) + off_joules,
     )
-
-
-def _take(monitor: PowerMonitor | None) -> None:
-    if monitor is not None:
-        monitor._sample_if_due()
 
 
 def _end(stop: Callable[[], object], monitor: ZeusMonitor, window: str) -> None:

@@ -127,18 +127,15 @@ class JsonTrialStore(TrialStore):
     def load(self, conditions: Conditions) -> list[Trial]:
         """Return the trials in the file."""
         profiles = self._profiles()
-        wanted = encode(conditions)
-        for profile in profiles:
-            if profile.get("conditions") == wanted:
-                try:
-                    return decode(list[Trial], profile.get("trials"), "trials")
-                except UsageError as error:
-                    _logger.warning(
-                        "the trials of this job in the profile %s are damaged, and measured again: %s",
-                        self._path,
-                        error,
-                    )
-                    return []
+        profile = _profile_of(conditions, profiles)
+        if profile is not None:
+            try:
+                return decode(list[Trial], profile.get("trials"), "trials")
+            except UsageError as error:
+                _logger.warning(
+                    "the trials of this job in the profile %s are damaged, and measured again: %s", self._path, error
+                )
+                return []
         if conditions.knob == _ZEUS_KNOB and (trials := self._trials_of_zeus()):
             return trials
         nearest = nearest_conditions(conditions, profiles)
@@ -163,10 +160,9 @@ class JsonTrialStore(TrialStore):
 
     def load_out_of_memory(self, conditions: Conditions) -> list[int]:
         """Return the settings in the file that were out of memory."""
-        wanted = encode(conditions)
-        found = [profile.get(_OUT_OF_MEMORY) for profile in self._profiles() if profile.get("conditions") == wanted]
+        profile = _profile_of(conditions, self._profiles()) or {}
         try:
-            return decode(list[int], found[0], _OUT_OF_MEMORY) if found and found[0] is not None else []
+            return decode(list[int], profile.get(_OUT_OF_MEMORY, []), _OUT_OF_MEMORY)
         except UsageError as error:
             _logger.warning("the profile %s is damaged, and sizes out of memory are tried again: %s", self._path, error)
             return []
@@ -204,6 +200,11 @@ class JsonTrialStore(TrialStore):
         except (OSError, ValueError) as error:  # a UsageError is a ValueError, too
             _logger.warning("the profile %s is not used: %s", self._path, error)
             return []
+
+
+def _profile_of(conditions: Conditions, profiles: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    wanted = encode(conditions)
+    return next((profile for profile in profiles if profile.get("conditions") == wanted), None)
 
 
 def _is_foreign(path: Path) -> bool:
@@ -259,7 +260,7 @@ def nearest_conditions(conditions: Conditions, kept: Sequence[Mapping[str, Any]]
 
     None if there is nothing to say: none are kept, or the same job has tried another knob.
     """
-    found = [one["conditions"] for one in kept if isinstance(one.get("conditions"), Mapping)]
+    found = [one["conditions"] if isinstance(one.get("conditions"), Mapping) else {} for one in kept]
     if not found or any({**one, "knob": conditions.knob} == encode(conditions) for one in found):
         return None
     return ", ".join(sorted((conditions.differences(one) for one in found), key=len)[0])

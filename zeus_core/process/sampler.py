@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 
 from zeus_core.process.lock import ProcessLock, process_id
+
+
+def weakly(method: Callable[[], object]) -> Callable[[], object]:
+    """Return a function that calls a method while its object is alive, and does not keep it so: for a thread."""
+    alive = weakref.WeakMethod(method)
+    return lambda: (method := alive()) and method()
 
 
 class Sampler:

@@ -119,8 +119,9 @@ class Catalogue:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self._folder / f"{_day(time.time())}-{os.urandom(8).hex()}.parquet", content.getvalue())
-        except (OSError, ValueError) as error:
-            raise UsageError(f"the catalogue {self._folder} cannot be written: {error}") from error
+        except (OSError, ValueError) as error:  # not the name of the unfinished file, of which nobody has heard
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"the catalogue {self._folder} cannot be written: {reason}") from error
 
     def _merge_days(self, now_seconds: float) -> None:
         """Merge the files of each earlier day, and remove those that were merged an hour ago, as far as one may."""

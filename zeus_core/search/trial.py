@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from zeus_core.errors import UsageError
@@ -76,6 +76,14 @@ class Visit:
     trial: Trial
     run_steps: int
     is_own: bool = True
+
+
+def pooled_by_setting(trials: Iterable[Trial]) -> dict[int, Trial]:
+    """Return one trial for each setting; see `pooled_trial`."""
+    pooled: dict[int, Trial] = {}
+    for trial in trials:
+        pooled[trial.setting] = pooled_trial([pooled.get(trial.setting), trial])
+    return pooled
 
 
 def pooled_trial(trials: Sequence[Trial | None]) -> Trial:

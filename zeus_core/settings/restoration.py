@@ -188,7 +188,7 @@ class Restoration:
         return is_restored
 
     def _changed(self, call: Callable[[], _Answer], number: int) -> _Answer:
-        """Call the driver, in the thread of a GPU; again after a passing fault. What comes too late is undone."""
+        """Call the driver, in the thread of a GPU; again after a passing fault. A change that is too late is undone."""
         late = time.monotonic() + _QUEUE_SECONDS  # a driver that hangs, or a daemon that is away, is not asked again
         try:
             return retried(call, unless=lambda: self.is_final or time.monotonic() > late)

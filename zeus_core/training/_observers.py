@@ -66,12 +66,6 @@ class Observers:
         if kind is not StepBegin:
             self._recorder.receive(event)
 
-    def pause(self) -> None:
-        """Send the pause that the optimizer is about to make."""
-        self._end_gap()
-        self._send_to_observers(Pause())
-        self._recorder.receive(Pause())
-
     def leave_out_excess(self) -> None:
         """Send interference, where the step under way took longer than usual: that time belongs to no step."""
         if self._recorder.leaves_out_excess():

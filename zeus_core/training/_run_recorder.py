@@ -26,6 +26,7 @@ from zeus_core.events import (
 )
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
+from zeus_core.ports.world import SoloWorld
 from zeus_core.training._part_reports import Outcome, PartReports
 from zeus_core.training._ranks import Ranks
 from zeus_core.training._run_files import RunFiles
@@ -56,19 +57,13 @@ class RunRecorder:
 
     Args:
         monitor: Measures this rank's GPUs.
-        world: The ranks.
         folder: The folder of the journal; no journal is kept if None.
         electricity: The intensity and price that all energy is charged at; none if None.
         trace: Makes a trace; none is made if None.
     """
 
     def __init__(
-        self,
-        monitor: ZeusMonitor,
-        world: World,
-        folder: Path | None,
-        electricity: Electricity | None = None,
-        trace: RunTrace | None = None,
+        self, monitor: ZeusMonitor, folder: Path | None, electricity: Electricity | None, trace: RunTrace | None
     ) -> None:
         self._monitor = monitor
         self._trace = trace
@@ -84,16 +79,16 @@ class RunRecorder:
         """The rest that no log contained of the training that `account` was called for; see `LogIntervals.close`."""
         self._work: dict[str, int | str] = {}
         self._files = RunFiles(folder, monitor.time_source)
-        self.use_world(world)
+        self.use_world(SoloWorld())
 
     def use_world(self, world: World) -> None:
-        """Set the ranks, before training begins."""
+        """Set the ranks, before training begins; one until then."""
         self.ranks: Ranks = Ranks(world)
         """The ranks, and the GPUs that each counts, once training has begun."""
         self._gpu_indices: list[int] | None = None  # the GPUs that this rank counts, once the ranks have shared them
         self._files.use_ranks(self.ranks)
 
-    def use_folder(self, folder: Path, from_checkpoint: bool = False) -> None:
+    def use_folder(self, folder: Path, from_checkpoint: bool) -> None:
         """Keep the journal in this folder from the next training on, or from its first checkpoint on."""
         self._files.use_folder(folder, from_checkpoint)
 
@@ -247,12 +242,12 @@ class RunRecorder:
         if self._split is not None:
             self._split.leave()
 
-    def count(self, samples: int = 0, tokens: int = 0, generated_tokens: int = 0) -> None:
+    def count(self, samples: int, tokens: int, generated_tokens: int) -> None:
         """Count work of this rank; see `RunPart.count`."""
         if self._part is not None:
             self._part.count(samples, tokens, generated_tokens)
 
-    def log_values(self, set_limit_watts: int | None = None, clock_mhz: int | None = None) -> dict[str, float]:
+    def log_values(self, set_limit_watts: int | None, clock_mhz: int | None) -> dict[str, float]:
         """Return the values of `LOG_METRICS` that are known; empty outside of training. A collective call.
 
         A log that follows another one within a second extends what was known then, and writes nothing to the journal.
@@ -287,7 +282,7 @@ class RunRecorder:
             self._spent = self._part.spent().total
         return self._spent
 
-    def logged_evaluation_joules(self, leaves_out: bool = False) -> float | None:
+    def logged_evaluation_joules(self, leaves_out: bool) -> float | None:
         """Return the energy of the evaluations since the previous call; None if unknown. A collective call.
 
         Outside of training, that of the latest one; so too after a call that has left others out, of which more becomes

@@ -33,12 +33,11 @@ class TrainingSummary:
         account: Time, energy and work, by activity.
         saving_fraction: The part of the energy of a step that the chosen power limit saves; None if none was chosen,
             or the saving is smaller than its uncertainty.
-        overhead_seconds: Time this process has spent in our hooks, waits for the accelerator and other ranks included.
         detected_evaluations: Evaluations of this part and process that nothing announced, but their forward passes.
         saving_uncertainty: How far `saving_fraction` can be off; None if that is.
         electricity: The electricity, as it was given; None if it was not.
         remarks: Remarks on the numbers for people, such as why energy was lost.
-        overhead: `overhead_seconds` by hook, and what was waited for in them.
+        overhead: Time this process has spent in our hooks, and what was waited for in them.
         last_log: `energy_j` and `eval_energy_j` since the latest logs of this part: with them, all logs add up to its
             steps and its evaluations.
     """
@@ -46,7 +45,6 @@ class TrainingSummary:
     steps: int
     account: Account
     saving_fraction: float | None = None
-    overhead_seconds: float = 0.0
     detected_evaluations: int = 0
     saving_uncertainty: float | None = None
     electricity: Electricity | None = None
@@ -60,11 +58,15 @@ class TrainingSummary:
             later,
             steps=self.steps + later.steps,
             account=self.account + later.account,
-            overhead_seconds=self.overhead_seconds + later.overhead_seconds,
             overhead=self.overhead + later.overhead,
             detected_evaluations=self.detected_evaluations + later.detected_evaluations,
             remarks=tuple(dict.fromkeys(self.remarks + later.remarks)),
         )
+
+    @property
+    def overhead_seconds(self) -> float:
+        """`overhead` in all."""
+        return self.overhead.seconds
 
     @property
     def co2_grams(self) -> float | None:
@@ -91,7 +93,7 @@ class TrainingSummary:
             "train_energy_redone_j": None if redone is None else redone.energy_joules,
             "train_energy_saving_fraction": self.saving_fraction,
             "train_energy_saving_uncertainty": self.saving_uncertainty,
-            "train_energy_overhead_s": self.overhead_seconds,
+            "train_energy_overhead_s": self.overhead.seconds,
             **electricity_summary_values(self.account, self.electricity),
         }
         return known_values(values)

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._launch import note
@@ -26,6 +25,7 @@ from zeus_core.events import (
     Event,
     Observer,
     PassBegin,
+    Pause,
     StepBegin,
     TrainBegin,
     TrainEnd,
@@ -35,7 +35,7 @@ from zeus_core.events import (
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import training_monitor
 from zeus_core.ports import World
-from zeus_core.ports.world import SoloWorld, checked_world, warn_if_others_train
+from zeus_core.ports.world import checked_world, warn_if_others_train
 from zeus_core.training._metrics import LoggedValues
 from zeus_core.training._observers import Observers
 from zeus_core.training._part_reports import Outcome
@@ -142,7 +142,6 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self._trace = None if trace is False else _run_trace(trace, self.monitor, optimizer)
         self._recorder = RunRecorder(
             self.monitor,
-            SoloWorld(),
             None if folder is None else Path(checked_path("folder", folder, "output", "folder")),
             self._electricity,
             self._trace,
@@ -252,9 +251,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self._optimizer.receive(event)  # restores what it could not restore before
             return
         if kind is StepBegin and self._optimizer.is_pause_due:
-            self._observers.pause()
-            self._optimizer.while_paused = self._recorder.keep
-            self._outside_of_hooks(self._optimizer.pause)
+            self._observers.send(Pause())
+            self._outside_of_hooks(lambda: self._optimizer.pause(self._recorder.keep))
         elif isinstance(event, TrainBegin):
             self._prepare(event)
         self._observers.send(event)
@@ -383,9 +381,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self.on_train_begin()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.finish()
         self.on_train_end()
@@ -395,7 +391,6 @@ class TrainingEnergy(TrainingHooks, Hooked):
             steps,
             account,
             self.saving_fraction,
-            self.overhead.seconds,
             self.detected_evaluations,
             self._optimizer.saving_uncertainty,
             self._electricity,
@@ -440,8 +435,7 @@ def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor |
 def _run_trace(trace: bool | str | Path, monitor: ZeusMonitor, optimizer: TrainingOptimizer | None) -> RunTrace:
     from zeus_core.training.run_trace import RunTrace, checked_trace  # imported here, as few trainings are traced
 
-    folder = checked_trace(trace)
-    return RunTrace(monitor.time_source, None if isinstance(folder, bool) else folder, optimizer)
+    return RunTrace(monitor.time_source, checked_trace(trace), optimizer)
 
 
 def _measure(run: MeteredRun, monitor: ZeusMonitor, recorder: RunRecorder) -> None:

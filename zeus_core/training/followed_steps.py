@@ -46,8 +46,7 @@ class FollowedSteps:
     def __init__(
         self, monitor: ZeusMonitor, world: World, make_optimizer: MakeOptimizer = asked_optimizer, quiet: bool = False
     ) -> None:
-        self.energy: TrainingEnergy = TrainingEnergy(monitor, make_optimizer(monitor), quiet=True)
-        self.energy.use_world(world)
+        self.energy: TrainingEnergy = TrainingEnergy(monitor, make_optimizer(monitor), world=world, quiet=True)
         self.steps: int = 0
         self.rows: Mapping[str, str] = {}
         self._shows_result = world.rank == 0 and not quiet

@@ -163,15 +163,13 @@ class RunTrace:
             _logger.warning("the trace %s of the steps before is overwritten: %s", path, error)
 
 
-def checked_trace(trace: bool | str | Path) -> Path | bool:
-    """Return whether there is a trace, and its folder if one is given.
+def checked_trace(trace: bool | str | Path) -> Path | None:
+    """Return the folder of a trace; None if none is given, as by True.
 
     Raises:
         UsageError: It is neither True, False nor a path.
     """
-    if isinstance(trace, bool):
-        return trace
-    return Path(checked_path("trace", trace, "output", "folder, or True or False"))
+    return None if isinstance(trace, bool) else Path(checked_path("trace", trace, "output", "folder, or True or False"))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

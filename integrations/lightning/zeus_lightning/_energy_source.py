@@ -112,12 +112,12 @@ class EnergySource:
         energy = TrainingEnergy(
             monitor,
             self._optimizer,
+            world=world,
             quiet=True,  # the callback shows the result once the progress bars have ended
             electricity=self._electricity,
             recurring_run=recurring_run,
             trace=self._trace,
         )
-        energy.use_world(world)
         folder = trainer.default_root_dir
         if not trainer.fast_dev_run and ":/" not in folder:  # a journal cannot be kept in a bucket
             energy.use_folder(folder)

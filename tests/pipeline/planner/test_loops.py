@@ -143,6 +143,12 @@ def test_what_is_not_of_the_language_is_refused(function):
         call_compiled(function, 1.0)
 
 
+@pytest.mark.parametrize("element", [np.uint32, np.int32, bool])
+def test_elements_that_cannot_be_changed_or_read_are_refused(element):
+    with pytest.raises(NotImplementedError, match="values"):
+        call_compiled(swap, np.zeros(4, element), 0, 1)
+
+
 def test_an_array_with_gaps_is_refused():
     with pytest.raises(ValueError, match="gaps"):
         call_compiled(swap, np.zeros(8)[::2], 0, 1)

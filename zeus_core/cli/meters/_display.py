@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, Protocol, TextIO
 
 from zeus_core.cli.text import write
@@ -83,9 +82,7 @@ class LineDisplay(Display):
         write("".join(f"{text:>{_WIDTH}}" for text in ("seconds", *columns, "total")), self._stream)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Do nothing."""
 
     def show(self, seconds: float, values: Sequence[str]) -> None:
@@ -112,9 +109,7 @@ class LiveDisplay(Display):
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop drawing, and leave the last table on the terminal."""
         self._live.stop()
 

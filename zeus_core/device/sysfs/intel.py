@@ -20,7 +20,7 @@ from zeus_core.errors import DeviceError, DriverFaultError, NoDeviceError, NotSu
 from zeus_core.ports.accelerator import FrameworkGpu
 from zeus_core.ports.time_source import MonotonicTime, TimeSource
 from zeus_core.process.lock import ProcessLock
-from zeus_core.process.sampler import Sampler
+from zeus_core.process.sampler import Sampler, weakly
 from zeus_core.units import joules_from_microjoules
 
 _logger = logging.getLogger(__name__)
@@ -55,8 +55,7 @@ class IntelGpu(SysfsGpu):
         self._wrapped_joules = 0.0
         self._marks: list[tuple[float, float]] = []  # two readings, half a second apart
         self._highest_seen_watts = 0.0
-        count = weakref.WeakMethod(self._count)  # the thread does not keep the GPU alive
-        self._keeper = Sampler(lambda: (method := count()) and method(), _KEEPER_SECONDS, name="zeus-core Intel GPU")
+        self._keeper = Sampler(weakly(self._count), _KEEPER_SECONDS, name="zeus-core Intel GPU")
         weakref.finalize(self, self._keeper.stop)
 
     def read_energy_counter_joules(self) -> float:

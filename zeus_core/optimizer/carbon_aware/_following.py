@@ -20,7 +20,7 @@ from zeus_core.ports import TimeSource
 from zeus_core.ports.time_source import clock_seconds
 from zeus_core.search import Trial
 from zeus_core.search.run.run_plan import Prediction
-from zeus_core.search.trial import pooled_trial
+from zeus_core.search.trial import pooled_by_setting
 
 # A block of steps ends near the next decision, not at it. So near it that decision is made, and not one for the rest.
 _EARLY_FRACTION = 0.02
@@ -245,10 +245,7 @@ class Following:
 
     def _measured(self) -> dict[int, Trial]:
         """Return all that was measured, by setting."""
-        pooled: dict[int, Trial] = {}
-        for trial in self._search.cycle_trials:
-            pooled[trial.setting] = pooled_trial([pooled.get(trial.setting), trial])
-        return pooled
+        return pooled_by_setting(self._search.cycle_trials)
 
     def _points(self) -> list[OperatingPoint]:
         """Return what was measured, as fast as training is with all that happens between its steps."""

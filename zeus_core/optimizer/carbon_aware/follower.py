@@ -42,18 +42,14 @@ class Follower:
         aware: The signal, the deadline and what else the user has said.
         monitor: Measures the pauses.
         exchange: The exchanges with the other ranks.
-        while_paused: Called each minute of a pause.
     """
 
-    def __init__(
-        self, aware: CarbonAware, monitor: ZeusMonitor, exchange: Exchange, while_paused: Callable[[], object]
-    ) -> None:
+    def __init__(self, aware: CarbonAware, monitor: ZeusMonitor, exchange: Exchange) -> None:
         self.due: Pause | None = None
         """The pause before the next step, the same on all ranks; None for none."""
         self._aware = aware
         self._monitor = monitor
         self._exchange = exchange
-        self._while_paused = while_paused
         self._search: FollowedSearch | None = None
         self._following: Following | None = None  # on rank 0
         self._idle_watts: float | None = None
@@ -80,8 +76,11 @@ class Follower:
         """Forget the pause that was due: training has ended."""
         self.due, self._is_in_training = None, False
 
-    def pause(self) -> None:
+    def pause(self, meanwhile: Callable[[], object]) -> None:
         """Wait, or end the process, if that is due. All ranks call this before the same step.
+
+        Args:
+            meanwhile: Called each minute of a pause.
 
         Raises:
             SystemExit: The process is to end, with `TRY_LATER`.
@@ -96,7 +95,7 @@ class Follower:
             self._exchange.make(lambda: self._write_resume_file(pause) if self._exchange.rank == 0 else None)
             raise SystemExit(TRY_LATER)
         with self._monitor.window(_WINDOW) as window:
-            self._wait(pause.seconds)
+            self._wait(pause.seconds, meanwhile)
         own = {
             uuid_in_job(self._monitor.gpus[index]): [joules, window.measurement.gpu_uncertainty_joules[index]]
             for index, joules in window.measurement.gpu_energy.items()
@@ -144,12 +143,12 @@ class Follower:
         assert self._following is not None, "rank 0 decides"
         return self._following.decide()
 
-    def _wait(self, seconds: float) -> None:
+    def _wait(self, seconds: float, meanwhile: Callable[[], object]) -> None:
         time_source = self._monitor.time_source
         until = time_source.now() + seconds
         while (left := until - time_source.now()) > _TINY_SECONDS:
             time_source.wait(threading.Event(), min(left, _MINUTE_SECONDS))
-            self._while_paused()
+            meanwhile()
 
     def _write_resume_file(self, pause: Pause) -> None:
         until = pause.until_seconds

@@ -254,11 +254,10 @@ class SettingSearch:
         is_settling = before != self._setting and self._options.warmup_steps is None
         self.block.begin(self._setting, self.order.piece_steps, is_settling)
         if phase is not Phase.WARM_UP and self._setting != self.chosen:
-            text = "the %s moves to %s"
-            if self.chosen is None:
-                text = "a %s of %s is chosen for the rest of this training"
+            text = "a %s of %s is chosen for the rest of this training" if self.chosen is None else "the %s moves to %s"
             self.chosen = self._setting
-            _logger.info(text, self.kind.words, self.kind.text(self.chosen))
+            if self.not_changed_because is None:
+                _logger.info(text, self.kind.words, self.kind.text(self.chosen))
         return None
 
     def count_step(self, is_original: bool) -> None:

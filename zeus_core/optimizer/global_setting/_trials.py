@@ -19,7 +19,7 @@ from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, percentage, standard_deviation
 from zeus_core.search.objectives import PowerLimitMeasurement
 from zeus_core.search.run.visits import Visits
-from zeus_core.search.trial import pooled_trial
+from zeus_core.search.trial import pooled_by_setting, pooled_trial
 
 # A step this many times as long as the median one, and this many robust standard deviations longer, is an outlier.
 # Ragged batches differ by less than the first (20 % spread), and quiet loops scatter by less than the second.
@@ -173,7 +173,7 @@ class MeasuredBlocks:
     def __init__(self, known: Sequence[MeasuredBlock], original: int, is_ordered: bool = True) -> None:
         self.blocks: list[MeasuredBlock] = list(known)
         """All that was reported to the search, in this order."""
-        self.trials: dict[int, Trial] = _pooled(self.blocks)
+        self.trials: dict[int, Trial] = pooled_by_setting(block.trial for block in self.blocks)
         """All that was measured during the search, by setting."""
         self.confirmation: Trial | None = None
         """The steps measured at the latest choice that was measured; None until then, and if their energy was lost."""
@@ -210,7 +210,7 @@ class MeasuredBlocks:
                 if block.trial.setting == other._original
             ]
             self._visits.take_over(other._visits)
-            self.trials = _pooled(self.blocks)
+            self.trials = pooled_by_setting(block.trial for block in self.blocks)
 
     def add_trial(self, block: MeasuredBlock) -> None:
         """Add a block of the search."""
@@ -253,14 +253,6 @@ class MeasuredBlocks:
     def sorted_trials(self) -> list[Trial]:
         """Return the trials so far, the highest setting first."""
         return sorted(self.trials.values(), key=lambda trial: -trial.setting)
-
-
-def _pooled(blocks: Sequence[MeasuredBlock]) -> dict[int, Trial]:
-    """Return one trial for each setting."""
-    pooled: dict[int, Trial] = {}
-    for trial in (block.trial for block in blocks):
-        pooled[trial.setting] = pooled_trial([pooled.get(trial.setting), trial])
-    return pooled
 
 
 class ActivityPart(NamedTuple):

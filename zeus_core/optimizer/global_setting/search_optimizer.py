@@ -122,14 +122,6 @@ class SearchOptimizer(SearchFacts):
         self._under_way: set[type[Event]] = set()  # what has begun: TrainBegin, EpochBegin, StepBegin
         self._expects_interference = False
         this = weakref.ref(self)  # as a reference cycle would delay restoring the limits when this is dropped
-
-        def report_pause() -> None:
-            optimizer = this()
-            if optimizer is not None:
-                optimizer.while_paused()
-
-        self.while_paused: Callable[[], object] = lambda: None
-        """Called each minute of a pause; a `TrainingEnergy` with this optimizer keeps its journal then."""
         user = user_of(self, lambda: (optimizer := this()) is None or optimizer._is_at_rest, compares=True)
         course = SearchCourse(options, self._gpus, checked_world(world), self._recorder, store, self._history, user)
         self._visits = course.preparation.visits
@@ -139,7 +131,7 @@ class SearchOptimizer(SearchFacts):
         if carbon_aware is not None:
             from zeus_core.optimizer.carbon_aware.follower import Follower  # needs numpy
 
-            self._follower = Follower(carbon_aware, monitor, self._exchange, report_pause)
+            self._follower = Follower(carbon_aware, monitor, self._exchange)
         super().__init__(course)
 
     def use_world(self, world: World) -> None:
@@ -346,15 +338,18 @@ class SearchOptimizer(SearchFacts):
         return due is not None and due.ends_process
 
     @contained(on_fault=lambda self, error: self._course.fail(error))
-    def pause(self) -> None:
+    def pause(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Pause training if that is due: wait with all ranks, or end the process. `StepBegin` does it otherwise.
+
+        Args:
+            meanwhile: Called each minute of a pause; a `TrainingEnergy` with this optimizer keeps its journal then.
 
         Raises:
             SystemExit: The process ends, to go on later, with exit code 75.
         """
         if self._follower is not None and self._follower.due is not None:
             self._course.receive(Pause())
-            self._follower.pause()
+            self._follower.pause(meanwhile)
 
     @contained
     def _show_result(self) -> None:

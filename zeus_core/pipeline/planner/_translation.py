@@ -7,8 +7,8 @@ others, which are translated with it.
 The language: arguments are numbers, arrays of one dimension, and named tuples of numbers and arrays. Statements are
 assignments, `if`, `while`, `for` over a range, `break`, `continue`, `return`. A tuple is assigned to several variables
 at once, returned, or indexed where it is written. A truth value is a number. A comparison is of two numbers, or of
-a number with those of a tuple (`in`). Of Python's functions there are `len`, `min`, `max`, `int`, `float`, `bool`,
-`math.exp` and `math.log`. No array is made, and no index counts from the end. A variable keeps the type of its first
+a number with those of a tuple (`in`). The functions `len`, `min`, `max`, `int`, `float`, `bool`, `math.exp` and
+`math.log` may be called. No array is made, and no index counts from the end. A variable keeps the type of its first
 number, or its array or named tuple; a result has the type of its annotation. The result of an operation that Python
 refuses, such as a division by 0, is not defined.
 """
@@ -30,7 +30,7 @@ Kind: TypeAlias = Any
 """`int` or `float`, the name of the type of an array's elements, or the names and kinds of a named tuple's fields."""
 
 _INT, _FLOAT, _POINTER = ir.IntType(64), ir.DoubleType(), ir.PointerType()
-_TYPES = {int: _INT, bool: _INT, float: _FLOAT, type(None): ir.VoidType()}
+_TYPES = {int: _INT, float: _FLOAT}
 _ELEMENTS = {"int64": (int, _INT), "uint32": (int, ir.IntType(32)), "float64": (float, _FLOAT)}
 
 _OPERATIONS = {
@@ -51,17 +51,17 @@ class _Value(NamedTuple):
     of: Any
 
 
-def translate(function: Callable[..., Any], kinds: tuple[Kind, ...]) -> tuple[str, Kind]:
-    """Return a module, in LLVM's text form, with `entry`, a function for these arguments; and the kind of its result.
+def translate(function: Callable[..., Any], kinds: tuple[Kind, ...]) -> tuple[str, list[Kind]]:
+    """Return a module, in LLVM's text form, with `entry`, a function for these arguments; and the kinds of its results.
 
     Raises:
         NotImplementedError: The function is not of the language; the message shows where.
         OSError: Its source cannot be read.
     """
     module = _Module()
-    entry, result = module.function(function, kinds)
+    entry, results = module.function(function, kinds)
     entry.name, entry.linkage = "entry", ""
-    return str(module.ir), result
+    return str(module.ir), results
 
 
 @cache
@@ -75,21 +75,25 @@ class _Module:
 
     def __init__(self) -> None:
         self.ir = ir.Module()
-        self._functions: dict[Any, tuple[Any, Kind]] = {}
+        self._functions: dict[Any, tuple[Any, list[Kind]]] = {}
         self.unchanged = self.ir.add_metadata([])
 
-    def function(self, function: Callable[..., Any], kinds: tuple[Kind, ...]) -> tuple[Any, Kind]:
-        """Translate a function for arguments of these kinds, once; return it with the kind of its result."""
+    def function(self, function: Callable[..., Any], kinds: tuple[Kind, ...]) -> tuple[Any, list[Kind]]:
+        """Translate a function for arguments of these kinds, once; return it with the kinds of its results."""
         if (function, kinds) not in self._functions:
-            result = get_type_hints(function)["return"]
-            of_tuple = [_TYPES[kind] for kind in getattr(result, "__args__", ())]
-            returned = ir.LiteralStructType(of_tuple) if of_tuple else _TYPES[result]
-            made = ir.FunctionType(returned, [_TYPES.get(kind, _POINTER) for kind in kinds])
-            made = ir.Function(self.ir, made, f"{function.__name__}.{len(self._functions)}")
+            hint = get_type_hints(function)["return"]
+            hints = [] if hint is type(None) else getattr(hint, "__args__", [hint])
+            results = [int if each is bool else each for each in hints]
+            types = [_TYPES[kind] for kind in results]
+            of_function = ir.FunctionType(
+                types[0] if len(types) == 1 else ir.LiteralStructType(types),
+                [_TYPES.get(kind, _POINTER) for kind in kinds],
+            )
+            made = ir.Function(self.ir, of_function, f"{function.__name__}.{len(self._functions)}")
             made.linkage = "internal"
-            self._functions[function, kinds] = made, result
+            self._functions[function, kinds] = made, results
             node = _definitions(function.__code__.co_filename)[function.__name__]
-            _Translation(self, made, function.__globals__).run(node, kinds)
+            _Translation(self, made, function.__globals__, results).run(node, kinds)
         return self._functions[function, kinds]
 
     def of_c(self, name: str, arguments: int) -> Any:
@@ -105,8 +109,8 @@ class _Translation:
     Variables lie in memory. LLVM moves them into registers, and computes once what it sees repeated.
     """
 
-    def __init__(self, module: _Module, function: Any, names: dict[str, Any]) -> None:
-        self._module, self._function, self._globals = module, function, names
+    def __init__(self, module: _Module, function: Any, names: dict[str, Any], results: list[Kind]) -> None:
+        self._module, self._function, self._globals, self._results = module, function, names, results
         self._variables: dict[str, _Value] = {}  # a number's kind and address; an array or a named tuple itself
         self._loops: list[tuple[Any, Any]] = []  # where `continue` and `break` go
         self._begin = ir.IRBuilder(function.append_basic_block())
@@ -119,8 +123,7 @@ class _Translation:
             self._assign(argument.arg, _Value(kind, value))
         self._statements(node.body)
         if not self._ir.block.is_terminated:
-            has_result = self._function.ftype.return_type != _TYPES[type(None)]
-            self._ir.unreachable() if has_result else self._ir.ret_void()
+            self._ir.unreachable() if self._results else self._return(())
         self._begin.branch(first)
 
     def _allocated(self, kind: Kind) -> _Value:
@@ -203,7 +206,10 @@ class _Translation:
                 self._store(each, element)
         elif isinstance(target, ast.Subscript):
             array, index = self._visit(target.value), self._visit(target.slice)
-            self._ir.store(self._as(value, _ELEMENTS[array.kind][0]), self._place(array, index))
+            kind, element = _ELEMENTS[array.kind]
+            if element != _TYPES[kind]:
+                raise TypeError("elements of 32 bits do not change")
+            self._ir.store(self._as(value, kind), self._place(array, index))
         else:
             self._assign(target.id, value)
 
@@ -265,17 +271,15 @@ class _Translation:
         self._ir.branch(self._loops[-1][0])
 
     def _on_return(self, node: ast.Return) -> None:
-        value: Any = node.value and self._visit(node.value)
-        kind = self._function.ftype.return_type
-        if isinstance(kind, ir.LiteralStructType):
-            whole = ir.Constant(kind, ir.Undefined)
-            for at, (each, element) in enumerate(zip(value, kind.elements, strict=True)):
-                whole = self._ir.insert_value(whole, self._as(each, float if element == _FLOAT else int), at)
-            self._ir.ret(whole)
-        elif value is None:
-            self._ir.ret_void()
-        else:
-            self._ir.ret(self._as(value, float if kind == _FLOAT else int))
+        value = () if node.value is None else self._visit(node.value)
+        self._return((value,) if isinstance(value, _Value) else value)
+
+    def _return(self, values: tuple[_Value, ...]) -> None:
+        found = [self._as(value, kind) for value, kind in zip(values, self._results, strict=True)]
+        whole = found[0] if len(found) == 1 else ir.Constant(self._function.ftype.return_type, ir.Undefined)
+        for at, part in enumerate(found if len(found) > 1 else ()):
+            whole = self._ir.insert_value(whole, part, at)
+        self._ir.ret(whole)
 
     # Values
 
@@ -292,7 +296,7 @@ class _Translation:
         record = self._visit(node.value)
         names, kinds = zip(*record.kind, strict=True)
         place = names.index(node.attr)
-        return self._word(record, sum(2 if kind in _ELEMENTS else 1 for kind in kinds[:place]), kinds[place])
+        return self._word(record, sum(1 if kind in _TYPES else 2 for kind in kinds[:place]), kinds[place])
 
     def _on_tuple(self, node: ast.Tuple) -> tuple[_Value, ...]:
         return tuple(map(self._visit, node.elts))
@@ -371,11 +375,11 @@ class _Translation:
         if node.keywords:
             raise TypeError("an argument by name")
         if inspect.isfunction(function):
-            called, result = self._module.function(function, tuple(each.kind for each in arguments))
+            called, results = self._module.function(function, tuple(each.kind for each in arguments))
             found = self._ir.call(called, [each.of for each in arguments])
-            if hasattr(result, "__args__"):
-                return tuple(_Value(kind, self._ir.extract_value(found, at)) for at, kind in enumerate(result.__args__))
-            return _Value(int if result is bool else result, found)
+            if len(results) == 1:
+                return _Value(results[0], found)
+            return tuple(_Value(kind, self._ir.extract_value(found, at)) for at, kind in enumerate(results))
         value, *others = arguments
         if function in (min, max):
             for each in others:

@@ -87,10 +87,11 @@ def _compiled(function: Callable[..., Any], kinds: tuple[Any, ...]) -> Callable[
     with _compiling:
         from zeus_core.pipeline.planner._translation import translate
 
-        text, result = translate(function, kinds)
+        text, results = translate(function, kinds)
         engine = _engine(text)
-        types: dict[Any, Any] = {int: ctypes.c_int64, float: ctypes.c_double, type(None): None}
-        prototype = ctypes.CFUNCTYPE(types[result], *(types.get(kind, ctypes.c_char_p) for kind in kinds))
+        types: dict[Any, Any] = {int: ctypes.c_int64, float: ctypes.c_double}
+        result = types[results[0]] if results else None
+        prototype = ctypes.CFUNCTYPE(result, *(types.get(kind, ctypes.c_char_p) for kind in kinds))
         entry = prototype(engine.get_function_address("entry"))
     entry.engine = engine  # type: ignore[attr-defined] # which holds the code
     return entry

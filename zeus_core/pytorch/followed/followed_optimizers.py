@@ -202,7 +202,7 @@ class _Follower:
             self.steps.steps += self._counts[new] - (new == optimizer) - counted
             if leader is not None:
                 self.steps.energy.forget()
-        if len(self._counts) > 1:
+        if comes_back:  # others step after one another
             seldom = f"that of {len(self._counts)} optimizers which steps most seldom"
             self.steps.rows = {"a step is": f"one of {self._leader_name}, {seldom}"}
 

@@ -15,7 +15,7 @@ from zeus_core.monitor.reading import Reading
 from zeus_core.monitor.windows import synchronize
 from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.training.account import TRAINING
-from zeus_core.training.activities._counted_gpus import BEFORE, CountedGpus
+from zeus_core.training.activities._counted_gpus import CountedGpus
 from zeus_core.training.activities._pace import Pace
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from zeus_core.tracing.recorder import TraceRecorder
 
 _MEASURED_EACH = (Activity.EVALUATION, Activity.PREDICTION)  # the energy of the latest one is known by itself
+_BEFORE = "before"  # the class of the time before the run
 _STEPS = Activity.STEPS  # to look it up in the enumeration takes 0.1 µs, and this is each step
 
 _logger = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class ActivitySplit:
         reading = self._read()
         self.reading: Reading = reading
         self._first = self._since = reading.at
-        self._timeline = Timeline(reading.at, BEFORE, Activity.IDLE, stepping=Activity.STEPS)
+        self._timeline = Timeline(reading.at, _BEFORE, Activity.IDLE, stepping=Activity.STEPS)
         self._gaps = StepGaps()
         self._gap_seconds = 0.0  # the unusual gaps since the latest step
         self._gpus = CountedGpus(monitor, gpu_indices, reading, self._timeline, self._gaps, trace)
@@ -191,10 +192,6 @@ class ActivitySplit:
             evaluation += self._evaluation  # the one that has ended was part of it
             self._evaluation = evaluation
         self._begin(activity, evaluation is not None)
-        self.begin_gap()
-
-    def begin_gap(self) -> None:
-        """Begin the gap before the next step, if steps are the activity and none is under way."""
         if self.activity is _STEPS:
             self._gaps.begin(self._time_source.now())
 

@@ -107,11 +107,6 @@ class HostEnergy:
         ]
         self.until(first)
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether there is a counter at all."""
-        return bool(self._counters)
-
     def until(self, reading: Reading) -> Tally:
         """Return the time and energy from the beginning to a reading. Its time is 0 if there is no counter."""
         if not self._counters:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from accelerate import Accelerator
@@ -161,11 +160,9 @@ class ZeusAccelerate(AcceleratorLoop):
         self._hooks.append(accelerator.register_save_state_pre_hook(self._on_save_state))
         self._hooks.append(accelerator.register_load_state_pre_hook(self._on_load_state))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         note_out_of_memory(self.micro_batch, error)
-        super().__exit__(kind, error, traceback)
+        super().__exit__(kind, error, trace)
 
     @property
     def summary(self) -> TrainingSummary | None:

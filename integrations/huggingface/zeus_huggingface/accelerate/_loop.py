@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import get_ident
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -103,11 +102,9 @@ class AcceleratorLoop:
             self._activities -= 1
             self.on_activity_end(activity)
 
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
+    def evaluation(self) -> AbstractContextManager[None]:
         """Announce an evaluation as a `with` block, on all processes or on some."""
-        with self.during(Activity.EVALUATION):
-            yield
+        return self.during(Activity.EVALUATION)
 
     def close(self) -> None:
         """End training, normally or by an error, and leave the accelerator as it was. Not collective."""
@@ -128,9 +125,7 @@ class AcceleratorLoop:
     def __enter__(self: _Loop) -> _Loop:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._end(is_success=error is None)
 
     @contained

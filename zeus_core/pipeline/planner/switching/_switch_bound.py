@@ -42,7 +42,7 @@ class Bound(NamedTuple):
         price_watts: Prices of time of the instructions. [instructions]
         limit_watts: The flow F: the price of the iteration time.
         flow: Memory for the answers of the ranks to other prices.
-        course: The courses of clocks that they can take.
+        course: The courses of clocks of these answers: all, whether or not they can keep limit and dwell.
     """
 
     cost_joules: float
@@ -55,7 +55,7 @@ class Bound(NamedTuple):
         """Return the clocks of the lowest cost along each rank at prices of so many times those of the bound."""
         price = self.price_watts * factor
         flow = self.flow._replace(price=price, arc_price=np.repeat(price, np.diff(task.first_arc)))
-        call_compiled(_relaxed_cost, task, flow, self.course)
+        call_compiled(_relaxed_cost, task._replace(dwell_seconds=0.0), flow, self.course)
         chosen: Indices = flow.chosen.copy()
         return chosen
 
@@ -118,6 +118,7 @@ def find_bound(numbered: NumberedProblem, task: SwitchTask, point: FrontierPoint
     task = task._replace(dwell_seconds=task.dwell_seconds - ROUNDING * task.limit_seconds)
     cost_joules = float(call_compiled(_ascend, task, flow, course, max(1, rounds)))
     limit_watts = float(flow.best_price[np.diff(task.first_arc) == 0].sum())
+    course = course._replace(reach=np.full_like(course.reach, n), is_constant=np.ones_like(course.is_constant))
     return Bound(cost_joules, flow.best_price, limit_watts, flow, course)
 
 
