@@ -10,9 +10,12 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from zeus_core.cli.run._fixed_settings import FixedSettings
 from zeus_core.cli.run._node_power import NodePower
+from zeus_core.cli.run._run_options import Asked
 from zeus_core.cli.run._step_output import CountedSteps, Point, StepMatches, steps_table
-from zeus_core.device import Work
+from zeus_core.device import SimulatedGpu, Work
+from zeus_core.device.simulated.presets import find_preset
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.asked import asked_optimizer
 
@@ -340,3 +343,21 @@ def test_a_run_says_what_the_whole_machine_took(on_simulated, tmp_path, power_me
     assert re.search(r"The whole machine took [\d.]+ J .* by \d+ readings of its ACPI power meter", ended.stderr)
     node = json.loads((tmp_path / "run.json").read_text())["node"]
     assert node["joules"] == pytest.approx(400 * node["seconds"])
+
+
+class _Reducing(SimulatedGpu):
+    """A board whose controller enforces another limit after a while."""
+
+    reduction_watts = 0.0
+
+    def read_enforced_power_limit_watts(self):
+        return super().read_enforced_power_limit_watts() - self.reduction_watts
+
+
+def test_a_limit_not_always_in_force_is_not_said_to_be(time_source):
+    gpu = _Reducing(find_preset("A100-SXM4-80GB"), time_source=time_source)
+    settings = FixedSettings(Asked(limit_watts=300), [gpu])
+    settings.apply()
+    gpu.reduction_watts = 50.0
+    settings.restore()
+    assert settings.notes == ["The power limit was 300 W, but not in force for the whole run."]

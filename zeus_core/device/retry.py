@@ -27,7 +27,7 @@ def retried(
     Args:
         call: The call.
         faults: The errors that may pass.
-        unless: Tells whether the call is not due any more.
+        unless: Returns whether the call is no longer to be made.
 
     Raises:
         DeviceError: The call failed each time, or in a way that does not pass.

@@ -114,7 +114,7 @@ def _summed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     if arguments.format == "prometheus":
         return prometheus_text(by, groups)
     if not groups:
-        return f"No run of the catalogue began in {arguments.month or 'it'}."
+        return "The catalogue has no runs" + (f" of {arguments.month}." if arguments.month else ".")
     columns = [by or "", *COLUMNS]
     shown = [cells(name, amounts) for name, amounts in groups.items()]
     lacking = [note for name, amounts in groups.items() for note in notes(name, amounts)]

@@ -219,20 +219,21 @@ def check_board_sharing(gpu: Any, process_id: int | None = None, is_allowed: boo
     try:
         others = read_others(process_id)
     except DeviceError as error:
-        _warn_once(f"{board}. Which processes compute on the others cannot be read: {error}")
+        warn_once(f"{board}. Which processes compute on the others cannot be read: {error}")
         return
     if others is None:
         return
     if not others:
-        _warn_once(f"{board}. No process computes on another one now")
+        warn_once(f"{board}. No process computes on another one now")
         return
     more = f", and {len(others) - _SHOWN_PROCESSES} more" if len(others) > _SHOWN_PROCESSES else ""
     named = ", ".join(map(str, others[:_SHOWN_PROCESSES])) + more
     if not is_allowed:
         raise PermissionDeniedError(f"{board}, and would slow down {named}. To change it all the same, {way_to_allow}")
-    _warn_once(f"{board}, and slows down {named}")
+    warn_once(f"{board}, and slows down {named}")
 
 
 @lru_cache(maxsize=64)  # several leases of a process begin with one board
-def _warn_once(text: str) -> None:
+def warn_once(text: str) -> None:
+    """Log a warning, once in a process."""
     _logger.warning("%s", text)

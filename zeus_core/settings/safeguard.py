@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 from collections.abc import Callable
-from functools import cache
 
 from zeus_core.errors import DeviceError
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.guardian import guardian
+from zeus_core.settings.holders import warn_once
 from zeus_core.settings.ledger import Ledger, own_ledger
 from zeus_core.settings.restoring import Outcome
-
-_logger = logging.getLogger(__name__)
 
 
 class Safeguard:
@@ -45,14 +42,14 @@ class Safeguard:
             entry = self._write(entry)
         except OSError as error:
             no_ledger = f"the original settings of GPUs cannot be written down ({error})"
-            _warn_once(f"{no_ledger}: if this process and its guardian are killed, nobody restores them")
+            warn_once(f"{no_ledger}: if this process and its guardian are killed, nobody restores them")
         try:
             guardian.hold(entry, None if self._ledger is None else self._ledger.folder)
         except OSError as error:
             no_guardian = f"no guardian of this process can be started ({error})"
             if no_ledger is not None:
                 raise DeviceError(f"{no_ledger}, and {no_guardian}: nothing would restore them") from error
-            _warn_once(f"{no_guardian}: if this process is killed, GPUs are restored by the next start")
+            warn_once(f"{no_guardian}: if this process is killed, GPUs are restored by the next start")
         return entry
 
     def revive(self) -> None:
@@ -67,7 +64,7 @@ class Safeguard:
             try:
                 self._ledger.close(entry)
             except OSError as error:
-                _warn_once(f"the ledger {self._ledger.folder} cannot be written any more: {error}")
+                warn_once(f"the ledger {self._ledger.folder} cannot be written any more: {error}")
             self._ledger.tidy(entry.device_uuid)
         guardian.drop(entry.key)
 
@@ -90,8 +87,3 @@ class Safeguard:
             entry = written.replacing(values=(*before, *entry.values), is_changing=True)
             ledger.note(entry)
         return entry
-
-
-@cache
-def _warn_once(words: str) -> None:
-    _logger.warning("%s", words)

@@ -316,3 +316,24 @@ def test_a_recorded_signal_that_ends_in_mid_run_becomes_its_average() -> None:
     training = run(signal, hours=60)
     training.finish()
     assert training.time.seconds <= MIDNIGHT + 60 * HOUR
+
+
+class _OfNoSteps(Run):
+    """Trials of a profile, before the first step: activities have no share in a step yet."""
+
+    @property
+    def cycle_trials(self):
+        return [1 / self.run_steps]
+
+    @cycle_trials.setter
+    def cycle_trials(self, trials):
+        pass
+
+
+def test_nothing_is_counted_before_the_first_decision():
+    run = _OfNoSteps(CarbonAware(tariff(), max_slowdown=1.1), Clock())
+    run.settings = (300, 200)
+    following = Following(run.aware, run, IDLE_WATTS, run.time)
+    following.count()
+    assert following.credit() is None
+    assert following.spent.energy_joules == 0

@@ -34,15 +34,15 @@ class _Fixed(NamedTuple):
         taken = sorted({round(value) for value in self.knob.taken})
         return " to ".join(map(str, dict.fromkeys((taken[0], taken[-1])))) + f" {self.unit}"
 
-    def is_ours(self) -> bool:
-        """Whether nobody else has changed the setting, as far as it can be read."""
+    def duration_text(self) -> str:
+        """Return how long the setting was in force, as far as it can be read, to continue a sentence."""
         try:
-            self.knob.is_undisturbed()
+            is_undisturbed = self.knob.is_undisturbed()
         except DeviceHeldError:
-            return False
+            return ", until somebody else changed it"
         except DeviceError:  # of a GPU that is gone
-            return True
-        return True
+            is_undisturbed = True
+        return " for the whole run" if is_undisturbed else ", but not in force for the whole run"
 
 
 class FixedSettings:
@@ -95,8 +95,7 @@ class FixedSettings:
         for one in reversed(fixed):
             try:
                 if taken := self.in_force.get(one.name):
-                    is_ours = within(_SECONDS, one.is_ours)
-                    rest = " for the whole run" if is_ours else ", until somebody else changed it"
+                    rest = within(_SECONDS, one.duration_text)
                     others = "" if taken == one.text else f": no GPU took what was nearer to {one.text}"
                     self.notes.append(f"The {one.name} was {taken}{rest}{others}.")
                 within(_SECONDS, one.knob.restore)

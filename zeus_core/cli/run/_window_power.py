@@ -26,15 +26,16 @@ class WindowPower:
         limits_watts: The power limit of each GPU before the run changed it, by index; None if unknown.
 
     Attributes:
-        keep: Called with what was measured so far, soon after the begin and every ten minutes, as of a training: what a
-            run has taken that is killed is not lost then. Neither raises nor waits.
+        keep: Records the measurement so far, after ten seconds and then every ten minutes, for a run that is killed;
+            nothing does if None. It must neither raise nor wait.
     """
 
     def __init__(self, monitor: ZeusMonitor, limits_watts: Mapping[int, float | None]) -> None:
         self._monitor, self._limits_watts = monitor, limits_watts
         self._measured: list[Measurement] = []  # each since the begin; some 2,000 in a week
         self.keep: Callable[[Measurement], object] | None = None
-        self._lock = threading.Lock()  # what is kept last is what the run has ended with
+        self._lock = threading.Lock()  # a sample that is late is neither recorded nor kept after the end
+        self._has_ended = False
         self._begin = self._latest = monitor.time_source.now()
         self._keeps_at = self._begin + _FIRST_KEEP_SECONDS
         self._first = monitor.read(sync_execution=False)
@@ -46,8 +47,10 @@ class WindowPower:
         if now - self._latest >= max(0.999 * _PERIOD_SECONDS, (now - self._begin) / _SAMPLES):
             self._latest = now
             measurement = self._monitor.between(self._first, self._monitor.read(sync_execution=False))
-            self._measured.append(measurement)
             with self._lock:
+                if self._has_ended:
+                    return
+                self._measured.append(measurement)
                 if self.keep is not None and now >= self._keeps_at:
                     from zeus_core.training.record.run_records import KEEP_SECONDS
 
@@ -58,8 +61,8 @@ class WindowPower:
         """Stop, and add the energy of the whole window."""
         self._stop()
         with self._lock:
-            self.keep = None
-        self._measured.append(measurement)
+            self._has_ended = True
+            self._measured.append(measurement)
 
     def added_to(self, run: RunRecord) -> RunRecord:
         """Return the run of the window with the power and the limits of its GPUs."""

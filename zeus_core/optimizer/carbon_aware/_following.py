@@ -130,8 +130,7 @@ class Following:
 
     def count(self) -> None:
         """Count what the steps since the latest call emitted or cost: so many times what a measured step does."""
-        measured = self._measured()
-        if self._latest is None or not measured:
+        if self._latest is None or not (measured := self._measured()):
             return
         now, steps = clock_seconds(self._time_source), self._search.run_steps
         usual = measured.get(self._search.present) or next(iter(measured.values()))
@@ -191,10 +190,9 @@ class Following:
 
     def credit(self) -> Credit | None:
         """Return what the run emitted or cost so far, beside what it would have; None before enough is known."""
-        points = {point.setting: point for point in self._points()}
-        trial = self._search.original_trial
-        if self._latest is None or trial is None or self._latest.steps == 0:
+        if self._latest is None or self._latest.steps == 0 or (trial := self._search.original_trial) is None:
             return None
+        points = {point.setting: point for point in self._points()}
         points.pop(trial.setting, None)
         original = self._point(trial)
         errors = {setting: _error_fraction(trial) for setting, trial in self._measured().items()}
