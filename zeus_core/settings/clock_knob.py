@@ -74,7 +74,7 @@ class CommonClockKnob(CommonKnob):
                 taken = partial(_taken_mhz, self._gpus[number], clock_mhz, until)
                 self._locked_mhz[number] = self._restoration.look(taken, number)
             self._has_locked = True
-        self.taken = [*self._locked_mhz.values()] or [setting]
+        self.taken: list[float] = [*self._locked_mhz.values()] or [setting]
         if is_free:
             self._restoration.restore_for_now()
             self._locked_mhz = {}

@@ -22,7 +22,7 @@ class Ring(Generic[_Item]):
     def __init__(self, size: int) -> None:
         self._size = size
         self._items: deque[_Item] = deque(maxlen=size)
-        self.dropped = 0
+        self.dropped: int = 0
 
     def add(self, item: _Item) -> None:
         """Add an item, and drop the oldest one if there are too many."""

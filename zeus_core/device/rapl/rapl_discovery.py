@@ -66,7 +66,7 @@ class _DirectOrDaemon:
         return int(self._calls.call_one_within(CALL_SECONDS, 0, ask)["microjoules"])
 
 
-direct_or_daemon = _DirectOrDaemon()
+direct_or_daemon: _DirectOrDaemon = _DirectOrDaemon()
 """One for the process, which thereby has one connection, opened where it is needed."""
 
 
