@@ -12,6 +12,7 @@ from tests.accelerate.processes import run_processes
 from tests.nvml_driver import DeviceSpec
 from tests.nvml_driver.driver import _set_library
 from tests.nvml_driver.library import open_library
+from tests.support.hooks import be_patient
 from tests.support.ranks import torchrun_environments
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy
@@ -163,6 +164,7 @@ def test_going_back_to_a_checkpoint_is_doing_again_on_all_ranks(make_driver, tmp
 
 
 def search(rank, folder):
+    be_patient()
     loop = Loop(folder, None)
     optimizer = PowerLimitOptimizer(
         loop.accelerator, ZeusMonitor(), Energy(), warmup_steps=1, profile_steps=5, pl_step=100, search=GridSearch

@@ -23,6 +23,7 @@ def test_alone_it_shows_all_commands_in_groups(in_process):
         for name in group:
             assert f"  {name} " in ended.stdout
             assert len(_command(name).SUMMARY) <= 67, "with its name, a line of 80 characters"
+            assert "%%" not in in_process(name, "--help").stdout
     assert in_process("--help").stdout == ended.stdout
 
 

@@ -10,6 +10,7 @@ from transformers import Trainer, TrainerCallback
 
 from tests.huggingface.trainers import BACKWARD, FORWARD, examples, losses_of, make_trainer
 from tests.nvml_driver import DeviceSpec
+from tests.support.hooks import be_patient
 from tests.support.ranks import joules_of_rows, run_ranks, spawn_ranks
 from zeus_core.codec import decode, encode
 from zeus_core.device import SimulatedGpu, find_preset
@@ -153,6 +154,7 @@ def test_spawned_ranks_count_each_gpu_once(make_driver, tmp_path, monkeypatch, c
 
 
 def search_rank(folder):
+    be_patient()
     optimizer = GlobalPowerLimitOptimizer(
         ZeusMonitor(), Energy(), wait_steps=0, warmup_steps=0, profile_steps=5, pl_step=150, search=GridSearch
     )

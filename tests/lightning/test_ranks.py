@@ -8,6 +8,7 @@ import pytest
 
 from tests.lightning.trainers import loader, make_trainer, module_class, recorder
 from tests.nvml_driver import DeviceSpec
+from tests.support.hooks import be_patient
 from tests.support.ranks import joules_of_rows, run_ranks
 from zeus_core.codec import decode
 from zeus_core.monitor import ZeusMonitor
@@ -118,6 +119,8 @@ def test_ranks_that_lightning_spawns_count_each_gpu_once(make_driver, tmp_path, 
 
 
 def search_rank(folder):
+    be_patient()
+
     def make_optimizer(monitor):
         return GlobalPowerLimitOptimizer(
             monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=5, pl_step=150, search=GridSearch

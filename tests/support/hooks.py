@@ -1,5 +1,6 @@
 """Hooks, as they wait for devices."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
@@ -37,8 +38,10 @@ def recorded_waits() -> Waits:
 
 
 def be_patient(seconds: float = 30.0) -> None:
-    """Let hooks of this process, which has imported nothing else of zeus_core yet, wait so long for a working driver.
+    """Let the hooks of this process wait so long for a driver that works.
 
     On a busy machine a thread can wait for a core for longer than the second that they have.
     """
-    deadline.CALL_SECONDS = deadline.HOOK_SECONDS = seconds
+    for module in [module for name, module in sys.modules.items() if name.startswith("zeus_core.")]:
+        for constant in {"CALL_SECONDS", "HOOK_SECONDS"} & vars(module).keys():
+            setattr(module, constant, seconds)

@@ -27,11 +27,11 @@ _STEP_WATTS = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = "Example: zeus-core predict --gpu A100 --slowdown 10% --draw 310".replace("%", "%%")
+    parser.epilog = "Example: zeus-core predict --gpu A100 --slowdown 10% --draw 310"
     parser.add_argument("--gpu", metavar="MODEL", help="such as A100; this machine's GPUs, or all known models if none")
     parser.add_argument("--limits", type=_range, metavar="100-350", help="power limits of another model, in watts")
     parser.add_argument(
-        "--slowdown", action="append", metavar="10%%", help="accepted time over the usual; repeatable (5%%, 10%%, 20%%)"
+        "--slowdown", action="append", metavar="10%", help="accepted time over the usual; repeatable (5%%, 10%%, 20%%)"
     )
     parser.add_argument(
         "--work", choices=_WORKS, help="what bounds a step: the clock (compute), memory, or some of both"
