@@ -13,8 +13,8 @@ from zeus_core.device import Work, find_preset
 from zeus_core.measurement import Measurement
 from zeus_core.search import Trial
 from zeus_core.search.objectives import Energy, EnergyWithin
-from zeus_core.search.run._price import Demand, Stake, cheapest, total
-from zeus_core.search.run.activities_search import STEPS, ActivitiesRunSearch
+from zeus_core.search.run.activities.activities_search import STEPS, ActivitiesRunSearch
+from zeus_core.search.run.activities.price import Demand, Stake, cheapest, total
 from zeus_core.search.run.adaptive_run_search import AdaptiveRunSearch
 
 GRID = RunSearchContract.grid

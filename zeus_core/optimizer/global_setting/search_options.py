@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
     from zeus_core.search.adaptive_search import AdaptiveSearch
     from zeus_core.search.belief import Knob as CurveKnob
-    from zeus_core.search.run.activities_search import ActivitiesRunSearch
+    from zeus_core.search.run.activities.activities_search import ActivitiesRunSearch
 
 DEFAULT_STEPS = 40
 """The measured steps of a trial, for searches that do not say how long they are; the published default."""
@@ -228,7 +228,7 @@ class SearchArguments:
 
     def activities_search(self, settings: tuple[int, ...]) -> ActivitiesRunSearch:
         """Make the searches of all activities among some settings, the original one first."""
-        from zeus_core.search.run.activities_search import ActivitiesRunSearch  # needs numpy
+        from zeus_core.search.run.activities.activities_search import ActivitiesRunSearch  # needs numpy
 
         return ActivitiesRunSearch(
             settings,

@@ -1,7 +1,7 @@
 """A search for each activity of a run, such as generation and steps: one bound, and one price of a second.
 
 Each activity has its own curves, blocks and choice: it is an `AdaptiveRunSearch` of its own visits. Its part of the
-bound of the run follows from the others. See `_price.py` for the formulas.
+bound of the run follows from the others. See `price.py` for the formulas.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from zeus_core.search._curves import Array
 from zeus_core.search._search import checked_settings
 from zeus_core.search.belief import Curves
 from zeus_core.search.objectives import EnergyWithin, OptimumSelector, longest_factor
-from zeus_core.search.run._price import LEAST_GAIN, Demand, SharedBound, Stake, cheapest, common_place, total
 from zeus_core.search.run._run_account import RunAccount
 from zeus_core.search.run._run_estimate import pooled_cv
+from zeus_core.search.run.activities.price import LEAST_GAIN, Demand, SharedBound, Stake, cheapest, common_place, total
 from zeus_core.search.run.adaptive_run_search import (
     EXCESS_SHARE,
     MAX_EXCESS,
@@ -45,7 +45,7 @@ _LEAST_FACTOR = 1.0001  # of the steps of an activity: to what nothing is left o
 _HOPE = 1.0
 
 # Of a trial: visits, over those of a trial of one activity, of which those are taken that are worth most. And the share
-# of the visits that is at the original setting in any case, so that a drift shows. Runs: see `_price.py`.
+# of the visits that is at the original setting in any case, so that a drift shows. Runs: see `price.py`.
 _TRIAL_PARTS = np.array([0.25, 0.5, 1.0])
 _ORIGINAL_SHARE = 0.12
 
