@@ -102,7 +102,7 @@ class CommonKnob:
         """
         self._kind.check(setting, self.settings)
         restore_registry.catch_signals()  # the program may have replaced its handlers since the first change
-        taken = []
+        in_force = []  # the setting of each GPU
         self.taken.clear()
         self._enforced.clear()
         for number, usable in enumerate(self._usable):
@@ -110,8 +110,8 @@ class CommonKnob:
             self._set_enforced(number, value)
             shown = self._leases[number].shown
             self.taken.append(value if shown is None else shown)
-            taken.append(setting if shown is None or self._kind.is_same(shown, value) else round(shown))
-        self._in_force = setting if setting == self.settings[0] else max(taken)
+            in_force.append(setting if shown is None or self._kind.is_same(shown, value) else round(shown))
+        self._in_force = setting if setting == self.settings[0] else max(in_force)
 
     def _set_enforced(self, number: int, value: float) -> None:
         """Set one GPU; where settings have no order, check that the board keeps to a value that is not the original."""

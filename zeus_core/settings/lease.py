@@ -150,11 +150,10 @@ class Lease(Claim):
         except DeviceError:
             return True
         if value is None:
-            return self._remote is None or self._remote.is_open()
+            return not self._is_daemon_gone()
         if self.has(value, self._originals):
             return True
-        is_daemon_gone = self._remote is not None and not self._remote.is_open()
-        if is_daemon_gone and kind.is_any(value, self._originals):
+        if self._is_daemon_gone() and kind.is_any(value, self._originals):
             return False
         who = who_set(self._gpu, value, entry)
         self.outcome = Outcome(entry, "replaced", value, who)
@@ -167,6 +166,9 @@ class Lease(Claim):
                 self._remote.release()
         self._drop()
         raise DeviceHeldError(self.replaced)
+
+    def _is_daemon_gone(self) -> bool:
+        return self._remote is not None and not self._remote.is_open()
 
     def restore_for_now(self) -> None:
         """Restore the original until the next change.

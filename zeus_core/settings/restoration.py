@@ -87,8 +87,8 @@ class Restoration:
             if call is not None and not call.is_done:
                 found[lease.command] = "unknown"
             elif outcome is not None and outcome.kind in ("failed", "replaced"):
-                is_original = outcome.value is not None and outcome.value == lease.original  # which somebody has set
-                found |= {} if is_original else {lease.command: outcome.kind}
+                if outcome.value is None or outcome.value != lease.original:  # else somebody has set the original
+                    found[lease.command] = outcome.kind
         return found
 
     def change(self, call: Callable[[], _Answer], number: int = 0) -> _Answer:

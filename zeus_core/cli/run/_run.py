@@ -131,8 +131,14 @@ def _run(
 
     def record(measurement: Measurement, exit_code: int | None = None, signal: str | None = None) -> RunRecord:
         return RunRecord(
-            *(list(command), exit_code, signal, start_time, measurement),
-            *(meter.names, meter.is_simulated, meter.notes),
+            command=list(command),
+            exit_code=exit_code,
+            signal=signal,
+            start_time=start_time,
+            measurement=measurement,
+            names=meter.names,
+            is_simulated=meter.is_simulated,
+            notes=meter.notes,
             power=meter.power,
             settings=settings,
         )
