@@ -86,9 +86,10 @@ class Restoration:
             call, outcome = self._restoring.get(number), lease.outcome
             if call is not None and not call.is_done:
                 found[lease.command] = "unknown"
-            elif outcome is not None and outcome.kind in ("failed", "replaced"):
-                if outcome.value is None or outcome.value != lease.original:  # else somebody has set the original
-                    found[lease.command] = outcome.kind
+            elif outcome is None or (outcome.value is not None and outcome.value == lease.original):
+                continue  # nothing failed, or somebody has set the original
+            elif outcome.kind in ("failed", "replaced"):
+                found[lease.command] = outcome.kind
         return found
 
     def change(self, call: Callable[[], _Answer], number: int = 0) -> _Answer:
