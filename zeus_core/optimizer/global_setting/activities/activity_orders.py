@@ -1,4 +1,4 @@
-"""What rank 0 has all ranks do next in visits of activities, as their searches ask for it."""
+"""The orders of rank 0 to the activities of a training: the next setting of each, and how long it is measured."""
 
 from __future__ import annotations
 
