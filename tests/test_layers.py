@@ -40,7 +40,6 @@ WINGS = {
 MAY_NAME_WINGS = {"zeus_core.optimizer"}  # for the types of its lazy table
 # The folders that import torch.
 TORCH = ("zeus_core.pytorch", "zeus_core.mixed.pytorch", "zeus_core.pipeline.taps")
-COMPILER = "zeus_core.pipeline.planner._translation"  # of llvmlite; imported by the first loop that is compiled
 KINDS = "settings.kinds"  # what devices, files and searches call by name: below them, unlike the rest of its folder
 PLANNER = "pipeline.planner"  # pure, and below the rest of its wing
 TAPS, FAKES = "pipeline.taps", "pipeline.testing"
@@ -243,7 +242,7 @@ def test_what_is_loaded_with_the_core_is_python_numpy_and_the_core():
     found = {
         (name_of(path), module)
         for path in MODULES
-        if not name_of(path).startswith((*TORCH, COMPILER, "zeus_core.testing", "zeus_core.pipeline.testing"))
+        if not name_of(path).startswith((*TORCH, "zeus_core.testing", "zeus_core.pipeline.testing"))
         for statement in ast.parse(path.read_text(encoding="utf-8")).body
         for module in imported_in(statement, path)
         if top_level(module) not in {"zeus_core", "numpy", "sitecustomize", *sys.stdlib_module_names}

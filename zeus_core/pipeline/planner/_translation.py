@@ -24,20 +24,33 @@ from functools import cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
-from llvmlite import ir
-
 Kind: TypeAlias = Any
 """`int` or `float`, the name of the type of an array's elements, or the names and kinds of a named tuple's fields."""
-
-_INT, _FLOAT, _POINTER = ir.IntType(64), ir.DoubleType(), ir.PointerType()
-_TYPES = {int: _INT, float: _FLOAT}
-_ELEMENTS = {"int64": (int, _INT), "uint32": (int, ir.IntType(32)), "float64": (float, _FLOAT)}
 
 _OPERATIONS = {
     int: {"Add": "add", "Sub": "sub", "Mult": "mul", "BitAnd": "and_", "LShift": "shl", "RShift": "ashr"},
     float: {"Add": "fadd", "Sub": "fsub", "Mult": "fmul", "Div": "fdiv"},
 }
 _COMPARISONS = {"Eq": "==", "NotEq": "!=", "Lt": "<", "LtE": "<=", "Gt": ">", "GtE": ">="}
+
+
+class _Llvm:
+    """The types of LLVM, of `llvmlite.ir`: it is imported for the first function that is translated."""
+
+    def __init__(self) -> None:
+        from llvmlite import ir
+
+        self.ir = ir
+        self.whole, self.float, self.pointer = ir.IntType(64), ir.DoubleType(), ir.PointerType()
+        self.types = {int: self.whole, float: self.float}
+        self.elements = {
+            "int64": (int, self.whole),
+            "uint32": (int, ir.IntType(32)),
+            "float64": (float, self.float),
+        }
+
+
+_llvm = cache(_Llvm)
 
 
 class _Value(NamedTuple):
@@ -74,7 +87,7 @@ class _Module:
     """Functions that are translated together."""
 
     def __init__(self) -> None:
-        self.ir = ir.Module()
+        self.ir = _llvm().ir.Module()
         self._functions: dict[Any, tuple[Any, list[Kind]]] = {}
         self.unchanged = self.ir.add_metadata([])
 
@@ -84,12 +97,12 @@ class _Module:
             hint = get_type_hints(function)["return"]
             hints = [] if hint is type(None) else getattr(hint, "__args__", [hint])
             results = [int if each is bool else each for each in hints]
-            types = [_TYPES[kind] for kind in results]
-            of_function = ir.FunctionType(
-                types[0] if len(types) == 1 else ir.LiteralStructType(types),
-                [_TYPES.get(kind, _POINTER) for kind in kinds],
+            types = [_llvm().types[kind] for kind in results]
+            of_function = _llvm().ir.FunctionType(
+                types[0] if len(types) == 1 else _llvm().ir.LiteralStructType(types),
+                [_llvm().types.get(kind, _llvm().pointer) for kind in kinds],
             )
-            made = ir.Function(self.ir, of_function, f"{function.__name__}.{len(self._functions)}")
+            made = _llvm().ir.Function(self.ir, of_function, f"{function.__name__}.{len(self._functions)}")
             made.linkage = "internal"
             self._functions[function, kinds] = made, results
             node = _definitions(function.__code__.co_filename)[function.__name__]
@@ -99,7 +112,9 @@ class _Module:
     def of_c(self, name: str, arguments: int) -> Any:
         """Return the function of C that Python calls too; LLVM may not put another in its place."""
         if name not in self.ir.globals:
-            ir.Function(self.ir, ir.FunctionType(_FLOAT, [_FLOAT] * arguments), name).attributes.add("nobuiltin")
+            _llvm().ir.Function(
+                self.ir, _llvm().ir.FunctionType(_llvm().float, [_llvm().float] * arguments), name
+            ).attributes.add("nobuiltin")
         return self.ir.globals[name]
 
 
@@ -113,8 +128,8 @@ class _Translation:
         self._module, self._function, self._globals, self._results = module, function, names, results
         self._variables: dict[str, _Value] = {}  # a number's kind and address; an array or a named tuple itself
         self._loops: list[tuple[Any, Any]] = []  # where `continue` and `break` go
-        self._begin = ir.IRBuilder(function.append_basic_block())
-        self._ir = ir.IRBuilder(function.append_basic_block())
+        self._begin = _llvm().ir.IRBuilder(function.append_basic_block())
+        self._ir = _llvm().ir.IRBuilder(function.append_basic_block())
 
     def run(self, node: ast.FunctionDef, kinds: tuple[Kind, ...]) -> None:
         """Translate a function."""
@@ -127,7 +142,7 @@ class _Translation:
         self._begin.branch(first)
 
     def _allocated(self, kind: Kind) -> _Value:
-        return _Value(kind, self._begin.alloca(_TYPES[kind]))
+        return _Value(kind, self._begin.alloca(_llvm().types[kind]))
 
     def _write(self, value: _Value, memory: _Value) -> None:
         self._ir.store(self._as(value, memory.kind), memory.of)
@@ -136,7 +151,7 @@ class _Translation:
         return _Value(memory.kind, self._ir.load(memory.of))
 
     def _assign(self, name: str, value: _Value) -> None:
-        if value.kind in _TYPES:
+        if value.kind in _llvm().types:
             if name not in self._variables:
                 self._variables[name] = self._allocated(value.kind)
             self._write(value, self._variables[name])
@@ -146,29 +161,29 @@ class _Translation:
     def _as(self, value: _Value, kind: Kind) -> Any:
         """Return what LLVM has for a value as one of a kind; a whole number may become a float."""
         if value.kind is int and kind is float:
-            return self._ir.sitofp(value.of, _FLOAT)
+            return self._ir.sitofp(value.of, _llvm().float)
         if value.kind != kind:
             raise TypeError(f"{value.kind} as {kind}")
         return value.of
 
     def _word(self, words: _Value, at: int, kind: Kind) -> _Value:
-        place = self._ir.gep(words.of, [_whole(at)], source_etype=_INT)
-        if kind in _ELEMENTS:  # the words of an array, which are in place
+        place = self._ir.gep(words.of, [_whole(at)], source_etype=_llvm().whole)
+        if kind in _llvm().elements:  # the words of an array, which are in place
             return _Value(kind, place)
-        load = self._ir.load(place, typ=_TYPES.get(kind, _POINTER))
+        load = self._ir.load(place, typ=_llvm().types.get(kind, _llvm().pointer))
         load.set_metadata("invariant.load", self._module.unchanged)
         return _Value(kind, load)
 
     def _place(self, array: _Value, index: _Value) -> Any:
         """Return the address of an element of an array."""
         address = self._word(array, 0, None).of
-        return self._ir.gep(address, [self._as(index, int)], source_etype=_ELEMENTS[array.kind][1])
+        return self._ir.gep(address, [self._as(index, int)], source_etype=_llvm().elements[array.kind][1])
 
     def _truth(self, value: _Value) -> Any:
         return self._ir.icmp_signed("!=", self._as(value, int), _whole(0))
 
     def _whether(self, truth: Any) -> _Value:
-        return _Value(int, self._ir.zext(truth, _INT))
+        return _Value(int, self._ir.zext(truth, _llvm().whole))
 
     def _object(self, node: ast.expr) -> Any:
         """Return the constant or function that a name stands for in the module of the function."""
@@ -206,8 +221,8 @@ class _Translation:
                 self._store(each, element)
         elif isinstance(target, ast.Subscript):
             array, index = self._visit(target.value), self._visit(target.slice)
-            kind, element = _ELEMENTS[array.kind]
-            if element != _TYPES[kind]:
+            kind, element = _llvm().elements[array.kind]
+            if element != _llvm().types[kind]:
                 raise TypeError("elements of 32 bits do not change")
             self._ir.store(self._as(value, kind), self._place(array, index))
         else:
@@ -276,7 +291,9 @@ class _Translation:
 
     def _return(self, values: tuple[_Value, ...]) -> None:
         found = [self._as(value, kind) for value, kind in zip(values, self._results, strict=True)]
-        whole = found[0] if len(found) == 1 else ir.Constant(self._function.ftype.return_type, ir.Undefined)
+        whole = (
+            found[0] if len(found) == 1 else _llvm().ir.Constant(self._function.ftype.return_type, _llvm().ir.Undefined)
+        )
         for at, part in enumerate(found if len(found) > 1 else ()):
             whole = self._ir.insert_value(whole, part, at)
         self._ir.ret(whole)
@@ -288,7 +305,7 @@ class _Translation:
 
     def _on_name(self, node: ast.Name) -> Any:
         found = self._variables.get(node.id) or _constant(self._object(node))
-        return self._read(found) if node.id in self._variables and found.kind in _TYPES else found
+        return self._read(found) if node.id in self._variables and found.kind in _llvm().types else found
 
     def _on_attribute(self, node: ast.Attribute) -> Any:
         if isinstance(node.value, ast.Name) and node.value.id not in self._variables:
@@ -296,7 +313,7 @@ class _Translation:
         record = self._visit(node.value)
         names, kinds = zip(*record.kind, strict=True)
         place = names.index(node.attr)
-        return self._word(record, sum(1 if kind in _TYPES else 2 for kind in kinds[:place]), kinds[place])
+        return self._word(record, sum(1 if kind in _llvm().types else 2 for kind in kinds[:place]), kinds[place])
 
     def _on_tuple(self, node: ast.Tuple) -> tuple[_Value, ...]:
         return tuple(map(self._visit, node.elts))
@@ -304,9 +321,9 @@ class _Translation:
     def _on_subscript(self, node: ast.Subscript) -> Any:
         whole, index = self._visit(node.value), self._visit(node.slice)
         if isinstance(whole, _Value):
-            kind, element = _ELEMENTS[whole.kind]
+            kind, element = _llvm().elements[whole.kind]
             load = self._ir.load(self._place(whole, index), typ=element)
-            return _Value(kind, load if element == _TYPES[kind] else self._ir.zext(load, _INT))
+            return _Value(kind, load if element == _llvm().types[kind] else self._ir.zext(load, _llvm().whole))
         found = whole[-1]
         for at, each in enumerate(whole[:-1]):
             is_here = self._ir.icmp_signed("==", index.of, _whole(at))
@@ -336,7 +353,7 @@ class _Translation:
         is_below = self._ir.and_(differs, self._ir.icmp_signed("!=", rest, _whole(0)))
         if name == "Mod":
             return self._ir.select(is_below, self._ir.add(rest, other), rest)
-        return self._ir.sub(self._ir.sdiv(one, other), self._ir.zext(is_below, _INT))
+        return self._ir.sub(self._ir.sdiv(one, other), self._ir.zext(is_below, _llvm().whole))
 
     def _compared(self, name: str, left: _Value, right: _Value) -> Any:
         kind = float if float in (left.kind, right.kind) else int
@@ -390,7 +407,7 @@ class _Translation:
         if function is len:
             return self._word(value, 1, int)
         if function is int and value.kind is float:
-            return _Value(int, self._ir.fptosi(value.of, _INT))
+            return _Value(int, self._ir.fptosi(value.of, _llvm().whole))
         if function is bool:
             return self._whether(self._truth(value))
         if function in (math.exp, math.log):
@@ -399,11 +416,11 @@ class _Translation:
 
 
 def _whole(number: int) -> Any:
-    return ir.Constant(_INT, number)
+    return _llvm().ir.Constant(_llvm().whole, number)
 
 
 def _constant(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_constant, value))
     kind = {int: int, bool: int, float: float}[type(value)]
-    return _Value(kind, ir.Constant(_TYPES[kind], kind(value)))
+    return _Value(kind, _llvm().ir.Constant(_llvm().types[kind], kind(value)))

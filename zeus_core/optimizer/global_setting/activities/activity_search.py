@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from zeus_core.measurement import Measurement
+from zeus_core.optimizer.global_setting._orders import Orders
 from zeus_core.optimizer.global_setting._setting_search import CHECKED_STEPS, SettingSearch
 from zeus_core.optimizer.global_setting._trials import MeasuredBlocks, trial_from_parts
 from zeus_core.optimizer.global_setting.activities.activity_limiter import ActivityLimiter
@@ -45,7 +46,7 @@ class ActivitySearch(SettingSearch):
         arguments: Those of a `SettingSearch`.
     """
 
-    make_orders = ActivityOrders
+    make_orders: ClassVar[type[Orders]] = ActivityOrders
     limiter: ActivityLimiter
     _orders: ActivityOrders
 
