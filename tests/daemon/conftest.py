@@ -91,11 +91,12 @@ class World:
     def __init__(self, folder, library, specs):
         self.folder = folder
         self.driver = NvmlDriver(folder, specs, library=library)
-        self.socket = folder / "run" / "daemon.sock"
+        self.socket = folder / "socket" / "daemon.sock"
         self.audit = folder / "audit.jsonl"
         self.policy = folder / "daemon.toml"
         self.ledger = folder / "run"
-        self.ledger.mkdir(mode=0o755)
+        for made in (self.socket.parent, self.ledger):
+            made.mkdir(mode=0o755)
         self.processes = []
         self.connections = []
         self.environment = {
@@ -115,16 +116,16 @@ class World:
     def write_policy(self, text):
         self.policy.write_text(text)
 
-    def spawn_daemon(self, *arguments):
-        command = [sys.executable, "-m", "zeus_core", "daemon", "--policy", str(self.policy)]
+    def spawn_daemon(self, *arguments, below=()):
+        command = [*below, sys.executable, "-m", "zeus_core", "daemon", "--policy", str(self.policy)]
         command += ["--audit", str(self.audit), "--rapl-root", str(self.folder / "powercap"), *map(str, arguments)]
         environment = {**self.environment, "ZEUS_LEDGER_DIR": str(self.ledger)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         self.processes.append(subprocess.Popen(command, env=environment, start_new_session=True, **pipes))
         return self.processes[-1]
 
-    def start_daemon(self, *arguments):
-        self.daemon = self.spawn_daemon(*arguments)
+    def start_daemon(self, *arguments, below=()):
+        self.daemon = self.spawn_daemon(*arguments, below=below)
         self.said = self.daemon.stderr.readline()
         while " GPU(s) at " not in self.said:
             line = self.daemon.stderr.readline()
@@ -132,13 +133,16 @@ class World:
             self.said += line
         return self.daemon
 
-    def client(self, program, uid=MEMBER, gids=(GROUP,), is_patient=True, **variables):
-        """Start a Python program as another user, which waits for a daemon that a busy machine gives no turn."""
+    def client(self, program, uid=MEMBER, gids=(GROUP,), is_patient=True, below=(), **variables):
+        """Start a Python program as another user, which waits for a daemon that a busy machine gives no turn.
+
+        `below` are words of programs that start it, such as `unshare --mount`.
+        """
         environment = {**self.environment, **variables}
         patience = "from tests.support.hooks import be_patient\nbe_patient()\n" if is_patient else ""
         self.processes.append(
             subprocess.Popen(
-                [sys.executable, "-u", "-c", patience + textwrap.dedent(program)],
+                [*below, sys.executable, "-u", "-c", patience + textwrap.dedent(program)],
                 env=environment,
                 cwd=self.folder,
                 stdin=subprocess.PIPE,

@@ -230,9 +230,9 @@ def test_paths_that_no_socket_can_have_are_refused(make_world):
     (world.folder / "file").write_text("precious")
     expect_failure(world, "something else than a socket", arguments=["--socket", world.folder / "file"])
     assert (world.folder / "file").read_text() == "precious"
-    world.ledger.chmod(0o777)
-    expect_failure(world, "can change it: chmod go-w", arguments=["--socket", world.ledger / "daemon.sock"], code=1)
-    world.ledger.chmod(0o755)
+    world.socket.parent.chmod(0o777)
+    expect_failure(world, "can be changed by others: sudo chmod go-w", arguments=["--socket", world.socket], code=1)
+    world.socket.parent.chmod(0o755)
 
 
 def test_the_socket_of_a_daemon_that_was_killed_is_replaced(make_world):
