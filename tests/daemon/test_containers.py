@@ -30,9 +30,11 @@ USER_NAMESPACE = ("unshare", "--user", "--map-root-user")
 WHOLE_USER_NAMESPACE = (
     "sh",
     "-c",
-    "exec 3<&0; unshare --user sh -c 'until read _ _ count < /proc/self/uid_map && read _ < /proc/self/gid_map; do :; done;"
-    ' exec "$@" <&3\' sh "$@" & for map in uid gid; do until echo 0 0 4294967295 > /proc/$!/${map}_map; do :; done; done'
-    " 2>/dev/null; wait $!",
+    "exec 3<&0\n"
+    "unshare --user sh -c 'until read _ < /proc/self/uid_map && read _ < /proc/self/gid_map; do :; done\n"
+    'exec "$@" <&3\' sh "$@" &\n'
+    "for map in uid gid; do until echo 0 0 4294967295 > /proc/$!/${map}_map; do :; done; done 2>/dev/null\n"
+    "wait $!",
     "sh",
 )
 NEW_PROCESSES = ("unshare", "--pid", "--fork", "--mount-proc")
@@ -58,7 +60,7 @@ def works(*below):
 
 def is_root_of_machine():
     capabilities = int(Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0], 16)
-    return os.readlink("/proc/self/ns/user") == "user:[4026531837]" and bool(capabilities & 1 << 21)
+    return str(Path("/proc/self/ns/user").readlink()) == "user:[4026531837]" and bool(capabilities & 1 << 21)
 
 
 @needs_root
@@ -158,8 +160,8 @@ def test_no_process_becomes_root_by_the_number_of_another(tmp_path):
 def test_a_container_gets_the_socket_alone_and_can_replace_nothing(world):
     """As root of a default container, with the mounts of the documents."""
     socket, ledger = world.socket.parent, world.ledger
-    mounted = f'mount --bind {socket} {socket} && mount -o remount,bind,ro {socket} && mount -t tmpfs none {ledger} && exec "$@"'
-    below = ("unshare", "--mount", "sh", "-c", mounted, "sh", *DEFAULT_CONTAINER)
+    mounted = f"mount --bind {socket} {socket} && mount -o remount,bind,ro {socket} && mount -t tmpfs none {ledger}"
+    below = ("unshare", "--mount", "sh", "-c", f'{mounted} && exec "$@"', "sh", *DEFAULT_CONTAINER)
     works(*below)
     program = f"""
         import os, socket, sys
@@ -174,8 +176,9 @@ def test_a_container_gets_the_socket_alone_and_can_replace_nothing(world):
             except OSError as error:
                 return error.errno
         print(*map(refused, [
-            place.unlink, lambda: place.rename(place.with_name("old")), lambda: place.with_name("x.json").write_text(""),
-            lambda: socket.socket(socket.AF_UNIX).bind(str(place) + "2"), lambda: place.chmod(0o666),
+            place.unlink, lambda: place.rename(place.with_name("old")), lambda: place.chmod(0o666),
+            lambda: place.with_name("x.json").write_text(""),
+            lambda: socket.socket(socket.AF_UNIX).bind(str(place) + "2"),
         ]), os.listdir({str(ledger)!r}), flush=True)
         sys.stdin.readline()
     """

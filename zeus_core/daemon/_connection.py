@@ -262,9 +262,7 @@ class Entrance:
     def _open(self, accepted: socket.socket) -> None:
         """Serve a connection. Raises `ZeusError` or `OSError` if it is refused."""
         peer = read_peer(accepted)  # before the loop has the socket, and reads from it
-        allotment = self._allotments.setdefault(
-            (peer.uid, peer.is_root), Allotment(self._policy.requests_per_second)
-        )
+        allotment = self._allotments.setdefault((peer.uid, peer.is_root), Allotment(self._policy.requests_per_second))
         try:
             identity = self._identify(peer, allotment)
         except ZeusError as error:

@@ -10,6 +10,7 @@ import stat
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from zeus_core._identity import ProcessIdentity
 from zeus_core.errors import ZeusError
@@ -130,11 +131,10 @@ def _is_root_of_machine(pid: int, pidfd: int) -> bool:
     capabilities than this one. The map of user ids could be read, but a container can have the same.
     """
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            fields = dict(line.split(":", 1) for line in file)
-        has_right = bool(int(fields["CapEff"], 16) & _CAP_SYS_ADMIN)
-        is_of_machine = os.readlink(f"/proc/{pid}/ns/user") == _INITIAL_USER_NAMESPACE
-    except (OSError, ValueError, KeyError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+        has_right = bool(int(status.partition("\nCapEff:")[2].split()[0], 16) & _CAP_SYS_ADMIN)
+        is_of_machine = str(Path(f"/proc/{pid}/ns/user").readlink()) == _INITIAL_USER_NAMESPACE
+    except (OSError, ValueError, IndexError):
         return False
     end = select.poll()
     end.register(pidfd, select.POLLIN)
