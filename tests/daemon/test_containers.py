@@ -55,7 +55,9 @@ def works(*below):
     """Skip a test, loudly, where this machine cannot stand in for a container."""
     words = [*below, "true"]
     if os.geteuid() != 0 or shutil.which(words[0]) is None or subprocess.run(words, capture_output=True).returncode:
-        pytest.skip(f"NOT CHECKED against containers: run as root, where `{' '.join(words)}` works (util-linux)")
+        pytest.skip(
+            f"NOT CHECKED against containers: run as root, where `{words[0]}` of util-linux may do this: {words[1]}"
+        )
 
 
 def is_root_of_machine():
