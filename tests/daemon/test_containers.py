@@ -72,7 +72,7 @@ def is_root_of_machine():
     ids=["default", "nothing", "user-namespace", "whole-user-namespace"],
 )
 @pytest.mark.parametrize("rules", ["allow = []", "allow = [{users = ['root'], groups = [0]}]"], ids=["nobody", "root"])
-def test_the_root_of_a_container_is_no_root(make_world, below, rules):
+def test_the_root_of_a_container_is_a_user_like_any(make_world, below, rules):
     works(*below)
     world = make_world()
     world.write_policy(f"group = {GROUP}\n{rules}\n")
@@ -213,7 +213,7 @@ def test_an_entry_that_others_could_have_written_sets_nothing(make_world, is_of_
 
 
 @needs_root
-def test_a_daemon_restores_the_original_that_it_knows_whatever_the_ledger_says(world):
+def test_a_daemon_restores_the_original_that_it_knows_itself(world):
     process = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]))
     assert process.stdout.readline() == "ready\n"
     (entry,) = Ledger(str(world.ledger)).entries()
