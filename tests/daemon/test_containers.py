@@ -6,6 +6,7 @@ Containers are stood in for by what they are made of: capabilities that are drop
 import errno
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ import pytest
 
 from tests.daemon.conftest import GROUP, HOLD_LIMIT, MEMBER, ORIGINAL_WATTS, needs_root, until
 from tests.daemon.test_start_and_end import entry_of, expect_failure
+from zeus_core.daemon import _peer
 from zeus_core.daemon._peer import Peer
 from zeus_core.daemon._policy import Rule
 from zeus_core.settings.ledger import Ledger
@@ -156,6 +158,16 @@ def test_no_process_becomes_root_by_the_number_of_another(tmp_path):
     words = [*NEW_PROCESSES, sys.executable, "-c", textwrap.dedent(code)]
     ended = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.PIPE)
     assert ended.stdout.strip() in ("True 0 False", "True ended"), ended.stderr
+
+
+@needs_root
+def test_where_the_kernel_opens_no_process_nobody_is_root(monkeypatch):
+    monkeypatch.setattr(_peer, "_SO_PEERPIDFD", 9999)  # as before Linux 6.5: no such option
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        peer = _peer.read_peer(ours)
+    os.close(peer.pidfd)
+    assert (peer.pid, peer.uid, peer.is_root) == (os.getpid(), 0, False)
 
 
 @needs_root
