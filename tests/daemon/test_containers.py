@@ -173,8 +173,8 @@ def test_where_the_kernel_opens_no_process_nobody_is_root(monkeypatch):
 @needs_root
 def test_a_container_gets_the_socket_alone_and_can_replace_nothing(world):
     """As root of a default container, with the mounts of the documents."""
-    socket, ledger = world.socket.parent, world.ledger
-    mounted = f"mount --bind {socket} {socket} && mount -o remount,bind,ro {socket} && mount -t tmpfs none {ledger}"
+    folder, ledger = world.socket.parent, world.ledger
+    mounted = f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder} && mount -t tmpfs none {ledger}"
     below = ("unshare", "--mount", "sh", "-c", f'{mounted} && exec "$@"', "sh", *DEFAULT_CONTAINER)
     works(*below)
     program = f"""
