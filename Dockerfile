@@ -2,7 +2,7 @@
 # limits and clocks are set by the daemon of the host, whose socket is mounted (docs/deployment.md).
 #
 #     docker build --tag zeus-core .
-#     docker run --gpus all -v /run/zeus-core:/run/zeus-core --group-add GROUP zeus-core doctor
+#     docker run --gpus all -v /run/zeus-core-socket:/run/zeus-core-socket:ro --group-add GROUP zeus-core doctor
 
 ARG CUDA=12.6.3
 FROM nvidia/cuda:${CUDA}-runtime-ubuntu24.04 AS base

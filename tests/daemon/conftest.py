@@ -23,6 +23,7 @@ ORIGINAL_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS, needs_root=True)
 MEMBER, STRANGER = 64001, 64002  # users of this test alone; MEMBER is in GROUP
 GROUP = 64001
+OPERATORS = 64003  # a group of the connections of tests, which are root's
 MEMBERS_ALLOWED = f"group = {GROUP}\nallow = [{{groups = [{GROUP}]}}]\n"
 WAIT_SECONDS = 240.0  # far more than anything takes: timing never decides a test
 
@@ -55,7 +56,14 @@ class Raw:
     def __init__(self, path, greets=True, version=VERSION):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(WAIT_SECONDS)
-        self.socket.connect(str(path))
+        groups = os.getgroups()
+        if os.geteuid() == 0:
+            os.setgroups([GROUP, OPERATORS])  # in a container, root is a user like any
+        try:
+            self.socket.connect(str(path))
+        finally:
+            if os.geteuid() == 0:
+                os.setgroups(groups)
         self.file = self.socket.makefile("rb")
         self.number = 0
         if greets:
@@ -91,11 +99,12 @@ class World:
     def __init__(self, folder, library, specs):
         self.folder = folder
         self.driver = NvmlDriver(folder, specs, library=library)
-        self.socket = folder / "run" / "daemon.sock"
+        self.socket = folder / "socket" / "daemon.sock"
         self.audit = folder / "audit.jsonl"
         self.policy = folder / "daemon.toml"
         self.ledger = folder / "run"
-        self.ledger.mkdir(mode=0o755)
+        for made in (self.socket.parent, self.ledger):
+            made.mkdir(mode=0o755)
         self.processes = []
         self.connections = []
         self.environment = {
@@ -115,16 +124,16 @@ class World:
     def write_policy(self, text):
         self.policy.write_text(text)
 
-    def spawn_daemon(self, *arguments):
-        command = [sys.executable, "-m", "zeus_core", "daemon", "--policy", str(self.policy)]
+    def spawn_daemon(self, *arguments, below=()):
+        command = [*below, sys.executable, "-m", "zeus_core", "daemon", "--policy", str(self.policy)]
         command += ["--audit", str(self.audit), "--rapl-root", str(self.folder / "powercap"), *map(str, arguments)]
         environment = {**self.environment, "ZEUS_LEDGER_DIR": str(self.ledger)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         self.processes.append(subprocess.Popen(command, env=environment, start_new_session=True, **pipes))
         return self.processes[-1]
 
-    def start_daemon(self, *arguments):
-        self.daemon = self.spawn_daemon(*arguments)
+    def start_daemon(self, *arguments, below=()):
+        self.daemon = self.spawn_daemon(*arguments, below=below)
         self.said = self.daemon.stderr.readline()
         while " GPU(s) at " not in self.said:
             line = self.daemon.stderr.readline()
@@ -132,13 +141,16 @@ class World:
             self.said += line
         return self.daemon
 
-    def client(self, program, uid=MEMBER, gids=(GROUP,), is_patient=True, **variables):
-        """Start a Python program as another user, which waits for a daemon that a busy machine gives no turn."""
+    def client(self, program, uid=MEMBER, gids=(GROUP,), is_patient=True, below=(), **variables):
+        """Start a Python program as another user, which waits for a daemon that a busy machine gives no turn.
+
+        `below` are words of programs that start it, such as `unshare --mount`.
+        """
         environment = {**self.environment, **variables}
         patience = "from tests.support.hooks import be_patient\nbe_patient()\n" if is_patient else ""
         self.processes.append(
             subprocess.Popen(
-                [sys.executable, "-u", "-c", patience + textwrap.dedent(program)],
+                [*below, sys.executable, "-u", "-c", patience + textwrap.dedent(program)],
                 env=environment,
                 cwd=self.folder,
                 stdin=subprocess.PIPE,

@@ -5,14 +5,14 @@ import os
 
 import pytest
 
-from tests.daemon.conftest import DEVICE, GROUP, MEMBER, ORIGINAL_WATTS, WAIT_SECONDS, needs_root, until
+from tests.daemon.conftest import DEVICE, GROUP, ORIGINAL_WATTS, WAIT_SECONDS, needs_root, until
 
 pytestmark = needs_root
 
 PARTITIONED = dataclasses.replace(DEVICE, mig_uuids=("MIG-aaaa-1", "MIG-bbbb-2"))
 FIRST, SECOND = (1, 0), (2, 0)  # the GPU instance and the compute instance of each
 OTHER = 7000001  # the id of a process of somebody else, above all that Linux gives
-ALLOWING = f"group = {GROUP}\n[[allow]]\nusers = [{MEMBER}, 0]\nmay_slow_other_instances = true\n"
+ALLOWING = f"group = {GROUP}\n[[allow]]\ngroups = [{GROUP}]\nmay_slow_other_instances = true\n"
 SETTINGS = {"power_limit": 250, "sm_clock": 1410}
 
 TRAINING = """

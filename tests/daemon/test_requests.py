@@ -6,7 +6,17 @@ import stat
 
 import pytest
 
-from tests.daemon.conftest import DEVICE, GROUP, MEMBER, MEMBERS_ALLOWED, ORIGINAL_WATTS, STRANGER, needs_root, until
+from tests.daemon.conftest import (
+    DEVICE,
+    GROUP,
+    MEMBER,
+    MEMBERS_ALLOWED,
+    OPERATORS,
+    ORIGINAL_WATTS,
+    STRANGER,
+    needs_root,
+    until,
+)
 
 pytestmark = needs_root
 
@@ -259,7 +269,12 @@ def test_every_change_is_in_the_audit_log_before_it_is_made(make_world):
 def test_every_refused_request_is_audited_with_who_what_and_why(make_world):
     world = make_world(DEVICE, DEVICE)
     limits = "power_limit_watts = [200, 300]\ncpu_energy = false"
-    world.write_policy(rules(f"users = [{MEMBER}]\ndevices = ['{world.uuids[0]}']\nknobs = ['power_limit']\n{limits}"))
+    world.write_policy(
+        rules(
+            f"users = [{MEMBER}]\ndevices = ['{world.uuids[0]}']\nknobs = ['power_limit']\n{limits}",
+            f"groups = [{OPERATORS}]",
+        )
+    )
     world.start_daemon()
     holder = world.connect()
     holder.ask("set", device=world.uuids[1], value=250, **LIMIT)
@@ -305,7 +320,7 @@ def test_every_refused_request_is_audited_with_who_what_and_why(make_world):
 
 def test_refused_connections_and_invalid_requests_are_in_the_audit_log(make_world):
     world = make_world()
-    world.write_policy(rules(f"users = [{STRANGER}]"))
+    world.write_policy(rules(f"users = [{STRANGER}]\ngroups = [{OPERATORS}]"))
     world.start_daemon()
     client = world.connect()
     client.send(b'{"id":1,"op":"set"}\n')

@@ -440,6 +440,15 @@ def test_the_guardian_restores_although_the_ledger_is_removed_in_mid_run(start, 
     owner.end()
 
 
+@pytest.mark.skipif(is_unprivileged(), reason="the daemon's ledger is root's: see tests/daemon/test_containers.py")
+def test_the_guardian_restores_the_original_that_it_knows_itself(start):
+    owner = start("power limit", ENDS["SIGKILL"])
+    (path,) = owner.driver.ledger_path.glob("*.json")
+    path.write_text(path.read_text().replace(f'"original": {ORIGINAL_WATTS}', '"original": 600.0'))
+    assert [entry["original"] for entry in entries(owner.driver)] == [600.0]
+    owner.end()
+
+
 @pytest.mark.parametrize("knob", long_but_first(KNOBS))
 def test_with_a_stopped_guardian_the_next_start_restores_and_it_stays_harmless(start, knob):
     """A daemon that is stopped restores as it goes on: there is none beside it that could."""

@@ -233,7 +233,7 @@ class Entrance:
 
     def __init__(self, listener: socket.socket, policy: Policy, server: Server) -> None:
         self._listener, self._policy, self._server = listener, policy, server
-        self._allotments: dict[int, Allotment] = {}  # by user
+        self._allotments: dict[tuple[int, bool], Allotment] = {}  # by user; root of the machine has its own
         self._connection_count = 0
         self._ends = Ends()
         listener.setblocking(False)
@@ -262,7 +262,7 @@ class Entrance:
     def _open(self, accepted: socket.socket) -> None:
         """Serve a connection. Raises `ZeusError` or `OSError` if it is refused."""
         peer = read_peer(accepted)  # before the loop has the socket, and reads from it
-        allotment = self._allotments.setdefault(peer.uid, Allotment(self._policy.requests_per_second))
+        allotment = self._allotments.setdefault((peer.uid, peer.is_root), Allotment(self._policy.requests_per_second))
         try:
             identity = self._identify(peer, allotment)
         except ZeusError as error:
@@ -278,7 +278,7 @@ class Entrance:
     def _identify(self, peer: Peer, allotment: Allotment) -> ProcessIdentity:
         """Return the process of a peer that may connect."""
         if not self._policy.is_known(peer):
-            raise PermissionDeniedError(f"user {peer.uid} may not use the zeus-core daemon of this machine")
+            raise PermissionDeniedError(f"{peer.words} may not use the zeus-core daemon of this machine")
         if allotment.connection_count >= self._policy.connections_per_user:
             raise DriverFaultError(
                 f"user {peer.uid} has {self._policy.connections_per_user} connections to the zeus-core daemon, and may "

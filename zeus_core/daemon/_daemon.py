@@ -27,7 +27,7 @@ from zeus_core.daemon._worker import end_after_defect
 from zeus_core.device import Gpu, discover_gpus
 from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.device.rapl.powercap import POWERCAP_ROOT
-from zeus_core.device.remote.protocol import encode_members
+from zeus_core.device.remote.protocol import DEFAULT_SOCKET, encode_members
 from zeus_core.device.silent import SilentGpu
 from zeus_core.errors import DeviceError, UsageError, ZeusError
 from zeus_core.settings import first_stage
@@ -186,6 +186,8 @@ def _listen(path: Path, group: int | None) -> socket.socket:
     """
     if len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
         raise UsageError(f"--socket is {path}: a socket's path has {_MAX_SOCKET_PATH_BYTES} bytes at most")
+    if os.fspath(path) == DEFAULT_SOCKET:
+        path.parent.mkdir(mode=0o755, exist_ok=True)  # where neither systemd nor tmpfiles.d has made it
     if not path.parent.is_dir():
         raise UsageError(f"--socket is {path}, and there is no folder {path.parent}: make it, or use tmpfiles.d")
     check_trusted(path.parent, path.parent.stat())

@@ -18,7 +18,7 @@ _POLICY, _AUDIT = Path("/etc/zeus-core/daemon.toml"), Path("/var/log/zeus-core/a
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--socket", type=path, metavar="PATH", help="its socket (/run/zeus-core/daemon.sock)")
+    parser.add_argument("--socket", type=path, metavar="PATH", help="its socket (/run/zeus-core-socket/daemon.sock)")
     parser.add_argument("--policy", type=path, metavar="PATH", help=f"who may do what ({_POLICY}, if it exists)")
     parser.add_argument("--audit", metavar="PATH", help=f"the log of all changes ({_AUDIT}); - is standard output")
     parser.add_argument(

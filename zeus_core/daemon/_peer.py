@@ -10,6 +10,7 @@ import stat
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from zeus_core._identity import ProcessIdentity
 from zeus_core.errors import ZeusError
@@ -19,6 +20,8 @@ _SO_PEERGROUPS, _SO_PEERPIDFD = 59, 77
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 _GROUP_BYTES = 4
 _GROUPS_BYTES = 1024  # as much as Python reads: 256 groups; Linux would allow more
+_INITIAL_USER_NAMESPACE = "user:[4026531837]"  # PROC_USER_INIT_INO of Linux: that of the machine itself
+_CAP_SYS_ADMIN = 1 << 21  # what the driver asks for
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,20 @@ class Peer:
         gids: Its groups.
         pidfd: A descriptor that becomes readable when the process ends, even if another has its number by
             then; the holder closes it. None where the kernel names no process.
+        is_root: Whether it is root of the machine, not only of a container: it could do everything without the daemon.
     """
 
     pid: int
     uid: int
     gids: frozenset[int]
     pidfd: int | None = None
+    is_root: bool = False
+
+    @property
+    def words(self) -> str:
+        """The user in words."""
+        is_other = self.uid == 0 and not self.is_root
+        return f"user {self.uid}{', who is not seen to be root of the machine,' * is_other}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,28 @@ def read_peer(connection: socket.socket) -> Peer:
     """
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, gid = _CREDENTIALS.unpack(credentials)
-    return Peer(pid, uid, frozenset({gid, *_read_groups(connection)}), _open_pidfd(connection, pid))
+    gids = frozenset({gid, *_read_groups(connection)})
+    pidfd = _open_peer(connection)
+    if pidfd is not None:
+        return Peer(pid, uid, gids, pidfd, uid == 0 and _is_root_of_machine(pid, pidfd))
+    return Peer(pid, uid, gids, _open_by_number(connection, pid))  # another may have its number: it is not root
+
+
+def _is_root_of_machine(pid: int, pidfd: int) -> bool:
+    """Return whether a process of user 0 has CAP_SYS_ADMIN in the initial user namespace.
+
+    False where that cannot be read: without CAP_SYS_PTRACE the kernel shows no namespace of a process with more
+    capabilities than this one. The map of user ids could be read, but a container can have the same.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+        has_right = bool(int(status.partition("\nCapEff:")[2].split()[0], 16) & _CAP_SYS_ADMIN)
+        is_of_machine = str(Path(f"/proc/{pid}/ns/user").readlink()) == _INITIAL_USER_NAMESPACE
+    except (OSError, ValueError, IndexError):
+        return False
+    end = select.poll()
+    end.register(pidfd, select.POLLIN)
+    return has_right and is_of_machine and not end.poll(0)  # else another process may have had its number meanwhile
 
 
 def _read_groups(connection: socket.socket) -> tuple[int, ...]:
@@ -118,12 +150,12 @@ def _read_groups(connection: socket.socket) -> tuple[int, ...]:
     return struct.unpack(f"{len(packed) // _GROUP_BYTES}I", packed)
 
 
-def _open_pidfd(connection: socket.socket, pid: int) -> int | None:
-    """Open the process that connected; never one that has got its number since."""
+def _open_peer(connection: socket.socket) -> int | None:
+    """Open the process that connected; never one that has got its number since. None before Linux 6.5."""
     try:
-        (pidfd,) = struct.unpack("i", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))  # Linux 6.5
+        (pidfd,) = struct.unpack("i", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))
     except OSError:
-        return _open_by_number(connection, pid)
+        return None
     os.set_inheritable(pidfd, False)
     return int(pidfd)
 

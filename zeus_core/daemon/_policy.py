@@ -36,8 +36,8 @@ class Rule:
     """One permission, for the processes of some users and of some groups.
 
     Attributes:
-        users: User ids.
-        groups: Group ids.
+        users: User ids. 0 is root of the machine alone.
+        groups: Group ids. 0 is that of root of the machine alone: each container has one of that number.
         devices: UUIDs; None for all devices.
         ranges: The values that may be set, by kind; a kind that is missing may not be touched.
         may_exceed_original: Whether power limits above the original one are allowed too.
@@ -55,7 +55,10 @@ class Rule:
 
     def is_for(self, peer: Peer) -> bool:
         """Tell whether the rule is for a process."""
-        return peer.uid in self.users or not self.groups.isdisjoint(peer.gids)
+        uids, gids = {peer.uid}, peer.gids
+        if not peer.is_root:
+            uids, gids = uids - {0}, gids - {0}
+        return not (self.users.isdisjoint(uids) and self.groups.isdisjoint(gids))
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Policy:
     def check_cpu_energy(self, peer: Peer) -> None:
         """Raise `NotAllowedError` if a process may not read the energy counters of the CPUs."""
         if not any(rule.has_cpu_energy for rule in self.rules if rule.is_for(peer)):
-            raise NotAllowedError(f"user {peer.uid} may not read the energy of CPUs; {_ASK}")
+            raise NotAllowedError(f"{peer.words} may not read the energy of CPUs; {_ASK}")
 
     def find_rule(self, peer: Peer, device: str, kind: Kind) -> Rule:
         """Return the rule that lets a process change a setting of a device.
@@ -98,7 +101,7 @@ class Policy:
         for rule in self.rules:
             if rule.is_for(peer) and (rule.devices is None or device in rule.devices) and kind in rule.ranges:
                 return rule
-        raise NotAllowedError(f"user {peer.uid} may not change the {kind.words} of {device}; {_ASK}")
+        raise NotAllowedError(f"{peer.words} may not change the {kind.words} of {device}; {_ASK}")
 
     def allowance(self, peer: Peer, device: str, kind: Kind, original: float | None) -> Allowance:
         """Return what a process may set.

@@ -72,7 +72,7 @@ def read_policy(path: Path | None) -> Policy:
             f"allow = [] for nobody. Without the file, members of the group {DEFAULT_GROUP} may set limits up to the "
             "original one"
         )
-    rules += (Rule(users=frozenset({0})),)  # which may do everything without the daemon
+    rules += (Rule(users=frozenset({0})),)  # root of the machine may do everything without the daemon
     limits = _table("limits", document.get("limits", {}), ("connections_per_user", "requests_per_second"))
     counts = {name: _count(f"limits.{name}", value) for name, value in limits.items()}
     originals = {kind: _count(key, document[key]) for key, kind in _ORIGINAL_KEYS.items() if key in document}

@@ -145,8 +145,11 @@ class EntryFiles:
         """Read an entry. Raises `OSError` or `UsageError`."""
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
                 raise UsageError("it is no file")
+            if found.st_uid not in {0, os.geteuid()} or found.st_mode & 0o022:  # what it says would be set
+                raise UsageError("others than root and this user could have written it")
             first, *changes = file.read(_MAX_BYTES).split(b"\n")
         try:
             entry = LedgerEntry.from_json(json.loads(first))

@@ -41,8 +41,12 @@ class Keeper:
                 written = self.ledger.find(entry.key)
                 if written is not None and written.owner_token != entry.owner_token:
                     return Outcome(entry, "original")  # a new owner has restored it before its own first change
-                # Without an entry somebody has restored it, most likely: then only values on record are ours.
-                outcome = self.ledger.finish(self.restore_device(written or entry.showing(None)))
+                # Without an entry somebody has restored it, most likely: then only values on record are ours. What is
+                # restored is what the caller knows: the file may have been written by somebody else since.
+                due = entry.showing(None)
+                if written is not None:
+                    due = entry.replacing(values=written.values, is_changing=written.is_changing)
+                outcome = self.ledger.finish(self.restore_device(due))
         except DeviceError as error:
             return Outcome(entry.failed(str(error)), "failed")
         except OSError:  # the folder was removed and cannot be made, or the disk is full

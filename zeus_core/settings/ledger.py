@@ -244,11 +244,12 @@ def known_ledgers(environment: Mapping[str, str] = os.environ) -> list[Ledger]:
 
 def seen_ledgers(environment: Mapping[str, str] = os.environ) -> list[Ledger]:
     """Return `known_ledgers`, and the one beside the socket of a daemon that is not at the usual place; to look on."""
-    from zeus_core.device.remote.protocol import socket_path
+    from zeus_core.device.remote.protocol import DEFAULT_SOCKET, socket_path
 
-    beside = {_LEDGER_VARIABLE: os.path.dirname(socket_path(environment))}
-    found = {ledger.folder: ledger for ledger in (*known_ledgers(environment), *known_ledgers(beside))}
-    return list(found.values())
+    found = known_ledgers(environment)
+    if (socket := socket_path(environment)) != DEFAULT_SOCKET:  # whose folder holds nothing but it
+        found += known_ledgers({_LEDGER_VARIABLE: os.path.dirname(socket)})
+    return list({ledger.folder: ledger for ledger in found}.values())
 
 
 def _trusted(ledger: Ledger) -> Ledger:

@@ -32,7 +32,8 @@ MAX_REQUEST_BYTES = 4096  # the longest valid request, a greeting with long name
 MAX_REPLY_BYTES = 65536  # a list of 16 devices has about 8000
 
 SOCKET_VARIABLE = "ZEUS_DAEMON_SOCKET"
-DEFAULT_SOCKET = "/run/zeus-core/daemon.sock"
+# Not in the folder of the ledger: containers get that of the socket, and could write into the ledger.
+DEFAULT_SOCKET = "/run/zeus-core-socket/daemon.sock"
 REHEARSAL_SOCKET = "/run/zeus-core/rehearsal/daemon.sock"
 
 _MAX_NUMBER = 2**53  # of a request: what every reader of JSON holds exactly
