@@ -83,6 +83,8 @@ def _remarks(gpu: Gpu) -> Iterator[str]:
         yield f"{excess}: such readings are dropped"
     if (reason := getattr(gpu, "no_counter_because", None)) is not None:
         yield reason
+    if (doubt := getattr(gpu, "index_doubt", None)) is not None:
+        yield doubt.because
     if not _is_measured(gpu):
         yield getattr(gpu, "no_power_because", None) or "neither energy nor power can be read"
     if _VIRTUAL_GPU.search(gpu.name):

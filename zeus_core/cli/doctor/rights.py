@@ -97,7 +97,7 @@ def check_clock_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
 
 
 def _check(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
-    from zeus_core.device.gpu import driver_of
+    from zeus_core.device.gpu import driver_of, index_doubt_of
 
     if not gpus:
         return Check(name, "missing", "there is no GPU")
@@ -106,6 +106,8 @@ def _check(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
     lacking = [str(index) for index, gpu in enumerate(gpus) if not readable(partial(kind.read_accepted, gpu))]
     if len(lacking) == len(gpus):
         return Check(name, "missing", "no visible GPU has this")
+    if (doubt := index_doubt_of(gpus)) is not None:
+        return Check(name, "missing", doubt, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
     files = [getattr(gpu, "limit_path", None) for gpu in gpus]
     if files and all(files):
         rights = _rights_to_write([str(file) for file in files], rights)
