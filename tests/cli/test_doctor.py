@@ -153,7 +153,15 @@ def test_a_jetson_is_promised_no_energy(on_driver):
 def test_a_board_without_limits_is_shown_the_way_by_clocks(on_driver):
     program, _ = on_driver(DeviceSpec("NVIDIA GB10", has_power_limit=False))
     check = checks_of(program("doctor", "--json"))["power limit"]
-    assert check["sentence"] == 'no visible GPU reports one, as on GB10 and many laptops: search clocks (knob="clock")'
+    expected = 'no visible GPU reports one, as on GB10 and many laptops: "auto" and `run --save` search clocks there'
+    assert check["sentence"] == expected
+
+
+def test_a_laptop_that_shows_a_limit_is_not_promised_that_it_takes_one(make_driver):
+    make_driver(DeviceSpec(name="NVIDIA GeForce RTX 4090 Laptop GPU"))
+    check = check_limit_rights(Rights(True, "this process is root"), discover_gpus({}))
+    assert (check.state, check.fix) == ("limited", None)
+    assert "many laptops show a limit and take none" in check.sentence
 
 
 def test_a_vgpu_is_said_to_be_set_on_its_host(on_driver):

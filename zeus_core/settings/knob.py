@@ -194,5 +194,8 @@ class CommonKnob:
 
 def _usable(gpu: Gpu, kind: Kind) -> tuple[float, ...]:
     """Return the values that can be set on a GPU, up to the original, after residue was restored."""
-    accepted = retried(partial(kind.read_accepted, gpu))
-    return kind.usable(gpu.name, accepted, read_original(gpu, kind))
+    try:
+        accepted = retried(partial(kind.read_accepted, gpu))
+        return kind.usable(gpu.name, accepted, read_original(gpu, kind))
+    except NotSupportedError as error:
+        raise NotSupportedError(f"{gpu.name} has no {kind.words} to set: {error}") from error
