@@ -102,7 +102,7 @@ def _check(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
 
     if not gpus:
         return Check(name, "missing", "there is no GPU")
-    if all(driver_of(gpu) is None for gpu in gpus):
+    if all(driver_of(gpu) is None and gpu.is_simulated for gpu in gpus):
         return Check(name, "ok", "simulated GPUs allow it")
     lacking = [str(index) for index, gpu in enumerate(gpus) if not readable(partial(kind.read_accepted, gpu))]
     if len(lacking) == len(gpus):
@@ -128,7 +128,8 @@ def _rights_to_write(files: Sequence[str], rights: Rights) -> Rights:
     if not refused:
         return Rights(True, f"this process may write {files[0]}" + (" and the others" if len(files) > 1 else ""))
     mounts = " ".join(f"-v {shlex.quote(file)}:{shlex.quote(file)}" for file in refused)
-    fix = f"docker run {mounts} IMAGE" if os.geteuid() == 0 else rights.fix
+    user = "" if os.geteuid() == 0 else "--user 0 "  # the files belong to root
+    fix = f"docker run {user}{mounts} IMAGE" if not user or is_in_container() else rights.fix
     return Rights(False, f"this process may not write {refused[0]}", fix)
 
 
