@@ -115,7 +115,13 @@ def test_the_cpu_and_its_memory_are_measured_too(chip, time_source, seconds, has
             assert (devices[kind].uncertainty_joules < 0.25 * watts * seconds) == (seconds >= 30.0)
 
 
-PEAKS = [("Apple M1", 65.0), ("Apple M4 Pro", 140.0), ("Apple M2 Max", 145.0), ("Apple M2 Ultra", 300.0), ("Apple X9", 300.0)]
+PEAKS = [
+    ("Apple M1", 65.0),
+    ("Apple M4 Pro", 140.0),
+    ("Apple M2 Max", 145.0),
+    ("Apple M2 Ultra", 300.0),
+    ("Apple X9", 300.0),
+]
 
 
 @pytest.mark.parametrize(("name", "peak_watts"), PEAKS)

@@ -104,7 +104,9 @@ def test_simulated_gpus_do_not_depend_on_what_cuda_shows():
 def test_the_fault_shown_is_of_the_vendor_that_is_there(tmp_path, monkeypatch, driver, words):
     """A laptop whose processor has graphics, and no other GPU."""
     tree = FakeSysfs(tmp_path)
-    board = tree.add("2.3", model="0x1638", name="AMD Radeon Graphics") if driver == "amdgpu" else tree.add_intel(driver)
+    board = (
+        tree.add("2.3", model="0x1638", name="AMD Radeon Graphics") if driver == "amdgpu" else tree.add_intel(driver)
+    )
     if driver == "i915":
         shutil.rmtree(board.folder / "hwmon")
     monkeypatch.setenv("ZEUS_SYSFS", str(tree.root))

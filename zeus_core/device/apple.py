@@ -19,8 +19,8 @@ from zeus_core.device.gpu import Gpu, PowerRange
 from zeus_core.errors import DeviceError, DriverFaultError, NoDeviceError, NotSupportedError
 
 _PERIOD_SECONDS = 2.1
-# The most that a whole Mac with a chip of this class draws from the wall, as measured by Apple (support.apple.com/102027
-# and 103253): Mac mini with M4 65 W and with M4 Pro 140 W, Mac Studio with M2 Max 145 W and with M2 Ultra 295 W.
+# The most that a whole Mac with a chip of this class draws from the wall, as measured by Apple (Apple, 102027
+# and the like): Mac mini with M4 65 W and with M4 Pro 140 W, Mac Studio with M2 Max 145 W and with M2 Ultra 295 W.
 _PEAKS_WATTS = {"Pro": 140.0, "Max": 145.0, "Ultra": 300.0}
 _BASE_PEAK_WATTS = 65.0
 _CHIP = re.compile(r"Apple M\d+(?: (Pro|Max|Ultra))?", re.ASCII)

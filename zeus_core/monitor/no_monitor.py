@@ -25,9 +25,7 @@ class NoMonitor(ZeusMonitor):
         time_source: See `ZeusMonitor`.
     """
 
-    def __init__(
-        self, reason: str, cpus: CpuDiscovery | None = None, time_source: TimeSource | None = None
-    ) -> None:
+    def __init__(self, reason: str, cpus: CpuDiscovery | None = None, time_source: TimeSource | None = None) -> None:
         found = CpuDiscovery((), reason) if cpus is None else cpus
         super().__init__(gpu_indices=[], cpus=found, time_source=time_source)
         self.reason = reason
@@ -86,9 +84,7 @@ def checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
     return monitor
 
 
-def _without_gpus(
-    reason: str, cpus: CpuDiscovery, level: int, time_source: TimeSource | None = None
-) -> NoMonitor:
+def _without_gpus(reason: str, cpus: CpuDiscovery, level: int, time_source: TimeSource | None = None) -> NoMonitor:
     """Say once what is measured without a GPU, and return the monitor of that."""
     what = "the energy of the CPUs alone is measured, over the whole training" if cpus.cpus else "no energy is measured"
     _logger.log(level, "%s, and training goes on: %s", what, reason)

@@ -140,8 +140,9 @@ class PowerMonitor:
         """Return the energy of each GPU between two times, with its uncertainty.
 
         From the sample before the start to the one after the end it is measured, as in a window. The time between these
-        samples and the two times is taken off, at the power of the sample; there the GPU may have drawn anything. An end
-        that is later than the latest sample is waited for, up to a period, and sampled.
+        samples and the two times is taken off, at the power of the sample; there the GPU may have drawn anything.
+
+        An end that is later than the latest sample is waited for, up to a period, and sampled.
 
         Raises:
             UsageError: The end is before the start.
@@ -219,7 +220,9 @@ class PowerMonitor:
     ) -> dict[int, list[tuple[float, float]]]:
         """Return pairs of time and degrees Celsius, by index of the GPU."""
         return {
-            index: [(at, degrees) for at, _, degrees in self.timeline(index, start_time, end_time) if degrees is not None]
+            index: [
+                (at, degrees) for at, _, degrees in self.timeline(index, start_time, end_time) if degrees is not None
+            ]
             for index in (self._gpus if gpu_index is None else [gpu_index])
         }
 

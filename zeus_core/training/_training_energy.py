@@ -36,8 +36,8 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import training_monitor
 from zeus_core.ports import World
 from zeus_core.ports.world import checked_world, warn_if_others_train
-from zeus_core.training._metrics import LoggedValues
 from zeus_core.training._cpu_window import CpuWindow
+from zeus_core.training._metrics import LoggedValues
 from zeus_core.training._observers import Observers
 from zeus_core.training._part_reports import Outcome
 from zeus_core.training._run_recorder import RunRecorder

@@ -44,9 +44,7 @@ def possible_kinds(kinds: Sequence[Kind], gpus: Sequence[Gpu], user: KnobUser, e
     return tuple(possible or kinds[:1])
 
 
-def first_kind(
-    kinds: Sequence[Kind], gpus: Sequence[Gpu], user: KnobUser, exchange: Exchange, changes: bool
-) -> Kind:
+def first_kind(kinds: Sequence[Kind], gpus: Sequence[Gpu], user: KnobUser, exchange: Exchange, changes: bool) -> Kind:
     """Return the first kind of setting that the boards of all ranks have; the first of all if they have none.
 
     Whether this process may set it is not asked: without the right, it is predicted. All ranks call this.

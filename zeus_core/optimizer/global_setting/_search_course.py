@@ -141,11 +141,13 @@ class SearchCourse:
         self._follow(Outcome.FAULT)
 
     def _step_aside(self, error: Exception) -> None:
-        if self.ended_because is None:  # what follows is no reason of its own
+        is_first = self.ended_because is None  # what follows is no reason of its own
+        if is_first:
             self.ended_because = _reason_of(error)
         self.restore()
         if isinstance(error, NotSupportedError):
-            _logger.warning("the search for a %s is off for the rest of this run: %s", self.preparation.name, error)
+            if is_first:
+                _logger.warning("the search for a %s is off for the rest of this run: %s", self.preparation.name, error)
         elif self.gpus:  # without one, the warning of its monitor has said so
             log_fault(self, f"the search for a {self.preparation.name} is off for the rest of this run", error)
 
