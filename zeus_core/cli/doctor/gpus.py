@@ -20,7 +20,8 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _CHOICES = (_VISIBLE, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", *_SIMULATIONS)
 _VIRTUAL_GPU = re.compile(r"^(NVIDIA )?GRID |-\d+[ABCQ]$")  # such as "GRID A100-10C", "NVIDIA A40-48Q"
 _LOOK_SECONDS = 0.4  # four updates of the slowest known counters
-_STILL = "the energy counter stands still: energies are estimated from the power"
+_STILL = "the energy counter stands still: "
+_STILL_WITH_POWER, _STILL_ALONE = "energies are estimated from the power", "no energy is measured, as no power is shown"
 
 
 def find_gpus(environment: Mapping[str, str]) -> tuple[list[Gpu], str | None]:
@@ -73,9 +74,13 @@ def gpu_remarks(gpus: Sequence[Gpu]) -> list[list[str]]:
     return [
         [f"a part of the same board as GPU {first[index]}, whose energy is that of both"]
         if first[index] != index
-        else [*_remarks(gpu), *([_STILL] if str(index) in still else [])]
+        else [*_remarks(gpu), *([_STILL + _still_words(gpu)] if str(index) in still else [])]
         for index, gpu in enumerate(gpus)
     ]
+
+
+def _still_words(gpu: Gpu) -> str:
+    return _STILL_ALONE if readable(gpu.read_power_watts) is None else _STILL_WITH_POWER
 
 
 def _names_period(gpu: Gpu) -> bool:
