@@ -249,10 +249,18 @@ def open_card(uuid: str) -> Card:
 
 
 def limit_command(uuids: Iterable[str], limit_watts: float) -> str:
-    """Return the command by which an administrator sets a power limit on some cards."""
+    """Return the command by which an administrator sets a power limit on some cards.
+
+    A card that is gone has no file. If its original is on record, it is restored once the card is there again.
+    """
     paths = {card.uuid: card.limit_path for card in find_cards(sysfs_root())}
-    files = [paths.get(uuid, f"the power1_cap of {uuid}") for uuid in uuids]
-    return f"echo {microwatts_from_watts(limit_watts)} | sudo tee {' '.join(files)}"
+    uuids = list(uuids)
+    files = [paths[uuid] for uuid in uuids if uuid in paths]
+    gone = [uuid for uuid in uuids if uuid not in paths]
+    commands = [f"echo {microwatts_from_watts(limit_watts)} | sudo tee {' '.join(files)}"] if files else []
+    if gone:
+        commands.append(f"zeus-core restore --stale  # once {', '.join(gone)} is there again")
+    return " && ".join(commands)
 
 
 def _entries(folder: str) -> list[str]:

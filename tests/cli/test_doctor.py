@@ -15,7 +15,7 @@ from tests.support.fake_sysfs import FakeSysfs
 from tests.support.variants import long_but_first
 from zeus_core._nvml import device_error
 from zeus_core._sysfs import find_cards
-from zeus_core.cli.doctor import nvidia, packages
+from zeus_core.cli.doctor import nvidia, packages, rights
 from zeus_core.cli.doctor.check import still_counters
 from zeus_core.cli.doctor.limits import check_limits
 from zeus_core.cli.doctor.nvidia import Driver, check_driver
@@ -153,7 +153,15 @@ def test_a_jetson_is_promised_no_energy(on_driver):
 def test_a_board_without_limits_is_shown_the_way_by_clocks(on_driver):
     program, _ = on_driver(DeviceSpec("NVIDIA GB10", has_power_limit=False))
     check = checks_of(program("doctor", "--json"))["power limit"]
-    assert check["sentence"] == 'no visible GPU reports one, as on GB10 and many laptops: search clocks (knob="clock")'
+    expected = 'no visible GPU reports one, as on GB10 and many laptops: "auto" and `run --save` search clocks there'
+    assert check["sentence"] == expected
+
+
+def test_a_laptop_that_shows_a_limit_is_not_promised_that_it_takes_one(make_driver):
+    make_driver(DeviceSpec(name="NVIDIA GeForce RTX 4090 Laptop GPU"))
+    check = check_limit_rights(Rights(True, "this process is root"), discover_gpus({}))
+    assert (check.state, check.fix) == ("limited", None)
+    assert "many laptops show a limit and take none" in check.sentence
 
 
 def test_a_vgpu_is_said_to_be_set_on_its_host(on_driver):
@@ -225,7 +233,7 @@ def test_the_age_of_a_limit_is_that_of_the_machine_at_most(make_driver, tmp_path
     assert "the machine was started" not in check_limits(gpus, tmp_path / "missing").sentence
 
 
-CLOCKS = ', as on GB10 and many laptops: search clocks (knob="clock")'
+CLOCKS = ', as on GB10 and many laptops: "auto" and `run --save` search clocks there'
 
 
 def test_gpus_without_power_limits_are_not_said_to_be_limited(make_driver):
@@ -258,9 +266,9 @@ def test_a_simulation_that_cannot_be_read_is_reported_too(on_simulated):
 def test_the_right_to_control_follows_from_capability_and_namespace(
     effective_uid, status, uid_map, is_contained, may_control, fix
 ):
-    rights = rights_of(effective_uid, status, uid_map, is_contained)
-    assert rights.may_control is may_control
-    assert rights.fix is None if fix is None else fix in rights.fix
+    found = rights_of(effective_uid, status, uid_map, is_contained)
+    assert found.may_control is may_control
+    assert found.fix is None if fix is None else fix in found.fix
 
 
 def test_the_command_carries_nothing_to_root_but_the_choice_of_gpus():
@@ -500,11 +508,29 @@ def test_under_wsl2_the_doctor_says_who_sets_limits(tmp_path, make_driver, monke
     make_driver(DeviceSpec())
     monkeypatch.setenv("ZEUS_DAEMON_SOCKET", "/nowhere")
     (tmp_path / "version").write_text("Linux version 5.15.153.1-microsoft-standard-WSL2 (root@1) (gcc 11.2.0)\n")
-    rights = read_rights({}, str(tmp_path))
-    check = check_limit_rights(rights, discover_gpus({}))
-    assert not rights.may_control
+    found = read_rights({}, str(tmp_path))
+    check = check_limit_rights(found, discover_gpus({}))
+    assert not found.may_control
     assert (check.state, check.fix) == ("missing", "nvidia-smi.exe -i 0 -pl WATTS  # as an administrator of Windows")
     assert "under WSL2 the driver of Windows sets limits and clocks" in check.sentence
+
+
+@pytest.mark.parametrize(
+    ("user", "is_contained", "fix"),
+    [
+        (0, True, "docker run -v {0}:{0} IMAGE"),
+        (1000, True, "docker run --user 0 -v {0}:{0} IMAGE"),
+        (1000, False, "sudo python train.py"),
+    ],
+)
+def test_the_files_of_limits_are_mounted_for_root(on_amd, monkeypatch, user, is_contained, fix):
+    (gpu,) = [AmdGpu(card) for card in find_cards(str(on_amd[1].root))[:1]]
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(rights, "is_in_container", lambda: is_contained)
+    monkeypatch.setenv("ZEUS_DAEMON_SOCKET", "/nowhere")
+    check = check_limit_rights(Rights(False, "no root", "sudo python train.py"), [gpu])
+    assert check.fix == fix.format(gpu.limit_path)
 
 
 def test_rights_are_those_to_write_the_files_of_limits(on_amd, monkeypatch):

@@ -106,6 +106,20 @@ def test_without_the_right_the_run_is_measured_and_says_what_is_missing(program)
     assert driver[0].power_limit_watts == ORIGINAL_WATTS
 
 
+def test_a_board_that_cuda_may_not_mean_is_not_limited(on_driver):
+    """With a T4 on the first bus, CUDA computes on the A100 as index 0, the fastest first."""
+    t4, a100 = (DeviceSpec(name=name, lowest_limit_watts=60) for name in ("NVIDIA T4", "NVIDIA A100-SXM4-80GB"))
+    run, driver = on_driver(t4, a100, CUDA_VISIBLE_DEVICES="0")
+    ended = run("run", "--limit", "100W", "--", "true")
+    assert "The power limit was not changed to 100 W: the GPUs of this machine differ" in ended.stderr
+    assert not driver.calls("nvmlDeviceSetPowerManagementLimit")
+    checks = json.loads(run("doctor", "--json").stdout)["checks"]
+    (rights,) = [check for check in checks if check["name"] == "set power limits"]
+    assert (rights["state"], rights["fix"]) == ("missing", "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
+    run.environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    assert "The power limit was 100 W for the whole run" in run("run", "--limit", "100W", "--", "true").stderr
+
+
 def test_off_turns_all_of_it_off(program):
     run, _ = program
     run.environment |= {"ZEUS": "off", "ZEUS_LIMIT": "hostile", "ZEUS_SAVE": "hostile"}

@@ -20,6 +20,7 @@ from tests.support.fake_sysfs import (
     FakeSysfs,
 )
 from zeus_core._sysfs import find_cards, open_card
+from zeus_core.cli.doctor.gpus import gpu_remarks
 from zeus_core.device import CpuDiscovery, discover_gpus
 from zeus_core.device.gpu import driver_of
 from zeus_core.device.sysfs.amd import AmdGpu
@@ -34,6 +35,7 @@ from zeus_core.errors import (
 )
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.settings.kinds import POWER_LIMIT
 from zeus_core.testing.contracts import GpuContract
 
 KNOWN = ["1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "1.7", "1.8"]
@@ -251,6 +253,23 @@ def test_two_dies_are_one_board_that_is_counted_once(tree, time_source, caplog):
     measured = window_of(monitor, time_source, 10.0)
     assert measured.total_energy == pytest.approx(4 * 300 * 10, abs=measured.total_uncertainty_joules)
     assert "GPU 1 is a part of the same board as GPU 0" in caplog.text
+
+
+def test_dies_belong_together_by_the_serial_number_of_their_board(tree):
+    """The order on the bus is another one: the second die of the first board, both first ones, the other second one."""
+    boards = [tree.add_second_die(), *[tree.add("1.3", model="0x740c") for _ in range(2)], tree.add_second_die()]
+    for board, serial in zip(boards, ("PCB01", "PCB02", "PCB01", "PCB02"), strict=True):
+        board.set_file("serial_number", f"{serial}\n")
+    gpus = {gpu.uuid[-1]: gpu.pci_addresses for gpu in discover_gpus({})}
+    assert gpus == {"1": {"0000:c6:00", "0000:d0:00"}, "2": {"0000:c1:00", "0000:cb:00"}}
+
+
+def test_a_second_die_before_the_first_is_a_part_of_its_board_too(tree):
+    second, first = tree.add_second_die(), tree.add("1.3", model="0x740c")
+    assert [gpu.uuid for gpu in discover_gpus({})] == ["GPU-51de0000abcd0001"] * 2
+    first.set_file("serial_number", "PCB01\n")
+    second.set_file("serial_number", "PCB02\n")
+    assert len({gpu.uuid for gpu in discover_gpus({})}) == 2, "of another board, whose first die is not shown"
 
 
 def test_windows_wait_for_all_dies_of_a_board(tree, time_source):
@@ -500,6 +519,24 @@ def test_a_board_that_is_unplugged_loses_its_energy_alone(advancing, time_source
     with pytest.raises(DeviceLostError):
         gpus[0].set_power_limit(400)
     assert stays.cap_watts == ORIGINAL_WATTS
+
+
+def test_no_command_writes_the_file_of_a_board_that_is_gone(tree):
+    gone, there = tree.add(), tree.add()
+    uuids = [gpu.uuid for gpu in discover_gpus({})]
+    shutil.rmtree(gone.folder)
+    command = POWER_LIMIT.command(uuids[:1], 700)
+    assert command == f"zeus-core restore --stale  # once {uuids[0]} is there again"
+    assert POWER_LIMIT.command(uuids, 700).count("tee") == 1
+    assert str(there.folder) in POWER_LIMIT.command(uuids, 700)
+
+
+def test_why_there_is_no_counter_is_a_remark(tree):
+    tree.add("1.9")
+    tree.add("1.8")
+    unknown, known = gpu_remarks(discover_gpus({}))
+    assert unknown == ["gpu_metrics 1.9 of 512 bytes is not known: there is no energy counter"]
+    assert "not known" not in str(known)
 
 
 def test_restoring_opens_a_board_by_its_identity(tree):

@@ -8,7 +8,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from zeus_core.device import discover_gpus
+from zeus_core.cli import main
+from zeus_core.cli.doctor.gpus import gpu_remarks
+from zeus_core.cli.doctor.nvidia import Driver, check_driver, other_drivers
+from zeus_core.cli.doctor.rights import Rights, check_clock_rights, check_limit_rights
+from zeus_core.device import apple, discover_gpus
 from zeus_core.errors import DeviceError, DriverFaultError, NotSupportedError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
@@ -109,6 +113,59 @@ def test_the_cpu_and_its_memory_are_measured_too(chip, time_source, seconds, has
         if kind in devices:
             assert abs(devices[kind].energy_joules - watts * seconds) <= devices[kind].uncertainty_joules
             assert (devices[kind].uncertainty_joules < 0.25 * watts * seconds) == (seconds >= 30.0)
+
+
+PEAKS = [
+    ("Apple M1", 65.0),
+    ("Apple M4 Pro", 140.0),
+    ("Apple M2 Max", 145.0),
+    ("Apple M2 Ultra", 300.0),
+    ("Apple X9", 300.0),
+]
+
+
+@pytest.mark.parametrize(("name", "peak_watts"), PEAKS)
+def test_the_peak_is_that_of_a_whole_mac_with_this_chip(chip, time_source, monkeypatch, name, peak_watts):
+    monkeypatch.setattr(apple, "_chip_name", lambda: name)
+    monitor = ZeusMonitor(gpus=discover_gpus({}), time_source=time_source)
+    assert monitor.peak_watts == {0: peak_watts}
+
+
+def test_twelve_seconds_on_a_small_mac_are_known_to_a_third(chip, time_source, monkeypatch):
+    monkeypatch.setattr(apple, "_chip_name", lambda: "Apple M1")
+    monitor = ZeusMonitor(gpus=discover_gpus({}), time_source=time_source)
+    chip.watts = 12.0
+    for number in range(180):
+        if number == 60:
+            monitor.begin_window("work")
+        time_source.advance(0.1)
+        monitor.read()
+    (energy,) = [e for device, e in monitor.end_window("work").devices.items() if device.kind == "gpu"]
+    truth = 12.0 * 1.1 * 12.0
+    assert abs(energy.energy_joules - truth) <= energy.uncertainty_joules < 0.35 * truth
+
+
+@pytest.mark.parametrize("begins_at", [0.0, 0.3, 0.7, 1.1])
+def test_a_counter_of_two_seconds_is_looked_at_for_as_long(chip, time_source, monkeypatch, capsys, begins_at):
+    monkeypatch.setattr(time, "sleep", time_source.advance)
+    time_source.advance(begins_at)
+    assert gpu_remarks(discover_gpus({})) == [[]]
+    assert main(["devices"]) == 0
+    assert "stands still" not in capsys.readouterr().out
+    chip.watts, chip.begin = 0.0, time_source.now()
+    assert "stands still" in str(gpu_remarks(discover_gpus({})))
+
+
+def test_no_right_is_promised_for_what_a_mac_has_not(chip):
+    rights = Rights(True, "this process is root")
+    for check in (check_limit_rights(rights, discover_gpus({})), check_clock_rights(rights, discover_gpus({}))):
+        assert (check.state, check.sentence, check.fix) == ("missing", "no visible GPU has this", None)
+
+
+def test_a_mac_is_not_told_to_get_a_driver_of_nvidia(chip, tmp_path):
+    check = check_driver(Driver(fault="there is none"), tmp_path, others=other_drivers(discover_gpus({})))
+    assert (check.name, check.state, check.fix) == ("GPU driver", "ok", None)
+    assert check.sentence.startswith("zeus-apple-silicon")
 
 
 def test_the_identity_lasts_and_nothing_can_be_set(chip):

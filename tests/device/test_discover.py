@@ -1,9 +1,11 @@
 """Which GPUs a process measures."""
 
 import logging
+import shutil
 
 import pytest
 
+from tests.support.fake_sysfs import FakeSysfs
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, discover_gpus, find_preset
 from zeus_core.errors import NoDeviceError, UsageError
 
@@ -90,3 +92,35 @@ def test_a_folder_for_sysfs_that_is_not_there_is_named(tmp_path, monkeypatch):
 
 def test_simulated_gpus_do_not_depend_on_what_cuda_shows():
     assert len(discover_gpus({SIMULATED_GPUS_VARIABLE: "A40:2", "CUDA_VISIBLE_DEVICES": "-1"})) == 2
+
+
+@pytest.mark.parametrize(
+    ("driver", "words"),
+    [
+        ("amdgpu", r"^there is no AMD GPU in .*; the graphics of a processor are measured as its part\. To try"),
+        ("i915", r"^there is no GPU of Intel with sensors in .*; the graphics of a processor are measured as its part"),
+    ],
+)
+def test_the_fault_shown_is_of_the_vendor_that_is_there(tmp_path, monkeypatch, driver, words):
+    """A laptop whose processor has graphics, and no other GPU."""
+    tree = FakeSysfs(tmp_path)
+    board = (
+        tree.add("2.3", model="0x1638", name="AMD Radeon Graphics") if driver == "amdgpu" else tree.add_intel(driver)
+    )
+    if driver == "i915":
+        shutil.rmtree(board.folder / "hwmon")
+    monkeypatch.setenv("ZEUS_SYSFS", str(tree.root))
+    with pytest.raises(NoDeviceError, match=words):
+        discover_gpus({})
+
+
+def test_a_card_of_nvidia_without_a_driver_is_not_hidden_by_the_graphics_of_the_processor(tmp_path, monkeypatch):
+    tree = FakeSysfs(tmp_path)
+    shutil.rmtree(tree.add_intel("i915").folder / "hwmon")
+    card = tree.root / "bus" / "pci" / "devices" / "0000:01:00.0"
+    card.mkdir(parents=True)
+    (card / "vendor").write_text("0x10de\n")
+    (card / "class").write_text("0x030200\n")
+    monkeypatch.setenv("ZEUS_SYSFS", str(tree.root))
+    with pytest.raises(NoDeviceError, match="NVIDIA driver"):
+        discover_gpus({})

@@ -3,6 +3,7 @@
 import sys
 import threading
 import types
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,8 @@ from zeus_core.errors import (
     PermissionDeniedError,
     UsageError,
 )
+from zeus_core.settings.clock_knob import CommonClockKnob
+from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.testing.contracts import GpuContract
 
 VOLTA, AMPERE = 5, 7
@@ -148,6 +151,39 @@ def test_where_cuda_may_count_differently_a_warning_says_so(make_driver, monkeyp
     assert "another order" not in caplog.text
     assert [gpu.uuid for gpu in discover_gpus({})] == in_pci_order
     assert "another order" in caplog.text
+
+
+T4 = DeviceSpec(name="NVIDIA T4", lowest_limit_watts=60, highest_limit_watts=70)
+A100 = DeviceSpec(name="NVIDIA A100-SXM4-80GB", lowest_limit_watts=100, highest_limit_watts=400)
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_doubted", "is_refused"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0"}, True, True),
+        ({"CUDA_VISIBLE_DEVICES": "1,0"}, True, False),
+        ({}, True, False),
+        ({"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, True, True),
+        ({"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, False, False),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-t4"}, False, False),
+    ],
+)
+def test_no_board_is_changed_in_the_place_of_another_that_cuda_may_mean(
+    make_driver, caplog, variables, is_doubted, is_refused
+):
+    """CUDA counts the fastest board first, also before the variable chooses: index 0 is the A100."""
+    driver = make_driver(replace(T4, uuid="GPU-t4"), A100)
+    gpus = discover_gpus(variables)
+    assert ("another order" in caplog.text) == is_doubted
+    for knob, setting in ((PowerLimitKnob(gpus, 5), -1), (CommonClockKnob(gpus), 1)):
+        if is_refused:
+            with pytest.raises(NotSupportedError, match=r"NVIDIA T4, NVIDIA A100.*set CUDA_DEVICE_ORDER=PCI_BUS_ID$"):
+                knob.apply(knob.settings[setting])
+        else:
+            knob.apply(knob.settings[setting])
+        assert knob.restore()
+    assert bool(driver.calls("nvmlDeviceSetPowerManagementLimit")) != is_refused
+    assert bool(driver.calls("nvmlDeviceSetGpuLockedClocks")) != is_refused
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import gc
 import math
 import threading
+import time
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_the_energy_between_two_times_holds_the_truth(make_driver, spec, begin, 
     truth = sampled.driver[0].true_energy_joules(BEGIN + begin, BEGIN + end)
     assert abs(energy.energy_joules - truth) <= energy.uncertainty_joules
     assert energy.uncertainty_joules < 0.6 * 500.0
-    assert sampled.power.get_total_energy(sampled.at(begin), sampled.at(end)) == {0: energy.energy_joules}
+    assert sampled.power.get_energy(sampled.at(begin), sampled.at(end)) == {0: energy.energy_joules}
 
 
 def test_memory_is_bounded_and_the_energy_stays_exact(make_driver):
@@ -80,12 +81,49 @@ def test_a_timeline_has_power_and_temperature_between_two_times(make_driver):
     assert sampled.power.get_power_timeline().keys() == {0, 1}
 
 
+def test_programs_written_for_zeus_find_its_names(make_driver):
+    sampled = Sampled(make_driver, DeviceSpec(), DeviceSpec(temperature_celsius=0))
+    sampled.pass_seconds(2.0)
+    power, ahead = sampled.power, sampled.at
+    assert power.get_all_power_timelines(0) == {"device_instant": power.get_power_timeline(gpu_index=0)}
+    assert power.get_power(ahead(0.32)) == {0: 400.0, 1: 400.0}
+    assert power.get_power(ahead(0.74)) == {0: 600.0, 1: 600.0}
+    assert power.get_power(ahead(-9.0)) == power.get_power(ahead(0.0)) == {0: 400.0, 1: 400.0}
+    assert power.get_power() == power.get_power(ahead(9.0))
+    assert power.get_temperature() is None, "one of the chips shows none"
+    assert {celsius for _, celsius in power.get_temperature_timeline(0)[0]} == {45.0}
+    assert power.get_temperature_timeline()[1] == []
+    power.stop()
+    sampled.time_source.advance(1.0)
+    assert power.get_energy(ahead(1.0), ahead(2.5)) is None, "it samples no more"
+
+
+def test_the_energy_until_now_is_known(make_driver):
+    sampled = Sampled(make_driver, DeviceSpec())
+    sampled.pass_seconds(2.0)
+    sampled.time_source.advance(0.07)
+    sampled.driver.set_clock(sampled.time_source.now())
+    energy = sampled.power.energy(sampled.at(0.5), sampled.at(2.07))[0]
+    truth = sampled.driver[0].true_energy_joules(BEGIN + 0.5, BEGIN + 2.07)
+    assert abs(energy.energy_joules - truth) <= energy.uncertainty_joules
+
+
+@pytest.mark.real_time
+def test_in_real_time_the_present_is_sampled_for_the_energy_until_now(make_driver):
+    make_driver(DeviceSpec())
+    with PowerMonitor(ZeusMonitor(gpus=discover_gpus({})), period_seconds=0.5) as power:
+        start = time.time()
+        for _ in range(3):
+            time.sleep(0.02)
+            assert power.get_energy(start, time.time()) is not None
+
+
 def test_what_was_not_sampled_is_lost_and_not_guessed(make_driver):
     sampled = Sampled(make_driver, DeviceSpec())
     sampled.pass_seconds(2.0)
     for begin, end in ((-1.0, 1.0), (1.0, 2.5)):
         assert sampled.power.energy(sampled.at(begin), sampled.at(end))[0].method == "lost"
-        assert sampled.power.get_total_energy(sampled.at(begin), sampled.at(end)) == {0: None}
+        assert sampled.power.get_energy(sampled.at(begin), sampled.at(end)) is None
 
 
 def test_a_device_that_fails_for_a_while_is_a_gap(make_driver):
@@ -127,7 +165,7 @@ def test_threads_may_ask_while_it_samples_and_windows_stay():
             thread.start()
         for _ in range(200):
             time_source.advance(0.01)
-            power.timeline(0), power.get_total_energy(0.0, 1.0)
+            power.timeline(0), power.get_energy(0.0, 1.0)
         for thread in threads:
             thread.join()
         assert len(power.timeline(0)) <= 16

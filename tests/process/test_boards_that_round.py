@@ -15,6 +15,8 @@ from tests.nvml_driver import DeviceSpec
 from tests.support import quick_searches
 from tests.support.quick_searches import ENDS, wait_until
 from tests.support.variants import long_but_first
+from zeus_core.device import discover_gpus
+from zeus_core.settings.limit_knob import PowerLimitKnob
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the ledger needs Linux")
 
@@ -86,6 +88,16 @@ def test_a_search_knows_the_boards_limits_and_restores_the_original(make_driver,
         ), "a trial has the limit that was in force"
     calls = [call.argument / 1e3 for call in driver.calls("nvmlDeviceSetPowerManagementLimit")]
     assert max(calls) < original_watts + 1.0
+
+
+def test_a_board_that_is_left_at_another_limit_than_the_original_says_so(make_driver, caplog):
+    driver = make_driver(dataclasses.replace(DEVICE, power_limit_watts=327))
+    driver[0].take_limits(step_watts=10)
+    knob = PowerLimitKnob(discover_gpus({}), 1)
+    knob.apply(300)
+    assert knob.restore()
+    assert driver[0].power_limit_watts == 320
+    assert "327 W is not taken by the board, which has 320 W in its place" in caplog.text
 
 
 def test_a_board_that_accepts_no_limit_stays_at_the_original_without_retries(make_driver):

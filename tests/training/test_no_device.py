@@ -1,16 +1,17 @@
 """Training where there is no GPU: one warning, no numbers, and nothing else changes."""
 
 import logging
+import re
 
 import pytest
 
-from zeus_core.device import SimulatedGpu, find_preset
+from zeus_core.device import SimulatedGpu, discover_cpus, find_preset
 from zeus_core.errors import DriverFaultError, NoDeviceError, UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
-from zeus_core.testing import ThreadWorld, VirtualTime
+from zeus_core.testing import FakeRapl, ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy
 
 
@@ -46,6 +47,26 @@ def test_a_loop_continues_without_numbers_and_with_one_warning_naming_the_remedy
     assert "training goes on" in warning
     assert "ZEUS_SIMULATED_GPUS=" in warning
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("optimizer", [None, "auto"])
+def test_where_cpus_can_be_read_their_energy_over_the_training_is_the_result(tmp_path, caplog, optimizer):
+    rapl, time_source = FakeRapl(tmp_path), VirtualTime()
+    package = rapl.add_package(0)
+    monitor = ZeusMonitor(cpus=discover_cpus(rapl.root, read_text=rapl.read_text), time_source=time_source)
+    energy = TrainingEnergy(training_monitor(monitor), optimizer, quiet=True)
+    for watts in (18, 30):
+        with energy:
+            for _ in range(20):
+                with energy.step():
+                    for _ in range(10):
+                        time_source.advance(0.05)
+                        rapl.add_energy(package, watts * 50_000)
+        (text,) = energy.result().values()
+        assert re.match(rf"{watts * 10} J|{watts * 10}\.\d", text.replace("+-", " +-")), text
+        assert text.endswith("all that CPU 0 drew")
+    assert "no energy is measured" not in caplog.text
+    assert "the energy of the CPUs alone is measured, over the whole training" in caplog.text
 
 
 def test_a_search_asked_for_by_a_word_adds_no_warning(caplog):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core._launch import SIMULATED
-from zeus_core._sysfs import SYSFS_VARIABLE, sysfs_root
+from zeus_core._sysfs import SYSFS_VARIABLE, Card, find_cards, sysfs_root
 from zeus_core.device.gpu import OF_DAEMON, SIMULATED_GPUS_VARIABLE, Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.ports.accelerator import FrameworkGpu, torch_gpus, torch_platform
@@ -77,24 +77,45 @@ def _find(environment: Mapping[str, str]) -> list[Gpu]:
 
         finders["mps"] = find_apple_gpus
     gpus: list[Gpu] = []
-    faults: list[DeviceError] = []
+    faults: dict[str, DeviceError] = {}
     for find in sorted(finders, key=lambda name: name != platform):
         try:
             gpus += finders[find]()
         except DeviceError as error:
-            faults.append(error)
+            faults[find] = error
         if gpus and platform is not None:  # the indices are torch's
             break
-    if len(faults) == len(finders):  # one that does not work says more than one that is not there
-        faults = faults if sysfs_root() == "/sys" else faults[::-1]  # else the folder is what was asked for
-        fault = next((fault for fault in faults if not isinstance(fault, NoDeviceError)), faults[0])
+    if len(faults) == len(finders):
+        fault = _first_fault(faults, platform)
         raise NoDeviceError(f"{fault}. {_SIMULATION_HINT}") if isinstance(fault, NoDeviceError) else fault
-    for fault in faults:
+    for fault in faults.values():
         if not isinstance(fault, NoDeviceError):
             _logger.warning("some GPUs are left out: %s", fault)
     if any(gpu.is_simulated for gpu in gpus):
         _warn_of_folder(sysfs_root())
     return gpus
+
+
+def _first_fault(faults: Mapping[str, DeviceError], platform: str | None) -> DeviceError:
+    """Return the fault that says most: of what does not work, of torch's vendor, of one that has a GPU here."""
+    root = sysfs_root()
+    drivers = {card.driver for card in find_cards(root)}
+    here = {"cuda": _has_nvidia_gpu(root), "hip": "amdgpu" in drivers, "xpu": bool(drivers & {"i915", "xe"})}
+    if root != "/sys" and not any(here.values()):  # the folder is what was asked for
+        here["hip"] = True
+
+    def rank(name: str) -> tuple[bool, bool, bool]:
+        return isinstance(faults[name], NoDeviceError), name != platform, not here.get(name, False)
+
+    return faults[min(faults, key=rank)]
+
+
+def _has_nvidia_gpu(root: str) -> bool:
+    return any(
+        device.text("vendor") == "0x10de" and device.text("class").startswith("0x03")
+        for folder in Path(root, "bus/pci/devices").glob("*")
+        for device in [Card(str(folder), "", None, folder.name)]
+    )
 
 
 def _find_amd(environment: Mapping[str, str], order: Sequence[FrameworkGpu] | None, is_for_rocm: bool) -> list[Gpu]:

@@ -6,6 +6,7 @@ The numbers come from a model of the chip (IOReport, "Energy Model"). They are u
 
 from __future__ import annotations
 
+import re
 import subprocess
 import threading
 import time
@@ -18,7 +19,11 @@ from zeus_core.device.gpu import Gpu, PowerRange
 from zeus_core.errors import DeviceError, DriverFaultError, NoDeviceError, NotSupportedError
 
 _PERIOD_SECONDS = 2.1
-_PEAK_WATTS = 300.0  # no Mac of this kind draws more, as a whole: a Mac Studio with M2 Ultra 295 W (Apple, 102027)
+# The most that a whole Mac with a chip of this class draws from the wall, as measured by Apple (Apple, 102027
+# and the like): Mac mini with M4 65 W and with M4 Pro 140 W, Mac Studio with M2 Max 145 W and with M2 Ultra 295 W.
+_PEAKS_WATTS = {"Pro": 140.0, "Max": 145.0, "Ultra": 300.0}
+_BASE_PEAK_WATTS = 65.0
+_CHIP = re.compile(r"Apple M\d+(?: (Pro|Max|Ultra))?", re.ASCII)
 
 
 class AppleGpu:
@@ -34,10 +39,10 @@ class AppleGpu:
     is_simulated = False
     energy_counter_period_seconds: float = _PERIOD_SECONDS
     power_average_seconds: float = _PERIOD_SECONDS
-    peak_watts: float = _PEAK_WATTS
-    """The most that it can draw, which no driver reports."""
 
     def __init__(self, name: str) -> None:
+        self.peak_watts: float = _peak_watts(name)
+        """The most that it can draw, which no driver reports."""
         self.name: str = f"{name} GPU"
         self.uuid: str = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'Apple silicon {uuid.getnode():x}')}"
         self._lock = threading.Lock()
@@ -63,6 +68,15 @@ class AppleGpu:
             raise DriverFaultError(f"the power of {self.name} is not known yet")
         (begin, before), (end, after) = self._moves
         return max(after - before, 0.0) / max(end - begin, 1e-3)
+
+    def read_driver_version(self) -> str:
+        """Return the package that measures, and its version."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return f"zeus-apple-silicon {version('zeus-apple-silicon')}"
+        except PackageNotFoundError:
+            return "zeus-apple-silicon"
 
     def _refuse(self, what: str) -> NotSupportedError:
         return NotSupportedError(f"{self.name} has no {what}")
@@ -170,6 +184,12 @@ def find_apple_gpus() -> list[Gpu]:
         return [AppleGpu(_chip_name())]
     except ImportError as error:
         raise DeviceError(_missing_package("GPU", error)) from error
+
+
+def _peak_watts(chip: str) -> float:
+    """Return the most that a Mac with a chip draws; that of the largest where the chip is not known."""
+    known = _CHIP.fullmatch(chip)
+    return max(_PEAKS_WATTS.values()) if known is None else _PEAKS_WATTS.get(known[1], _BASE_PEAK_WATTS)
 
 
 def _missing_package(device: str, error: ImportError) -> str:

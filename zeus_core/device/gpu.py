@@ -125,6 +125,26 @@ def driver_of(gpu: Gpu) -> str | None:
     return getattr(gpu, "driver", None)
 
 
+class IndexDoubt(NamedTuple):
+    """A doubt which GPU an index means.
+
+    Attributes:
+        among: The UUIDs of the GPUs that it may mean.
+        because: The reason, with the remedy.
+    """
+
+    among: frozenset[str]
+    because: str
+
+
+def index_doubt_of(gpus: Iterable[Gpu]) -> str | None:
+    """Return why the program may compute on other GPUs than these; None if it does not, or these are all there are."""
+    gpus = list(gpus)
+    uuids = {gpu.uuid for gpu in gpus}
+    doubts: list[IndexDoubt | None] = [getattr(gpu, "index_doubt", None) for gpu in gpus]
+    return next((doubt.because for doubt in doubts if doubt is not None and not doubt.among <= uuids), None)
+
+
 @cache
 def machine_name() -> str:
     """Name this machine by its latest boot: the ranks of a job may run in containers, which choose their host names."""

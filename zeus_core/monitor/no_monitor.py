@@ -6,24 +6,28 @@ import logging
 import os
 from collections.abc import Callable
 
-from zeus_core.device import CpuDiscovery, discover_gpus
+from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.monitor.selection import local_rank_of
 from zeus_core.monitor.windows import ZeusMonitor
+from zeus_core.ports import TimeSource
 from zeus_core.validate import checked_flag, checked_instance
 
 _logger = logging.getLogger(__name__)
 
 
 class NoMonitor(ZeusMonitor):
-    """A monitor that measures nothing, as there is no device. Those who get it have been warned.
+    """A monitor that measures no GPU, as there is none, and CPUs at most. Those who get it have been warned.
 
     Args:
         reason: Why there is none, with the remedy.
+        cpus: The CPUs to measure; none if None.
+        time_source: See `ZeusMonitor`.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(gpu_indices=[], cpus=CpuDiscovery((), reason))
+    def __init__(self, reason: str, cpus: CpuDiscovery | None = None, time_source: TimeSource | None = None) -> None:
+        found = CpuDiscovery((), reason) if cpus is None else cpus
+        super().__init__(gpu_indices=[], cpus=found, time_source=time_source)
         self.reason = reason
 
 
@@ -58,8 +62,7 @@ def training_monitor(
             is_repeated = isinstance(error, NoDeviceError) and local_rank_of(os.environ)[0] > 0
             level = logging.INFO if is_repeated else logging.WARNING  # the first rank of the machine says it for all
             reason = str(error)  # a handler may keep what is logged: with the error, all that its callers hold
-            _logger.log(level, "no energy is measured, and training goes on without it: %s", reason)
-            return NoMonitor(reason)
+            return _without_gpus(reason, discover_cpus(), level)
     monitor = checked_monitor(monitor)
     if strict and isinstance(monitor, NoMonitor):
         raise NoDeviceError(monitor.reason)
@@ -74,8 +77,15 @@ def checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
     """
     checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor(gpu_indices=[0])")
     if monitor.no_gpu_because is not None:
-        _logger.warning("no energy of training is measured, as there is no GPU, and training goes on without it")
-        return NoMonitor(monitor.no_gpu_because)
+        cpus = CpuDiscovery(tuple(monitor.cpus.values()), "this rank measures none")
+        return _without_gpus(monitor.no_gpu_because, cpus, logging.WARNING, monitor.time_source)
     if not monitor.gpus and not isinstance(monitor, NoMonitor):
         raise UsageError("monitor measures no GPU; name the GPUs to measure, such as ZeusMonitor(gpu_indices=[0])")
     return monitor
+
+
+def _without_gpus(reason: str, cpus: CpuDiscovery, level: int, time_source: TimeSource | None = None) -> NoMonitor:
+    """Say once what is measured without a GPU, and return the monitor of that."""
+    what = "the energy of the CPUs alone is measured, over the whole training" if cpus.cpus else "no energy is measured"
+    _logger.log(level, "%s, and training goes on: %s", what, reason)
+    return NoMonitor(reason, cpus, time_source)

@@ -142,12 +142,15 @@ class PowerMonitor:
         From the sample before the start to the one after the end it is measured, as in a window. The time between these
         samples and the two times is taken off, at the power of the sample; there the GPU may have drawn anything.
 
+        An end that is later than the latest sample is waited for, up to a period, and sampled.
+
         Raises:
             UsageError: The end is before the start.
         """
         start, end = self._moment(start_time, 0.0), self._moment(end_time, 0.0)
         if not start <= end:
             raise UsageError(f"end_time is {end_time!r}, before the start_time {start_time!r}")
+        self._sample_until(end)
         with self._lock:
             samples = list(self._samples)
         moments = [sample.at for sample in samples]
@@ -165,7 +168,11 @@ class PowerMonitor:
             found[index] = _without(energy, edges, self._peaks_watts[place])
         return found
 
-    # The names of zeus's PowerMonitor.
+    # The names of zeus's PowerMonitor and TemperatureMonitor, with the shapes of their answers.
+
+    def stop(self) -> None:
+        """Take a last sample, and stop; see `close`."""
+        self.close()
 
     def get_power_timeline(
         self,
@@ -185,9 +192,61 @@ class PowerMonitor:
             for index in (self._gpus if gpu_index is None else [gpu_index])
         }
 
-    def get_total_energy(self, start_time: float, end_time: float) -> dict[int, float | None]:
-        """Return the joules of each GPU between two times, by index; None where they are not known. See `energy`."""
-        return {index: energy.energy_joules for index, energy in self.energy(start_time, end_time).items()}
+    def get_all_power_timelines(
+        self, gpu_index: int | None = None, start_time: float | None = None, end_time: float | None = None
+    ) -> dict[str, dict[int, list[tuple[float, float]]]]:
+        """Return `get_power_timeline` by domain, of which there is one: "device_instant"."""
+        return {domain: self.get_power_timeline(domain, gpu_index, start_time, end_time) for domain in _DOMAINS}
+
+    def get_power(self, time: float | None = None) -> dict[int, float] | None:
+        """Return the watts of each GPU in the sample nearest to a time, the latest one if None.
+
+        None where the power of a GPU was not read.
+        """
+        return self._nearest(time, lambda sample: sample.power_watts)
+
+    def get_energy(self, start_time: float, end_time: float) -> dict[int, float] | None:
+        """Return the joules of each GPU between two times; None where one is not known. See `energy`."""
+        energies = self.energy(start_time, end_time)
+        known = {i: energy.energy_joules for i, energy in energies.items() if energy.energy_joules is not None}
+        return known if len(known) == len(energies) else None
+
+    def get_temperature(self, time: float | None = None) -> dict[int, float] | None:
+        """Return the degrees Celsius of each GPU in the sample nearest to a time; see `get_power`."""
+        return self._nearest(time, lambda sample: sample.temperature_celsius)
+
+    def get_temperature_timeline(
+        self, gpu_index: int | None = None, start_time: float | None = None, end_time: float | None = None
+    ) -> dict[int, list[tuple[float, float]]]:
+        """Return pairs of time and degrees Celsius, by index of the GPU."""
+        return {
+            index: [
+                (at, degrees) for at, _, degrees in self.timeline(index, start_time, end_time) if degrees is not None
+            ]
+            for index in (self._gpus if gpu_index is None else [gpu_index])
+        }
+
+    def _nearest(self, time: float | None, value: Callable[[PowerSample], float | None]) -> dict[int, float] | None:
+        moment = self._moment(time, math.inf)
+        found: dict[int, float] = {}
+        for index in self._gpus:
+            samples = self.timeline(index)
+            after = bisect.bisect_left([sample.at_seconds - self._clock_ahead for sample in samples], moment)
+            beside = samples[max(after - 1, 0) : after + 1]
+            known = value(min(beside, key=lambda sample: abs(sample.at_seconds - self._clock_ahead - moment)))
+            if known is None:
+                return None
+            found[index] = known
+        return found
+
+    def _sample_until(self, end: float) -> None:
+        """Take the sample that ends a time that is just over, or will be within a period."""
+        while self._stop.alive and end - self._time_source.now() <= self.period_seconds:
+            with self._lock:
+                if self._samples[-1].at >= end:
+                    return
+            self._time_source.wait(threading.Event(), end - self._time_source.now())
+            self.sample()
 
     def _moment(self, time: float | None, default: float) -> float:
         if time is None:

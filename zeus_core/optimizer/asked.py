@@ -22,6 +22,12 @@ _USUAL = "10%"
 _logger = logging.getLogger(__name__)
 
 
+class _AskedOptimizer(GlobalPowerLimitOptimizer):
+    """Finds the best power limit; where boards have none to set, such as those of laptops, the best SM clock."""
+
+    _substitute = "clock"
+
+
 def checked_slowdown(name: str, text: str) -> float:
     """Return the factor of time of a slowdown in percent.
 
@@ -55,7 +61,7 @@ def automatic_optimizer(text: str) -> Callable[[ZeusMonitor], GlobalPowerLimitOp
         UsageError: It is neither "auto" nor a percentage.
     """
     slowdown = checked_slowdown("optimizer", _USUAL if text == "auto" else text)
-    return partial(GlobalPowerLimitOptimizer, optimum_selector=EnergyWithin(slowdown), quiet=True)
+    return partial(_AskedOptimizer, optimum_selector=EnergyWithin(slowdown), quiet=True)
 
 
 def asked_optimizer(
@@ -81,4 +87,4 @@ def asked_optimizer(
     if slowdown is None:
         return None
     mode: Mode = "observe" if observes(environment) else "search"
-    return GlobalPowerLimitOptimizer(monitor, EnergyWithin(slowdown), mode=mode, quiet=True)
+    return _AskedOptimizer(monitor, EnergyWithin(slowdown), mode=mode, quiet=True)

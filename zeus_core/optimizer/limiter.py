@@ -29,12 +29,14 @@ class Answer:
         denial: Why it cannot be set: this process lacks the permission, a board has no such setting of its own, or
             another object, process or person controls a GPU. None if it is set.
         is_held: Whether another object or process controls a GPU, so that its setting is not known.
+        is_lacking: Whether a board has no such setting to change, whoever asks.
         taken: The setting that the boards took in its place, the highest if GPUs differ; None if they took it.
         refused: Why this setting alone does not count: a board does not enforce it. None if it does.
     """
 
     denial: str | None = None
     is_held: bool = False
+    is_lacking: bool = False
     taken: int | None = None
     refused: str | None = None
 
@@ -124,7 +126,7 @@ class Limiter:
             self._has_set, self._setting = True, None
             return Answer(refused=str(error))
         except (PermissionDeniedError, NotSupportedError) as error:
-            return Answer(str(error))
+            return Answer(str(error), is_lacking=isinstance(error, NotSupportedError))
         except DeviceHeldError as error:
             if self._has_set:  # the trials so far were at settings of ours, and this one is at somebody else's
                 raise

@@ -61,7 +61,7 @@ class CommonClockKnob(CommonKnob):
             DeviceError: A GPU refuses or does not answer in time, or `restore` was called before, or by a signal
                 handler meanwhile.
         """
-        self._kind.check(setting, self.settings)
+        self._check(setting)
         restore_registry.catch_signals()  # the program may have replaced its handlers since the first change
         is_free = setting == self.settings[0] and self._kind.original is None
         if not (is_free and self._has_locked):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import checked_gpus
+from zeus_core.device.gpu import checked_gpus, index_doubt_of
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DriverFaultError, NotSupportedError
 from zeus_core.process.deadline import CALL_SECONDS
@@ -100,7 +100,7 @@ class CommonKnob:
             DeviceError: A GPU refuses or does not answer in time, or `restore` was called before, or by a signal
                 handler meanwhile.
         """
-        self._kind.check(setting, self.settings)
+        self._check(setting)
         restore_registry.catch_signals()  # the program may have replaced its handlers since the first change
         in_force = []  # the setting of each GPU
         self.taken.clear()
@@ -112,6 +112,17 @@ class CommonKnob:
             self.taken.append(value if shown is None else shown)
             in_force.append(setting if shown is None or self._kind.is_same(shown, value) else round(shown))
         self._in_force = setting if setting == self.settings[0] else max(in_force)
+
+    def _check(self, setting: int) -> None:
+        """Check that there is this setting, and that the program computes on these GPUs: no other one is changed.
+
+        Raises:
+            UsageError: There is no such setting.
+            NotSupportedError: It may compute on others.
+        """
+        self._kind.check(setting, self.settings)
+        if (doubt := index_doubt_of(self._gpus)) is not None:
+            raise NotSupportedError(doubt)
 
     def _set_enforced(self, number: int, value: float) -> None:
         """Set one GPU; where settings have no order, check that the board keeps to a value that is not the original."""
@@ -183,5 +194,8 @@ class CommonKnob:
 
 def _usable(gpu: Gpu, kind: Kind) -> tuple[float, ...]:
     """Return the values that can be set on a GPU, up to the original, after residue was restored."""
-    accepted = retried(partial(kind.read_accepted, gpu))
-    return kind.usable(gpu.name, accepted, read_original(gpu, kind))
+    try:
+        accepted = retried(partial(kind.read_accepted, gpu))
+        return kind.usable(gpu.name, accepted, read_original(gpu, kind))
+    except NotSupportedError as error:
+        raise NotSupportedError(f"{gpu.name} has no {kind.words} to set: {error}") from error

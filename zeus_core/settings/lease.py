@@ -197,7 +197,7 @@ class Lease(Claim):
             if self._safeguard is not None:
                 self._safeguard.keep_failure(outcome)
             return False
-        if outcome.kind == "replaced" or has_failed_before:
+        if outcome.kind == "replaced" or has_failed_before or outcome.instead is not None:
             _logger.warning("%s", outcome)
         if outcome.kind != "replaced":
             with contextlib.suppress(Exception):  # of any kind: it is restored

@@ -48,7 +48,7 @@ class PowerLimitKnob(CommonKnob):
 
     def apply(self, setting: int) -> None:
         """Set the limit of every GPU, in watts. See `CommonKnob.apply`."""
-        self._kind.check(setting, self.settings)
+        self._check(setting)
         self._watch.begin()
         super().apply(setting)
 

@@ -35,7 +35,8 @@ class Outcome(Record):
             value since, which then stays; "failed".
         value: The value that was in force, if it could be read.
         replaced_by: In words, who has set a value that stays.
-        instead: The value that was set in place of an original that the board does not accept any more.
+        instead: The value in force in place of an original that the board does not take: it rounds, or accepts it no
+            longer.
     """
 
     entry: LedgerEntry
@@ -61,7 +62,7 @@ class Outcome(Record):
             )
         if self.instead is not None:
             other = self.entry.kind.text(self.instead)
-            return f"{self.entry.words} is not accepted by the board any more: its default, {other}, is set"
+            return f"{self.entry.words} is not taken by the board, which has {other} in its place"
         return f"{self.entry.words} is restored"
 
 

@@ -36,6 +36,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import training_monitor
 from zeus_core.ports import World
 from zeus_core.ports.world import checked_world, warn_if_others_train
+from zeus_core.training._cpu_window import CpuWindow
 from zeus_core.training._metrics import LoggedValues
 from zeus_core.training._observers import Observers
 from zeus_core.training._part_reports import Outcome
@@ -88,7 +89,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
             within 10 % more time, or another slowdown, such as "5%".
         world: The ranks of the job, such as `zeus_core.pytorch.torch_world()`; this process alone if None.
         folder: The folder of the journal, from which a resumed run reads what was spent before; none is kept if None.
-        strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers.
+        strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers but the
+            energy of the CPUs over the whole training, where it can be read.
         quiet: Show no result at the end of training.
         electricity: Intensity and price of the electricity, by which emissions and cost are reported; none if None.
         recurring_run: The run of a recurring job whose time and energy this is, from `RecurringJob.run`. Report its
@@ -148,6 +150,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         )
         self._observers = Observers(optimizer, self._trace, self._recorder)
         self.detected_evaluations: int = 0
+        self._cpus = CpuWindow(self.monitor)
         self._is_world_checked = False
         if world is not None:
             self.use_world(world)
@@ -174,7 +177,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Return the result of the latest training for people, as labelled lines; empty if there is none."""
         names = ", ".join(sorted({gpu.name for gpu in self.monitor.gpus.values()}))
         rows = {} if self.summary is None or not names else {"measured on": names, **self.summary.rows()}
-        return {**rows, **self._optimizer.result()}
+        return {**rows, **self._cpus.rows(), **self._optimizer.result()}
 
     def use_world(self, world: World) -> None:
         """Set the ranks. Call before training begins."""
@@ -265,10 +268,12 @@ class TrainingEnergy(TrainingHooks, Hooked):
             warn_if_others_train()
         self._optimizer.receive(TRAIN_END)  # but the account goes on, if training has not ended
         self._training, self.summary, self.detected_evaluations = training, None, 0
+        self._cpus.begin()
         note("training")
         under_way[self] = os.getpid()
 
     def _conclude(self) -> None:
+        self._cpus.end()
         self._training, ended = None, self._recorder.ended
         under_way.pop(self, None)
         if self.summary is None and ended is not None:

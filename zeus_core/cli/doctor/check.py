@@ -31,13 +31,25 @@ class Check:
     fix: str | None = None
 
 
-def still_counters(reads: Mapping[str, Callable[[], float | None]], seconds: float) -> list[str]:
-    """Return the names of the counters that can be read, and do not move within some time."""
+def still_counters(
+    reads: Mapping[str, Callable[[], float | None]], seconds: float, periods_seconds: Mapping[str, float] | None = None
+) -> list[str]:
+    """Return the names of the counters that can be read, and do not move.
+
+    Args:
+        reads: Reads each counter, by its name.
+        seconds: How long to look at all of them.
+        periods_seconds: The longest time between two updates, of those that need longer: they have twice that.
+    """
+    longer = {name: 2 * period for name, period in (periods_seconds or {}).items() if 2 * period > seconds}
     first = {name: readable(read) for name, read in reads.items()}
-    still = [name for name, value in first.items() if value is not None]
-    begin, is_over = time.monotonic(), False
-    while still and not is_over:
+    watched = [name for name, value in first.items() if value is not None]
+    still: list[str] = []
+    begin = time.monotonic()
+    while watched:
         time.sleep(_POLL_SECONDS)
-        is_over = time.monotonic() - begin >= seconds  # looked at before the reading: a busy machine reads late
-        still = [name for name in still if readable(reads[name]) == first[name]]
-    return still
+        passed = time.monotonic() - begin  # before the reading: a busy machine reads late
+        watched = [name for name in watched if readable(reads[name]) == first[name]]
+        still += [name for name in watched if passed >= longer.get(name, seconds)]
+        watched = [name for name in watched if name not in still]
+    return [name for name in first if name in still]

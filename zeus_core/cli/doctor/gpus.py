@@ -10,7 +10,7 @@ from zeus_core._sysfs import SYSFS_VARIABLE
 from zeus_core.cli.doctor.check import Check, still_counters
 from zeus_core.cli.doctor.nvidia import Driver
 from zeus_core.cli.text import readable, watts
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.errors import DeviceError, NotSupportedError, UsageError
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
@@ -20,7 +20,8 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _CHOICES = (_VISIBLE, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", *_SIMULATIONS)
 _VIRTUAL_GPU = re.compile(r"^(NVIDIA )?GRID |-\d+[ABCQ]$")  # such as "GRID A100-10C", "NVIDIA A40-48Q"
 _LOOK_SECONDS = 0.4  # four updates of the slowest known counters
-_STILL = "the energy counter stands still: energies are estimated from the power"
+_STILL = "the energy counter stands still: "
+_STILL_WITH_POWER, _STILL_ALONE = "energies are estimated from the power", "no energy is measured, as no power is shown"
 
 
 def find_gpus(environment: Mapping[str, str]) -> tuple[list[Gpu], str | None]:
@@ -40,6 +41,8 @@ def check_gpus(
     yield _check_visible(gpus, no_gpus_because, driver, environment)
     if driver.has_gpu and _VISIBLE in environment:
         yield _check_variable(environment[_VISIBLE], gpus, driver)
+    if doubt := next(filter(None, (getattr(gpu, "index_doubt", None) for gpu in gpus)), None):
+        yield Check("GPU order", "limited", doubt.because, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
     if gpus:
         yield _check_each(
             "energy counter",
@@ -61,15 +64,29 @@ def check_gpus(
 def gpu_remarks(gpus: Sequence[Gpu]) -> list[list[str]]:
     """Return what is wrong with the readings of each GPU, in words."""
     reads = {str(index): gpu.read_energy_counter_joules for index, gpu in enumerate(gpus)}
-    still = still_counters(reads, _LOOK_SECONDS)  # which also compares counters with the power, where they may differ
+    # That of NVIDIA's boards is watched for, which takes longer than the look itself.
+    periods = {str(index): gpu.energy_counter_period_seconds for index, gpu in enumerate(gpus) if _names_period(gpu)}
+    still = still_counters(
+        reads, _LOOK_SECONDS, periods
+    )  # which also compares counters with the power, where they may differ
     uuids = [gpu.uuid for gpu in gpus]
     first = [uuids.index(uuid) for uuid in uuids]
     return [
         [f"a part of the same board as GPU {first[index]}, whose energy is that of both"]
         if first[index] != index
-        else [*_remarks(gpu), *([_STILL] if str(index) in still else [])]
+        else [*_remarks(gpu), *([_STILL + _still_words(gpu)] if str(index) in still else [])]
         for index, gpu in enumerate(gpus)
     ]
+
+
+def _still_words(gpu: Gpu) -> str:
+    return _STILL_ALONE if readable(gpu.read_power_watts) is None else _STILL_WITH_POWER
+
+
+def _names_period(gpu: Gpu) -> bool:
+    from zeus_core.device.gpu import driver_of
+
+    return driver_of(gpu) is None
 
 
 def _remarks(gpu: Gpu) -> Iterator[str]:
@@ -81,12 +98,23 @@ def _remarks(gpu: Gpu) -> Iterator[str]:
             f"the power sensor shows {watts(power_watts)}, more than the {watts(most_watts)} that the board can draw"
         )
         yield f"{excess}: such readings are dropped"
-    if (reason := getattr(gpu, "no_counter_because", None)) is not None:
+    if (reason := _no_counter_because(gpu)) is not None:
         yield reason
     if not _is_measured(gpu):
         yield getattr(gpu, "no_power_because", None) or "neither energy nor power can be read"
     if _VIRTUAL_GPU.search(gpu.name):
         yield "a vGPU: its limits and clocks are set on the host, and it draws a share of the board's power"
+
+
+def _no_counter_because(gpu: Gpu) -> str | None:
+    """Return why the energy of a GPU that is measured is not counted; None if it is."""
+    try:
+        gpu.read_energy_counter_joules()
+    except NotSupportedError as error:
+        return str(error) if _is_measured(gpu) else None
+    except DeviceError:
+        pass
+    return None
 
 
 def _is_measured(gpu: Gpu) -> bool:

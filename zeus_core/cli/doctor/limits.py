@@ -45,7 +45,7 @@ def check_limits(gpus: Sequence[Gpu], stat: Path = _STAT) -> Check:
     known_defaults = sorted({default_watts for default_watts in defaults if default_watts is not None})
     if not known_defaults:
         has_clocks = any(readable(gpu.read_supported_sm_clocks_mhz) for gpu in gpus)
-        hint = ', as on GB10 and many laptops: search clocks (knob="clock")' if has_clocks else ""
+        hint = ', as on GB10 and many laptops: "auto" and `run --save` search clocks there' if has_clocks else ""
         return Check(_NAME, "missing", f"no visible GPU reports one{hint}")
     return Check(_NAME, "ok", f"the default, {' or '.join(f'{watts:g} W' for watts in known_defaults)}, is in force")
 

@@ -85,7 +85,7 @@ def other_drivers(gpus: Sequence[Gpu]) -> list[str]:
     """Return the drivers, in words, of the GPUs that are not NVIDIA's."""
     from zeus_core.device.gpu import driver_of, read_driver_version
 
-    words = [read_driver_version(gpu) for gpu in gpus if driver_of(gpu) not in (None, "nvml")]
+    words = [read_driver_version(gpu) for gpu in gpus if driver_of(gpu) != "nvml"]
     return list(dict.fromkeys(filter(None, words)))
 
 

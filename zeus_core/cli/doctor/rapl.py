@@ -47,7 +47,12 @@ def still_cpus(cpus: Sequence[Cpu]) -> list[str]:
         for cpu in cpus
         for place, kind in enumerate(("CPU", "DRAM") if cpu.has_dram else ("CPU",))
     }
-    return still_counters(reads, _LOOK_SECONDS)
+    periods = {
+        f"{kind} {cpu.index}": getattr(cpu, "energy_counter_period_seconds", 0.0)
+        for cpu in cpus
+        for kind in ("CPU", "DRAM")
+    }
+    return still_counters(reads, _LOOK_SECONDS, periods)
 
 
 def _command_in(reason: str) -> str | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from zeus_core.device import Gpu
 
 _CAP_SYS_ADMIN = 21  # <linux/capability.h>
+_LAPTOP = "Laptop GPU"  # in the names of NVIDIA's boards
 _ALL_IDS = "4294967295"
 _CHOICE_OF_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _IN_CONTAINER = "docker run --gpus all --cap-add=SYS_ADMIN IMAGE"
@@ -97,20 +98,25 @@ def check_clock_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
 
 
 def _check(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
-    from zeus_core.device.gpu import driver_of
+    from zeus_core.device.gpu import driver_of, index_doubt_of
 
     if not gpus:
         return Check(name, "missing", "there is no GPU")
-    if all(driver_of(gpu) is None for gpu in gpus):
+    if all(driver_of(gpu) is None and gpu.is_simulated for gpu in gpus):
         return Check(name, "ok", "simulated GPUs allow it")
     lacking = [str(index) for index, gpu in enumerate(gpus) if not readable(partial(kind.read_accepted, gpu))]
     if len(lacking) == len(gpus):
         return Check(name, "missing", "no visible GPU has this")
+    if (doubt := index_doubt_of(gpus)) is not None:
+        return Check(name, "missing", doubt, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
     files = [getattr(gpu, "limit_path", None) for gpu in gpus]
     if files and all(files):
         rights = _rights_to_write([str(file) for file in files], rights)
     if not rights.may_control:
         return _check_daemon(name, rights, gpus, kind)
+    if kind == POWER_LIMIT and any(_LAPTOP in gpu.name for gpu in gpus):
+        sentence = f'{rights.because}, but many laptops show a limit and take none: "auto" searches clocks there'
+        return Check(name, "limited", sentence)
     if lacking:
         return Check(name, "limited", f"{rights.because}, but GPU {', '.join(lacking)} does not have this")
     return Check(name, "ok", rights.because)
@@ -122,7 +128,8 @@ def _rights_to_write(files: Sequence[str], rights: Rights) -> Rights:
     if not refused:
         return Rights(True, f"this process may write {files[0]}" + (" and the others" if len(files) > 1 else ""))
     mounts = " ".join(f"-v {shlex.quote(file)}:{shlex.quote(file)}" for file in refused)
-    fix = f"docker run {mounts} IMAGE" if os.geteuid() == 0 else rights.fix
+    user = "" if os.geteuid() == 0 else "--user 0 "  # the files belong to root
+    fix = f"docker run {user}{mounts} IMAGE" if not user or is_in_container() else rights.fix
     return Rights(False, f"this process may not write {refused[0]}", fix)
 
 

@@ -18,7 +18,7 @@ from zeus_core._nvml import (
     set_limit,
     set_profiles,
 )
-from zeus_core.device.gpu import PowerRange
+from zeus_core.device.gpu import IndexDoubt, PowerRange
 from zeus_core.device.nvml._energy_counter import compare_counter, may_be_of_module, watch_counter_period_seconds
 from zeus_core.device.nvml._mig import MigProcess, read_other_processes
 from zeus_core.device.nvml.nvml_session import FieldReader, NvmlSession
@@ -58,6 +58,8 @@ class NvmlGpu:
 
         self.uuid = uuid
         self._session = session
+        self.index_doubt: IndexDoubt | None = None
+        """Why its index may mean another GPU; None if it does not."""
         # The two calls at the edges of every window go to the binding directly, to cost little. If one fails, it is
         # made again through the session, which handles forks and errors.
         self._nvml_error = pynvml.NVMLError

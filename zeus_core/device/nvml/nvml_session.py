@@ -45,6 +45,14 @@ class NvmlSession:
         count = retried(lambda: self._call("counting the GPUs", "nvmlDeviceGetCount"))
         return [self._open_device(index) for index in range(count)]
 
+    def read_names(self, uuids: Iterable[str]) -> list[str]:
+        """Read the product names of some GPUs, without those that do not answer."""
+        names: list[str] = []
+        for uuid in uuids:
+            with suppress(DeviceError):
+                names.append(str(retried(partial(self.call, uuid, "reading the name", "nvmlDeviceGetName"))))
+        return names
+
     def read_mig_parents(self, uuids: Iterable[str]) -> dict[str, str]:
         """Return the UUID of the GPU of each MIG device, by the UUID of the MIG device.
 

@@ -207,26 +207,41 @@ def find_amd_gpus(environment: Mapping[str, str], order: Sequence[FrameworkGpu] 
 def _boards(cards: Sequence[Card]) -> list[tuple[Card, list[str]]]:
     """Return the boards in PCI order: a card that has the sensors, and the PCI addresses of the other dies.
 
-    The second die of an MI250 shows neither energy nor power nor limit: those of the first, before it on the bus, are
-    of both (`aldebaran_is_primary` in drivers/gpu/drm/amd/pm/swsmu/smu13/aldebaran_ppt.c).
+    The second die of an MI250 shows neither energy nor power nor limit: those of the first are of both
+    (`aldebaran_is_primary` in drivers/gpu/drm/amd/pm/swsmu/smu13/aldebaran_ppt.c).
     """
-    boards: list[tuple[Card, list[str]]] = []
-    for card in cards:
-        if boards and card.pci_address and not boards[-1][1] and _is_second_die(card, boards[-1][0]):
-            boards[-1][1].append(card.pci_address)
-        else:
-            boards.append((card, []))
-    return boards
+    models = [card.text("device") for card in cards]
+    seconds = [card for card, model in zip(cards, models, strict=True) if models.count(model) > 1 and _is_second(card)]
+    boards: dict[str, tuple[Card, list[str]]] = {card.name: (card, []) for card in cards}
+    for second in seconds:
+        model = second.text("device")
+        free = [card for card in cards if card not in seconds and card.text("device") == model != ""]
+        free = [card for card in free if not boards[card.name][1] and _power_watts(card)]
+        first = _first_of(second, free)
+        if first is not None:
+            boards[first.name][1].append(second.pci_address or second.name)
+            del boards[second.name]
+    return list(boards.values())
 
 
-def _is_second_die(card: Card, first: Card) -> bool:
-    model = card.text("device")
-    if not model or model != first.text("device") or _power_watts(card) or not _power_watts(first):
-        return False
+def _is_second(card: Card) -> bool:
+    """Whether a card may be the second die of a board."""
     try:
-        return read_energy_joules(card) == 0
+        return card.pci_address is not None and not _power_watts(card) and read_energy_joules(card) == 0
     except DeviceError:
         return False
+
+
+def _first_of(second: Card, firsts: Sequence[Card]) -> Card | None:
+    """Return the first die of the board of a second one: that of its serial number; without one, that before it."""
+    for name in ("serial_number", "unique_id"):
+        alike = [card for card in firsts if second.text(name) and card.text(name) == second.text(name)]
+        if alike:
+            return alike[0]
+    if second.text("serial_number"):
+        firsts = [card for card in firsts if not card.text("serial_number")]
+    before = [card for card in firsts if (card.pci_address or "") < (second.pci_address or "")]
+    return next(iter([*before[-1:], *firsts]), None)
 
 
 def _power_watts(card: Card) -> float:

@@ -154,9 +154,11 @@ def find_intel_gpus(environment: Mapping[str, str], order: Sequence[FrameworkGpu
         NoDeviceError: There is none.
     """
     root = sysfs_root()
-    cards = [card for card in find_cards(root) if card.driver in ("i915", "xe") and card.sensors]
+    own = [card for card in find_cards(root) if card.driver in ("i915", "xe")]
+    cards, cards_without = [card for card in own if card.sensors], [card for card in own if not card.sensors]
     if not cards:
-        raise NoDeviceError(f"there is no GPU of Intel with sensors in {root}/class/drm")
+        hint = "; the graphics of a processor are measured as its part" if cards_without else ""
+        raise NoDeviceError(f"there is no GPU of Intel with sensors in {root}/class/drm{hint}")
     gpus = [IntelGpu(card) for card in cards]
     found = in_order(gpus, order)
     if found is not None:

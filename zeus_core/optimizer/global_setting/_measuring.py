@@ -82,6 +82,11 @@ class TrialRecorder:
         """Return another recorder of the same GPUs."""
         return TrialRecorder(self._monitor, self._sets_clocks)
 
+    def sample_clocks_often(self) -> None:
+        """Take clocks for what is searched, before the first block."""
+        self._clocks = ClockSampler(list(self._monitor.gpus.values()), self.time_source)
+        self._sets_clocks = True
+
     def synchronize(self) -> None:
         """Wait until the accelerator has done what it was given."""
         synchronize(self._monitor)

@@ -112,10 +112,10 @@ class Orders:
         search = self._search
         return search if isinstance(search, FixedTrials) and not self._arguments.options.is_followed else None
 
-    def observe(self, trials: Sequence[Trial]) -> None:
+    def observe(self, trials: Sequence[Trial], predicts: bool = True) -> None:
         """Measure at the original setting alone from now on, and predict the rest. These trials were made before."""
         self._search, self.is_directed = self._arguments.search(self._settings[:1]), False
-        if self._arguments.kind.has_curves:
+        if predicts and self._arguments.kind.has_curves:
             self._predictor = self._arguments.predictor(self._settings, self._arguments.selector)
         for trial in trials:
             self.tell(trial, 0, 0.0)

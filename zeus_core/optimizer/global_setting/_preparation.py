@@ -82,7 +82,7 @@ class Preparation:
         self._exchange = exchange
         self._recorder = recorder
         self._store = store
-        self._kinds = options.kinds[:1] if options.observes else options.kinds
+        self._kinds = options.kinds[:1] if options.observes and not options.takes_first else options.kinds
         self._has_checked = len(self._kinds) == 1
         self._work: dict[str, int | str] = {}
         self._resumed: Any = None  # the state of a checkpoint, until a training begins
@@ -148,15 +148,7 @@ class Preparation:
             ReplacedError: The value that somebody else has set is no lower ceiling, or leaves nothing to search.
         """
         if not self._has_checked:
-            from zeus_core.optimizer.global_setting._rival_searches import possible_kinds  # for knob="auto" alone
-
-            kinds = self._kinds
-            if self.visits is not None:  # clocks, if they can be locked
-                kinds = tuple(kind for kind in reversed(kinds) if kind.has_curves)
-            self._kinds = possible_kinds(kinds, self._gpus, self._user, self._exchange)
-            if self.visits is not None:
-                self._kinds = self._kinds[:1]
-            self._has_checked = True
+            self._kinds, self._has_checked = self._checked_kinds(), True
         before = self._limiters
         self._limiters = [limiter for limiter in before if not limiter.restore()]
         self._is_restored = not self._limiters
@@ -176,6 +168,21 @@ class Preparation:
         self._searches = searches
         self._resumed = None
         return self._searches
+
+    def _checked_kinds(self) -> tuple[Kind, ...]:
+        """Return the kinds to search, of several."""
+        from zeus_core.optimizer.global_setting import _rival_searches  # where there are several alone
+
+        kinds, where = self._kinds, (self._gpus, self._user, self._exchange)
+        if self.options.takes_first:
+            found = _rival_searches.first_kind(kinds, *where, changes=not self.options.observes)
+            if found != kinds[0]:
+                self._recorder.sample_clocks_often()
+            return (found,)
+        if self.visits is None:
+            return _rival_searches.possible_kinds(kinds, *where)
+        ordered = tuple(kind for kind in reversed(kinds) if kind.has_curves)  # clocks, if they can be locked
+        return _rival_searches.possible_kinds(ordered, *where)[:1]
 
     def restore(self) -> bool:
         """Restore the original settings. Never raises; False if a GPU refuses."""

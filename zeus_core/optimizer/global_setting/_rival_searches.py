@@ -8,7 +8,7 @@ from enum import Enum
 from functools import partial
 
 from zeus_core.device import Gpu
-from zeus_core.errors import DeviceHeldError, NotSupportedError, PermissionDeniedError
+from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.optimizer.global_setting._setting_search import SettingSearch
 from zeus_core.optimizer.global_setting.phases import Outcome, Phase
 from zeus_core.optimizer.limiter import knob_of
@@ -44,19 +44,56 @@ def possible_kinds(kinds: Sequence[Kind], gpus: Sequence[Gpu], user: KnobUser, e
     return tuple(possible or kinds[:1])
 
 
+def first_kind(kinds: Sequence[Kind], gpus: Sequence[Gpu], user: KnobUser, exchange: Exchange, changes: bool) -> Kind:
+    """Return the first kind of setting that the boards of all ranks have; the first of all if they have none.
+
+    Whether this process may set it is not asked: without the right, it is predicted. All ranks call this.
+
+    Args:
+        kinds: The kinds to try.
+        gpus: The GPUs of this rank.
+        user: The object that the settings are for.
+        exchange: The exchanges with the other ranks.
+        changes: Whether boards are asked by setting what is in force: many laptops show a limit and take none.
+    """
+    first_complaint = ""
+    for kind in kinds:
+        lacks = exchange.gather(partial(_lack_of, kind, gpus, user, changes), Phase.PREPARE)
+        complaint = exchange.complaint(lacks)
+        if not complaint:
+            if first_complaint:
+                _logger.warning("%ss are searched, and not %ss: %s", kind.words, kinds[0].words, first_complaint)
+            return kind
+        first_complaint = first_complaint or complaint
+    return kinds[0]
+
+
 def _obstacle_to(kind: Kind, gpus: Sequence[Gpu], user: KnobUser) -> str | None:
-    """Return the reason that a kind of setting cannot be changed here; None if it can.
+    """Return the reason that a kind of setting cannot be changed here; None if it can. Raises as `_refusal` does."""
+    if not gpus:
+        return "this rank has no GPU"
+    refusal = _refusal(kind, gpus, user)
+    return None if refusal is None else str(refusal)
+
+
+def _lack_of(kind: Kind, gpus: Sequence[Gpu], user: KnobUser, changes: bool) -> str | None:
+    """Return the reason that nobody can change a kind of setting here; None if somebody can."""
+    refusal = _refusal(kind, gpus, user, changes) if gpus else None
+    return str(refusal) if isinstance(refusal, NotSupportedError) else None
+
+
+def _refusal(kind: Kind, gpus: Sequence[Gpu], user: KnobUser, changes: bool = True) -> DeviceError | None:
+    """Return the error that a kind of setting meets here; None if it can be changed.
 
     Raises:
         DeviceError: A GPU fails in another way.
     """
-    if not gpus:
-        return "this rank has no GPU"
     try:
         knob = knob_of(kind, gpus, user)
-        knob.apply(knob.settings[0])
+        if changes:
+            knob.apply(knob.settings[0])
     except (NotSupportedError, PermissionDeniedError, DeviceHeldError) as error:
-        return str(error)
+        return error
     knob.restore()
     return None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zeus_core.adapters import contained
 from zeus_core.adapters.contained import log_fault
 from zeus_core.device import Gpu
-from zeus_core.errors import DeviceHeldError
+from zeus_core.errors import DeviceHeldError, NotSupportedError
 from zeus_core.events import Event, StepBegin, StepEnd, TrainBegin
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._preparation import Preparation
@@ -141,10 +141,14 @@ class SearchCourse:
         self._follow(Outcome.FAULT)
 
     def _step_aside(self, error: Exception) -> None:
-        if self.ended_because is None:  # what follows is no reason of its own
-            self.ended_because = f"the search has ended: {error}" if isinstance(error, DeviceHeldError) else _FAULT
+        is_first = self.ended_because is None  # what follows is no reason of its own
+        if is_first:
+            self.ended_because = _reason_of(error)
         self.restore()
-        if self.gpus:  # without one, the warning of its monitor has said so
+        if isinstance(error, NotSupportedError):
+            if is_first:
+                _logger.warning("the search for a %s is off for the rest of this run: %s", self.preparation.name, error)
+        elif self.gpus:  # without one, the warning of its monitor has said so
             log_fault(self, f"the search for a {self.preparation.name} is off for the rest of this run", error)
 
     def _follow(self, event: type[Event] | Outcome, cause: type[Event] | None = None) -> None:
@@ -228,3 +232,10 @@ class SearchCourse:
         """Restore the original settings. Never raises; `unrestored` names the GPUs that refuse."""
         if self.preparation.restore() and not self.preparation.unrestored:
             self._history.note_restored(self.ended_because or "training has ended")
+
+
+def _reason_of(error: Exception) -> str:
+    """Return why a search has ended, for people. A board that lacks what is searched is not at fault."""
+    if isinstance(error, NotSupportedError):
+        return f"not searched: {error}"
+    return f"the search has ended: {error}" if isinstance(error, DeviceHeldError) else _FAULT

@@ -399,7 +399,10 @@ class SettingSearch:
         return self.kind.state_text(self.original, is_original=True)
 
     def _observe(self, answers: Sequence[Answer]) -> None:
-        """Change nothing from now on, as a rank may not. Nothing is measured at a setting that nobody here knows."""
+        """Change nothing from now on, as a rank may not, or cannot.
+
+        Nothing is measured at a setting that nobody here knows, and nothing predicted that nobody can set.
+        """
         denial = self._exchange.complaint([answer.denial for answer in answers])
         self.is_held = any(answer.is_held for answer in answers)
         self._exchange.attempt(lambda: self.limiter.stay(denial, self.is_held))
@@ -410,9 +413,10 @@ class SettingSearch:
             self.order = replace(self.order, steps=0, is_limited=False)
             _logger.warning("%ss are not changed, and none is searched for: %s", self.kind.words, denial)
             return
-        self.not_changed_because = "as setting it is not permitted here"
+        is_lacking = any(answer.is_lacking for answer in answers)
+        self.not_changed_because = f"as {denial}" if is_lacking else "as setting it is not permitted here"
         if self._exchange.rank == 0:
-            self._orders.observe(list(self.measured.trials.values()))
+            self._orders.observe(list(self.measured.trials.values()), predicts=not is_lacking)
         _logger.warning(
             "%ss are not changed: %s. Training continues at the original %s, where it is measured",
             self.kind.words,

@@ -64,6 +64,7 @@ class SearchOptimizer(SearchFacts):
     """Searches for one setting during training. See `GlobalPowerLimitOptimizer` for the arguments."""
 
     _usual_knob: ClassVar[KnobName] = "power limit"
+    _substitute: ClassVar[KnobName | None] = None  # searched where the boards have nothing else to set
 
     def __init__(
         self,
@@ -87,8 +88,9 @@ class SearchOptimizer(SearchFacts):
         quiet: bool = False,
     ) -> None:
         name: KnobName = checked_knob(self._usual_knob if knob is None else knob)
+        names = [name] if self._substitute is None else [name, self._substitute]
         options = SearchOptions(
-            kinds_of(name, pl_step, original_clock_mhz, search is not None),
+            tuple(k for one in names for k in kinds_of(one, pl_step, original_clock_mhz, search is not None)),
             optimum_selector,
             wait_steps,
             warmup_steps,
@@ -99,6 +101,7 @@ class SearchOptimizer(SearchFacts):
             carbon_aware,
             activities,
             changes_per_hour,
+            takes_first=len(names) > 1,
         )
         if any(map(options.is_adaptive, options.kinds)):
             import zeus_core.optimizer.search_result
@@ -114,7 +117,7 @@ class SearchOptimizer(SearchFacts):
         )
         self.trial_store: TrialStore = store
         """Keeps the trials."""
-        self._recorder = TrialRecorder(monitor, sets_clocks=SM_CLOCK in options.kinds)
+        self._recorder = TrialRecorder(monitor, sets_clocks=SM_CLOCK in options.kinds and not options.takes_first)
         self._history = SettingHistory(monitor.time_source)
         self.quiet: bool = checked_flag("quiet", quiet)
         """Whether the end of training shows no result."""
@@ -303,7 +306,8 @@ class SearchOptimizer(SearchFacts):
             from zeus_core.optimizer.search_result import restored_text, restoring_rows
 
             unrestored = self._course.unrestored
-            text = f"{because}{restored_text(unrestored, 'the original setting')}"
+            has_begun = unrestored or self._search is not None
+            text = because + (restored_text(unrestored, "the original setting") if has_begun else "")
             return {self._course.preparation.name: text, **restoring_rows(unrestored)}
         if result is None:
             return {}

@@ -68,6 +68,7 @@ class SearchOptions:
         aware: The signal that training follows once the search is over; None for none.
         activities: Whether each activity has its own setting.
         changes_per_hour: The most changes of the setting in an hour, where each has its own.
+        takes_first: Whether one kind alone is searched, the first that the boards have.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
@@ -84,6 +85,7 @@ class SearchOptions:
     aware: CarbonAware | None = None
     activities: Activities = "common"
     changes_per_hour: int = CHANGES_PER_HOUR
+    takes_first: bool = False
 
     def __post_init__(self) -> None:
         """Check the arguments."""

@@ -89,7 +89,7 @@ class Kind:
         raise NotImplementedError
 
     def restore(self, gpu: Any, original: float | None) -> float | None:
-        """Set the original. Returns what was set in its place if the board does not accept it any more; else None."""
+        """Set the original. Returns what is in force in its place if the board does not take it; else None."""
         self.set(gpu, original)
         return None
 

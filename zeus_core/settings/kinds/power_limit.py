@@ -62,8 +62,9 @@ class PowerLimit(Kind):
         """Request the original, and as much more as a board takes less, if that is a fraction of a watt.
 
         Else each restoring would leave it lower than the one before. A board that rounds by more shows the same limit
-        for the original each time. An original outside the range of the board, which may have moved since, gives way to
-        the default.
+        for the original each time, which is returned.
+
+        An original outside the range of the board, which may have moved since, gives way to the default.
         """
         try:
             self.set(gpu, original)
@@ -79,6 +80,8 @@ class PowerLimit(Kind):
                 gpu.set_power_limit(original + missing_watts)
                 if gpu.read_power_limit_watts() > original + _EXACT_WATTS:
                     gpu.set_power_limit(original)
+            elif abs(missing_watts) >= self.tolerance:
+                return float(original - missing_watts)
         return None
 
     def command(self, uuids: Iterable[str], value: float | None) -> str:
