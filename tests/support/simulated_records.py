@@ -40,6 +40,7 @@ def _part(
     rng: random.Random, place: tuple[int, int], begin: float, seconds: float, step: int, user: int | None = None
 ) -> dict[str, Any]:
     cluster, node = place
+    begin, seconds = (round(1024 * each) / 1024 for each in (begin, seconds))  # whose sum is exact
     devices = [
         {"uuid": f"GPU-{cluster}-{node}-{number}", "index": number, "name": MODELS[cluster % 3], "is_simulated": False}
         | {"driver": "570.1", "limit_watts": 400.0, "count": 1}
