@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-__all__ = ["Kept", "independent_sums", "simulated_files"]
+__all__ = ["Kept", "independent_sums", "run_document", "simulated_files"]
 
 BEGIN = 1_759_254_000.0  # 2025-09-30, 17:40 UTC: runs go on over the end of a month; 100,000 of them take 64 days
 MODELS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S")
@@ -98,6 +98,32 @@ def _run(rng: random.Random, parts: list[dict[str, Any]], name: str) -> dict[str
             account["charges"][unit] = charge | {"missed_seconds": 0.0}
     fields = {"saving_fraction": None, "saving_uncertainty": None, "electricity": electricity}
     return {"format": "zeus-core run file", "version": 1, "run": name, "account": account, "parts": parts, **fields}
+
+
+def run_document(
+    begin: float, pieces: list[tuple[float, float]], device: str = "GPU-0", name: str = "", **fields: Any
+) -> dict[str, Any]:
+    """Return the document of a run on one GPU.
+
+    Args:
+        begin: Seconds after the begin of all.
+        pieces: Those of its time, each in seconds, and its power in watts.
+        device: The GPU.
+        name: That of the run; a new one if it is empty.
+        fields: Fields of its part, its device (`power`, `limit_watts`) and its identity (`user`, `job`).
+    """
+    seconds, joules = sum(each for each, _ in pieces), sum(each * watts for each, watts in pieces)
+    rng = random.Random(f"{begin} {pieces} {device} {fields}")
+    part = _part(rng, (0, 0), BEGIN + begin, seconds, 0)
+    of_device = {**part["ranks"][0]["devices"][0], "uuid": device, "energy": _tally(seconds, joules, 0.0)}
+    places = (of_device, part["identity"], part)
+    part["ranks"][0]["devices"] = [of_device]
+    of_device["power"], part["state"] = [], "ended"
+    for field, value in fields.items():
+        next(place for place in places if field in place)[field] = value
+    document = _run(rng, [part], name or f"{rng.getrandbits(128):032x}")
+    document["account"]["total"] = _tally(seconds, joules, 0.0)
+    return {**document, "electricity": None, "account": {**document["account"], "charges": {}}}
 
 
 def simulated_files(seed: int, count: int) -> Iterator[Kept]:

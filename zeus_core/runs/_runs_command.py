@@ -22,7 +22,7 @@ from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 from zeus_core.ports.site_defaults import site_electricity
 from zeus_core.units import number_text
-from zeus_core.validate import shown
+from zeus_core.validate import printable, shown
 
 if TYPE_CHECKING:
     import pyarrow
@@ -113,7 +113,7 @@ def execute(arguments: argparse.Namespace) -> int:
     write(text.rstrip("\n"), sys.stdout)
     complaints = list(dict.fromkeys(catalogue.complaints))
     for complaint in complaints[:_MOST_COMPLAINTS]:
-        complain(f"zeus-core: left out: {complaint}")
+        complain(f"zeus-core: left out: {printable(complaint)}")
     if len(complaints) > _MOST_COMPLAINTS:
         complain(f"zeus-core: left out: {len(complaints) - _MOST_COMPLAINTS} more")
     return 1 if complaints else 0
@@ -138,8 +138,9 @@ def _electricity(arguments: argparse.Namespace) -> Electricity | None:
     if known["intensity"] is None and known["price"] is None:
         known["pue"] = given["pue"]  # that of the site alone is used for nothing
     try:
+        known["pue"] = None if known["pue"] is None else float(known["pue"])
         return electricity_from(argparse.Namespace(**{**vars(arguments), **known}))
-    except UsageError as error:
+    except (UsageError, ValueError) as error:
         if known == given or not site:
             raise
         complain(f"zeus-core: the electricity in the defaults of this site is ignored: {error}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zeus_core.errors import UsageError
 from zeus_core.runs._counting import Counted, Gain, by_currency, sums
 from zeus_core.units import number_text
+from zeus_core.validate import printable
 
 if TYPE_CHECKING:
     import pyarrow
@@ -109,7 +110,7 @@ def prometheus_text(by: str | None, groups: Mapping[str, Mapping[str, Any]]) -> 
     for metric, (sentence, amount) in RUN_METRICS.items():
         gauge = prometheus_client.Gauge(metric, sentence, [label] if by else [], registry=registry)
         for name, amounts in groups.items():
-            (gauge.labels(name) if by else gauge).set(amounts[amount] / 1e3)
+            (gauge.labels(printable(name)) if by else gauge).set(amounts[amount] / 1e3)
     return prometheus_client.generate_latest(registry).decode()
 
 
@@ -139,7 +140,7 @@ def hours(amounts: Mapping[str, Any], kind: str) -> str:
 
 def notes(name: str, amounts: Mapping[str, Any]) -> list[str]:
     """Return what a sum lacks, in sentences."""
-    where = name or NO_NAME
+    where = printable(name or NO_NAME)
     found = []
     if amounts["overlapping_runs"]:
         shared = f"{hours(amounts, 'shared')} GPU hours and {number(kwh(amounts['shared_millijoules']))} kWh"

@@ -104,7 +104,7 @@ def read_owned_run(place: Path) -> tuple[RunRecord, os.stat_result]:
         raise UsageError(_missing(place, path)) from None
     except OSError as error:
         raise UsageError(f"the run file {path} cannot be read: {error}") from error
-    except UsageError as error:
+    except (UsageError, ValueError) as error:  # or no file can have this name
         raise UsageError(f"the run file {path} cannot be used: {error}") from error
 
 
