@@ -22,8 +22,8 @@ from zeus_core.errors import (
     PermissionDeniedError,
     UsageError,
 )
-from zeus_core.validate import printable
 from zeus_core.units import microwatts_from_watts, watts_from_microwatts
+from zeus_core.validate import printable
 
 SYSFS_VARIABLE = "ZEUS_SYSFS"
 

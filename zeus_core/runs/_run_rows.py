@@ -53,6 +53,7 @@ a device, 0 if it is unknown; of a run, the mark of its file, by which it is fou
 POWER = "power"
 """The column of the millijoules that a device had taken until each inner end of `_SLICES` equal parts of its time."""
 
+_NOTHING: dict[str, Any] = dict.fromkeys(TEXTS, "") | dict.fromkeys((*MOMENTS, *AMOUNTS), 0) | {POWER: None}
 _SLICES = 16  # an overlap of jobs is cut within one of them, where the power limit bounds how far the energy can be off
 _MOST = 2**53  # of an amount of a row, as 2.5 GWh: exact as a float, too
 _MOST_WATTS = 10_000.0  # of a GPU; the largest of 2026 draw 1,400 W
@@ -84,12 +85,12 @@ def rows_of(run: RunRecord, now_seconds: float, user: str | None = None) -> list
     shared = {"run": run.run, "record": record, "until_ms": until_ms}
     gone_on = [_seconds_gone_on(run, number, now_seconds) for number in range(len(run.parts))]
     rows = [
-        {**_nothing(), **shared, **_names(part.identity, user), **_device_row(run, part, host, device, number)}
+        {**_NOTHING, **shared, **_names(part.identity, user), **_device_row(run, part, host, device, number)}
         | {"more_gpu_milliseconds": _whole_above(1e3 * device.count * seconds)}
         for part, seconds in zip(run.parts, gone_on, strict=True)
         for number, (host, device) in enumerate(_devices(part))
     ]
-    row = {**_nothing(), **shared, **_names(run.latest.identity, user), **_run_row(run)}
+    row = {**_NOTHING, **shared, **_names(run.latest.identity, user), **_run_row(run)}
     row["millijoules"] = _whole(1e3 * run.account.total.measured_joules) - sum(each["millijoules"] for each in rows)
     off_millijoules = _whole_above(1e3 * (run.account.total.measured.uncertainty_joules or 0.0))
     row["off_millijoules"] = max(off_millijoules - sum(each["off_millijoules"] for each in rows), 0)
@@ -167,10 +168,6 @@ def _most_joules_of(part: PartRecord, seconds: float) -> float | None:
     """Return the most that the GPUs of a part take in some time; None if a limit is not known."""
     limits = [None if each.limit_watts is None else each.count * each.limit_watts for each in part.devices]
     return None if None in limits else seconds * math.fsum(each or 0.0 for each in limits)
-
-
-def _nothing() -> dict[str, Any]:
-    return dict.fromkeys(TEXTS, "") | dict.fromkeys((*MOMENTS, *AMOUNTS), 0) | {POWER: None}
 
 
 def _names(identity: RunIdentity | None, user: str | None) -> dict[str, str]:
