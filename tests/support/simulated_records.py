@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator
@@ -202,7 +203,7 @@ def independent_sums(files: Iterable[Kept], by: str | None = None) -> dict[str, 
             before = [other for other in others if other.order < each.order]
             edges = sorted({begin, end, *(min(max(at, begin), end) for other in before for at in other[:2])})
             counted = 0
-            for a, b in zip(edges, edges[1:], strict=False):
+            for a, b in itertools.pairwise(edges):
                 if not any(other.begin <= a and b <= other.end for other in before):
                     counted += b - a
                     add(group, "millijoules", each.until(b) - each.until(a))

@@ -25,11 +25,11 @@ def yearly_intensity(country: str) -> ConstantSignal:
     Raises:
         UsageError: It is not known.
     """
-    known = {}
+    known: dict[str, tuple[float, int]] = {}
     for year, text in _BY_YEAR.items():
         for code, grams in map(str.split, text.split(",")):
             known[code] = float(grams), year
     if country not in known:
         raise UsageError(f"there is no yearly intensity of {country}; known are {', '.join(sorted(known))}")
-    grams, year = known[country]
-    return ConstantSignal(grams, "g/kWh", f"{country}, mean of {year}: {_SOURCE}")
+    mean, year = known[country]
+    return ConstantSignal(mean, "g/kWh", f"{country}, mean of {year}: {_SOURCE}")

@@ -65,7 +65,7 @@ def column_of(by: str) -> str:
 
 @dataclass(frozen=True)
 class Counted:
-    """What counts of each row.
+    """The part of each row that counts.
 
     Attributes:
         latest: Whether a row is of the latest file of its run.
@@ -176,8 +176,8 @@ def charge(table: pyarrow.Table, known: Counted, electricity: Electricity) -> py
     off = known.amounts(table, "off_millijoules")[rows]
     for signal in electricity.signals:
         is_constant = isinstance(signal, ConstantSignal)
-        times = [(0.0, 0.0)] if is_constant else zip(begin.tolist(), end.tolist(), strict=True)
-        slices = [slice_of(signal, *each, 1.0, electricity.pue) for each in times]  # of a joule
+        times = [(0.0, 0.0)] if is_constant else list(zip(begin.tolist(), end.tolist(), strict=True))
+        slices = [slice_of(signal, first, last, 1.0, electricity.pue) for first, last in times]  # of a joule
         amount, spread, highest = (
             np.array([getattr(each, name) for each in slices]) for name in ("amount", "spread", "highest")
         )
@@ -324,14 +324,14 @@ def between_runs_milliseconds(table: pyarrow.Table, known: Counted, begin_ms: in
 
 
 class Gain(NamedTuple):
-    """What a run would gain.
+    """A run that would gain.
 
     Attributes:
         millijoules: The energy.
         share: The share of the energy of the run.
         run, user, job, gpu: Those of the run.
         begin_ms: When it began, in milliseconds since 1970.
-        why: What takes it.
+        why: The largest part of the gain.
     """
 
     millijoules: int
@@ -374,10 +374,9 @@ def gains(table: pyarrow.Table, known: Counted, keep: _Flags | None, most: int) 
     gain = np.minimum(np.maximum(low[file], wasted) + by_setting, energy[file])
     order = np.argsort(-gain, kind="stable")
     order = order[gain[order] > _LEAST_GAIN * energy[file][order]][:most]
-    names = ("run", "user", "job", "gpu", "begin_ms")
-    runs = table.select(names).take(rows[order]).to_pylist()
+    runs = table.select(["run", "user", "job", "gpu", "begin_ms"]).take(rows[order]).to_pylist()
     return [
-        Gain(int(gain[at]), gain[at] / energy[file[at]], *row.values(), max(reasons, key=lambda each: each[1][at])[0])
+        Gain(int(gain[at]), gain[at] / energy[file[at]], why=max(reasons, key=lambda each: each[1][at])[0], **row)
         for at, row in zip(order.tolist(), runs, strict=True)
     ]
 

@@ -84,7 +84,7 @@ class MonthSums:
         between_milliseconds: The time that GPUs had no run, each between its first and its last run.
         gpus: The number of GPUs.
         zone: The time zone of days and months.
-        electricity: What all energy is charged at; None for what runs have recorded.
+        electricity: All energy is charged at it; None for the charges that runs have recorded.
     """
 
     whole: Mapping[str, Any]
@@ -111,7 +111,7 @@ def month_sums(
         month: The month, such as "2026-10"; all if None.
         by: The grouping of its first table.
         zone: The time zone of days and months.
-        electricity: What all energy is charged at; None for what runs have recorded.
+        electricity: All energy is charged at it; None for the charges that runs have recorded.
 
     Raises:
         UsageError: Nothing began in the month, or it is none.

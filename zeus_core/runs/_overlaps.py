@@ -1,9 +1,9 @@
 """Runs that overlap on one GPU: what each counts. Pure.
 
-Of the runs that overlap on one GPU, as a command and the training in it, the longest counts whole. The others count as
-far as no longer one covers their time: they are cut at its edges. With C(t) the energy that a run had measured until
-t, it counts C(b) - C(a) from a to b. C(t) is known at the recorded points of its power, at its begin and at its end.
-Between two of them it is taken to rise evenly. It can be off as far as the power limit lets it.
+Runs overlap as a command and the training in it do. The longest counts whole. Another one counts in the time that no
+longer one covers: it is cut at its edges. Let C(t) be the energy that it had measured until t; from a to b it then
+counts C(b) - C(a). C(t) is known at its begin, at its end, and at the recorded points of its power. Between two of
+them it is taken to rise evenly, and can be off as far as the power limit lets it.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def _power(part: PartRecord, device: DeviceRecord, millijoules: int) -> list[int
     points, seconds = device.power, part.until_seconds - part.begun_at_seconds
     if device.count != 1 or len(points) < 2 or not points[-1].joules > 0:
         return None
-    scale, found = millijoules / points[-1].joules, []
+    scale, found = millijoules / points[-1].joules, list[int]()
     for number in range(1, _SLICES):
         until = scale * joules_at(points, number / _SLICES * seconds)
         found.append(min(max(_whole(until), found[-1] if found else 0), millijoules))
