@@ -200,13 +200,10 @@ def independent_sums(files: Iterable[Kept], by: str | None = None) -> dict[str, 
             others = [other for other in intervals if other is not each and other.begin < end and begin < other.end]
             if others:
                 overlapping.add((run, group))
-            before = [other for other in others if other.order < each.order]
-            edges = sorted({begin, end, *(min(max(at, begin), end) for other in before for at in other[:2])})
             counted = 0
-            for a, b in itertools.pairwise(edges):
-                if not any(other.begin <= a and b <= other.end for other in before):
-                    counted += b - a
-                    add(group, "millijoules", each.until(b) - each.until(a))
+            for first, last in _uncovered(each, [other for other in others if other.order < each.order]):
+                counted += last - first
+                add(group, "millijoules", each.until(last) - each.until(first))
             if counted:
                 counting.add(run)
             add(group, "gpu_milliseconds", counted)
@@ -222,6 +219,14 @@ def independent_sums(files: Iterable[Kept], by: str | None = None) -> dict[str, 
         if name in counting:
             add(group, "millijoules", round(1000 * run["account"]["total"]["measured"]["energy_joules"]) - own)
     return dict(sorted(sums.items()))
+
+
+def _uncovered(interval: _Interval, others: list[_Interval]) -> Iterator[tuple[int, int]]:
+    begin, end = interval.begin, interval.end
+    edges = sorted({begin, end, *(min(max(at, begin), end) for other in others for at in other[:2])})
+    for first, last in itertools.pairwise(edges):
+        if not any(other.begin <= first and last <= other.end for other in others):
+            yield first, last
 
 
 def _group(part: dict[str, Any], by: str | None) -> str:

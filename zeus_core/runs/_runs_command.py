@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._documents import JsonFormat
-from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.arguments import path
+from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
