@@ -142,9 +142,10 @@ def notes(name: str, amounts: Mapping[str, Any]) -> list[str]:
     """Return what a sum lacks, in sentences."""
     where = printable(name or NO_NAME)
     found = []
-    if amounts["overlapping_runs"]:
+    if amounts["shared_gpu_milliseconds"]:
         shared = f"{hours(amounts, 'shared')} GPU hours and {number(kwh(amounts['shared_millijoules']))} kWh"
-        many = f"{amounts['overlapping_runs']:,} runs overlap with others on a GPU"
+        runs = amounts["overlapping_runs"]
+        many = f"{runs:,} run{'s overlap' if runs > 1 else ' overlaps'} with others on a GPU"
         found.append(f"{where}: {many}; {shared} of them count in the others")
     if amounts["lost_gpu_milliseconds"]:
         found.append(f"{where}: the energy of {hours(amounts, 'lost')} GPU hours was not measured")
