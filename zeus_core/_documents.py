@@ -41,8 +41,21 @@ def read_document(path: Path) -> Any:
         UsageError: It is not JSON.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except ValueError as error:  # the text is not UTF-8, or no file can have this name
+        data = path.read_bytes()
+    except ValueError as error:  # no file can have this name
+        raise UsageError(f"it is not a JSON file: {error}") from error
+    return document_of(data)
+
+
+def document_of(data: bytes) -> Any:
+    """Return the value of the content of a JSON file.
+
+    Raises:
+        UsageError: It is not JSON.
+    """
+    try:
+        text = data.decode()
+    except ValueError as error:
         raise UsageError(f"it is not a JSON file: {error}") from error
     return parse_json(text)
 

@@ -23,6 +23,7 @@ from zeus_core.errors import (
     UsageError,
 )
 from zeus_core.units import microwatts_from_watts, watts_from_microwatts
+from zeus_core.validate import printable
 
 SYSFS_VARIABLE = "ZEUS_SYSFS"
 
@@ -99,7 +100,7 @@ class Card:
 
     def read_text(self, name: str) -> str:
         """Read the text of a file. Raises what `read` raises."""
-        return self.read(name).decode("ascii", "replace").strip()
+        return printable(self.read(name).decode("ascii", "replace").strip(), besides="\n\t")
 
     def text(self, name: str) -> str:
         """Return the text of a file; nothing if it cannot be read."""

@@ -104,12 +104,16 @@ def decode(kind: type[T], fields: Any, name: str | None = None) -> T:
 
 def completed(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields for `decode` with the defaults of a dataclass for those that earlier versions have not written."""
+    return {**_encoded_defaults(kind), **fields}
+
+
+@cache
+def _encoded_defaults(kind: Any) -> dict[str, Any]:
     defaults = {
         field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         for field in dataclasses.fields(kind)
     }
-    defaults = {name: encode(value) for name, value in defaults.items() if value is not dataclasses.MISSING}
-    return {**defaults, **fields}
+    return {name: encode(value) for name, value in defaults.items() if value is not dataclasses.MISSING}
 
 
 class _MismatchError(Exception):

@@ -12,13 +12,19 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
+from tests.support.fake_sysfs import FakeSysfs
 from tests.support.variants import long_but_first
 from zeus_core import __version__
+from zeus_core._sysfs import find_cards
+from zeus_core.cli import main
 from zeus_core.cli.meters._display import ticks
 from zeus_core.cli.meters._energy import _watch
 from zeus_core.cli.meters.metering import MachineMeter
 from zeus_core.device import Work
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.settings.ledger import own_ledger
 from zeus_core.testing import FaultyGpu
 
 
@@ -281,3 +287,23 @@ def test_ticks_that_are_over_are_left_out(time_source):
 @pytest.mark.parametrize(("duration", "moments"), [(2.5, [1.0, 2.0, 2.5]), (2.0, [1.0, 2.0]), (0.5, [0.5])])
 def test_the_last_tick_is_at_the_end(time_source, duration, moments):
     assert list(ticks(time_source, 1.0, 1, duration)) == moments
+
+
+def test_texts_of_a_ledger_and_of_sysfs_reach_no_terminal_raw(tmp_path, monkeypatch, capsys):
+    tree = FakeSysfs(tmp_path / "sys")
+    board = tree.add()
+    board.set_file("product_name", "\x1b[2Jowned")
+    board.set_file("device", "\x1b]0;owned\x07")
+    monkeypatch.setenv("ZEUS_SYSFS", str(tree.root))
+    monkeypatch.setenv("ZEUS_LEDGER_DIR", str(tmp_path / "ledger"))
+    monkeypatch.delenv("ZEUS_SIMULATED_GPUS", raising=False)
+    (card,) = find_cards(str(tree.root))
+    entry = LedgerEntry.of_this_process(card.uuid, "A board\x1b[2J", POWER_LIMIT, 300.0, card.driver)
+    own_ledger().note(entry.replacing(program="train\x1b[2J\nforged", job="\x1b]0;owned\x07"))
+    for arguments in (["devices"], ["top", "--once"], ["leases"], ["restore"]):
+        main(arguments)
+    captured = capsys.readouterr()
+    text = captured.out + captured.err
+    assert "train?[2J?forged" in text
+    assert "owned" in text
+    assert all(character.isprintable() or character in "\n\t" for character in text)

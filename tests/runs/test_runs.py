@@ -39,7 +39,8 @@ def catalogue(files, tmp_path_factory):
         (records / file.name).parent.mkdir(parents=True)
         (records / file.name).write_text(file.text)
     # In a process of its own, as `main` changes loggers, which are put back after each test alone.
-    ended = subprocess.run([sys.executable, "-m", "zeus_core", "runs", "add", folder, records], check=False)
+    command = [sys.executable, "-m", "zeus_core", "runs", "add"]
+    ended = subprocess.run([*command, folder, records, "--users-as-recorded"], check=False)
     assert ended.returncode == 1, "some are damaged"
     return folder
 
@@ -225,7 +226,7 @@ def test_runs_are_listed_shown_and_exported(files, catalogue, tmp_path, capsys):
     assert main(["runs", "list", str(catalogue)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 52
     name = next(file.document["run"] for file in files if file.document is not None)
-    assert main(["runs", "show", str(catalogue), name]) == 0
+    assert main(["runs", "show", str(catalogue), name, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["run"] == name
     assert main(["runs", "sum", str(catalogue), "--by", "user"]) == 0
     assert "Runs that would gain most:" in capsys.readouterr().out
@@ -235,9 +236,9 @@ def test_runs_are_listed_shown_and_exported(files, catalogue, tmp_path, capsys):
         assert main(["runs", "export", str(catalogue), "--output", str(tmp_path / f"all.{suffix}")]) == 0
     capsys.readouterr()
     rows = pyarrow.parquet.read_table(tmp_path / "all.parquet")
-    counts = rows.filter(rows["counts"])
     (whole,) = summed(capsys, catalogue).values()
-    assert pyarrow.compute.sum(counts["millijoules"]).as_py() == whole["millijoules"]
+    for name in ("millijoules", "gpu_milliseconds"):
+        assert pyarrow.compute.sum(rows[f"counted_{name}"]).as_py() == whole[name]
     assert (tmp_path / "all.csv").read_text().count("\n") == rows.num_rows + 1
 
 
@@ -489,7 +490,7 @@ def test_prometheus_gets_the_savings_of_groups(catalogue, capsys):
     [
         (("sum", "--output", "x.csv"), "--output is of `runs report and export`; `runs sum` has no such option"),
         (("list", "--by", "user"), "--by is of `runs sum and report`"),
-        (("list", "--format", "prometheus"), "--format prometheus is of `runs sum`"),
+        (("list", "--format", "prometheus"), "--format prometheus is not of `runs list`"),
     ],
 )
 def test_an_option_of_another_mode_is_refused(tmp_path, capsys, options, complaint):

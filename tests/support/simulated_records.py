@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-__all__ = ["Kept", "independent_sums", "simulated_files"]
+__all__ = ["Kept", "independent_sums", "run_document", "simulated_files"]
 
 BEGIN = 1_759_254_000.0  # 2025-09-30, 17:40 UTC: runs go on over the end of a month; 100,000 of them take 64 days
 MODELS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S")
-SUMS = ("runs", "millijoules", "tokens", "gpu_milliseconds", "low_gpu_milliseconds")
+SUMS = ("runs", "millijoules", "tokens", "gpu_milliseconds", "low_gpu_milliseconds", "overlapping_runs")
 CLUSTERS, NODES, USERS = 10, 40, 60
+FIRST = 0.0987654321  # of the energy, in the first quarter of the time; with so many digits that nothing ends at a half
 NOTHING = {"energy_joules": 0.0, "uncertainty_joules": 0.0, "method": "counted", "lost_because": None}
 
 
@@ -31,19 +33,22 @@ def _tally(seconds: float, joules: float, off_joules: float) -> dict[str, Any]:
 
 
 def _energy_and_power(seconds: float, joules: float, off_joules: float) -> dict[str, Any]:
-    power = [[0.0, 0.0], [seconds / 4, joules / 10], [seconds, joules]]
+    power = [[0.0, 0.0], [seconds / 4, FIRST * joules], [seconds, joules]]
     return {"energy": _tally(seconds, joules, off_joules), "power": power}
 
 
-def _part(rng: random.Random, place: tuple[int, int], begin: float, seconds: float, step: int) -> dict[str, Any]:
+def _part(
+    rng: random.Random, place: tuple[int, int], begin: float, seconds: float, step: int, user: int | None = None
+) -> dict[str, Any]:
     cluster, node = place
+    begin, seconds = (round(1024 * each) / 1024 for each in (begin, seconds))  # whose sum is exact
     devices = [
         {"uuid": f"GPU-{cluster}-{node}-{number}", "index": number, "name": MODELS[cluster % 3], "is_simulated": False}
         | {"driver": "570.1", "limit_watts": 400.0, "count": 1}
         | _energy_and_power(seconds, seconds * rng.uniform(80.0, 600.0), rng.uniform(0.1, 40.0))
         for number in range(rng.choice((1, 2)))
     ]
-    user = rng.randrange(USERS)
+    user = rng.randrange(USERS) if user is None else user
     identity = {
         "user": f"user{user}",
         "job": f"{rng.randrange(10**6)}",
@@ -55,7 +60,7 @@ def _part(rng: random.Random, place: tuple[int, int], begin: float, seconds: flo
     identity |= {"namespace": "", "tags": {"team": f"team{user % 5}"}}
     return {
         "name": f"{rng.getrandbits(128):032x}",
-        "state": "ended",
+        "state": rng.choice(("ended", "ended", "ended", "failed", "running")),
         "begin_step": step,
         "step": step + 100,
         "begun_at_seconds": begin,
@@ -96,8 +101,37 @@ def _run(rng: random.Random, parts: list[dict[str, Any]], name: str) -> dict[str
     return {"format": "zeus-core run file", "version": 1, "run": name, "account": account, "parts": parts, **fields}
 
 
+def run_document(
+    begin: float, pieces: list[tuple[float, float]], device: str = "GPU-0", name: str = "", **fields: Any
+) -> dict[str, Any]:
+    """Return the document of a run on one GPU.
+
+    Args:
+        begin: Seconds after the begin of all.
+        pieces: Those of its time, each in seconds, and its power in watts.
+        device: The GPU.
+        name: That of the run; a new one if it is empty.
+        fields: Fields of its part, its device (`power`, `limit_watts`) and its identity (`user`, `job`).
+    """
+    seconds, joules = sum(each for each, _ in pieces), sum(each * watts for each, watts in pieces)
+    rng = random.Random(f"{begin} {pieces} {device} {fields}")
+    part = _part(rng, (0, 0), BEGIN + begin, seconds, 0)
+    of_device = {**part["ranks"][0]["devices"][0], "uuid": device, "energy": _tally(seconds, joules, 0.0)}
+    places = (of_device, part["identity"], part)
+    part["ranks"][0]["devices"] = [of_device]
+    of_device["power"], part["state"] = [], "ended"
+    for field, value in fields.items():
+        next(place for place in places if field in place)[field] = value
+    document = _run(rng, [part], name or f"{rng.getrandbits(128):032x}")
+    document["account"]["total"] = _tally(seconds, joules, 0.0)
+    return {**document, "electricity": None, "account": {**document["account"], "charges": {}}}
+
+
 def simulated_files(seed: int, count: int) -> Iterator[Kept]:
-    """Yield so many files: trainings, resumed ones twice, commands around one, two jobs at a time; 1 % are damaged."""
+    """Yield so many files, of which 1 % are damaged.
+
+    They are of trainings, resumed ones twice, commands around one, and jobs of which 0 to 100 % are at the same time.
+    """
     rng = random.Random(seed)
     free = {(cluster, node): BEGIN for cluster in range(CLUSTERS) for node in range(NODES)}
     number = 0
@@ -105,18 +139,20 @@ def simulated_files(seed: int, count: int) -> Iterator[Kept]:
         place = rng.choice(list(free)) if count < 1000 else (rng.randrange(CLUSTERS), rng.randrange(NODES))
         begin, seconds = free[place] + rng.uniform(0.0, 3600.0), rng.uniform(60.0, 20_000.0)
         name = f"{rng.getrandbits(128):032x}"
-        parts = [_part(rng, place, begin, seconds, 0)]
+        user = rng.randrange(USERS)
+        parts = [_part(rng, place, begin, seconds, 0, user)]
         documents = []
         kind = rng.random()
         if kind < 0.1:  # it was interrupted, and both files are there
             documents.append(_run(rng, [{**parts[0], "state": "running"}], name))
-            parts.append(_part(rng, place, begin + seconds + 60.0, seconds, 100))
+            parts.append(_part(rng, place, begin + seconds + 60.0, seconds, 100, user))
         elif kind < 0.2:  # by a command, which another file has
             outer = _part(rng, place, begin - 5.0, seconds + 10.0, 0)
             documents.append(_run(rng, [outer], f"{rng.getrandbits(128):032x}"))
-        elif kind < 0.25:  # two jobs at a time
-            other = _part(rng, place, begin + seconds * rng.uniform(0.1, 0.9), seconds, 0)
-            documents.append(_run(rng, [other], f"{rng.getrandbits(128):032x}"))
+        elif kind < 0.5:  # up to three jobs at a time
+            for _ in range(rng.choice((1, 1, 2))):
+                other = _part(rng, place, begin + seconds * rng.uniform(0.0, 1.0), seconds * rng.uniform(0.01, 1.0), 0)
+                documents.append(_run(rng, [other], f"{rng.getrandbits(128):032x}"))
         documents.append(_run(rng, parts, name))
         if kind > 0.98:
             documents.append(documents[-1])  # a copy
@@ -157,18 +193,23 @@ def independent_sums(files: Iterable[Kept], by: str | None = None) -> dict[str, 
         of_group = sums.setdefault(group, dict.fromkeys(SUMS, 0))
         of_group[name] += amount
 
-    counting = set()
+    counting, overlapping = set(), set()
     for intervals in _intervals(latest, by).values():
-        chosen: list[tuple[int, int]] = []
-        for begin, end, run, joules, low, group in sorted(
-            intervals, key=lambda each: (each[0] - each[1], each[0], each[2])
-        ):
-            if all(end <= other_begin or other_end <= begin for other_begin, other_end in chosen):
-                chosen.append((begin, end))
+        for each in intervals:
+            begin, end, run, group = each.begin, each.end, each.run, each.group
+            others = [other for other in intervals if other is not each and other.begin < end and begin < other.end]
+            if others:
+                overlapping.add((run, group))
+            counted = 0
+            for first, last in _uncovered(each, [other for other in others if other.order < each.order]):
+                counted += last - first
+                add(group, "millijoules", each.until(last) - each.until(first))
+            if counted:
                 counting.add(run)
-                add(group, "millijoules", joules)
-                add(group, "gpu_milliseconds", end - begin)
-                add(group, "low_gpu_milliseconds", low)
+            add(group, "gpu_milliseconds", counted)
+            add(group, "low_gpu_milliseconds", round(each.low * (counted / (end - begin))))
+    for _, group in overlapping:
+        add(group, "overlapping_runs", 1)
     for name, run in latest.items():
         group = _group(run["parts"][0 if by == "month" else -1], by)
         devices = [device for part in run["parts"] for device in part["ranks"][0]["devices"]]
@@ -178,6 +219,14 @@ def independent_sums(files: Iterable[Kept], by: str | None = None) -> dict[str, 
         if name in counting:
             add(group, "millijoules", round(1000 * run["account"]["total"]["measured"]["energy_joules"]) - own)
     return dict(sorted(sums.items()))
+
+
+def _uncovered(interval: _Interval, others: list[_Interval]) -> Iterator[tuple[int, int]]:
+    begin, end = interval.begin, interval.end
+    edges = sorted({begin, end, *(min(max(at, begin), end) for other in others for at in other[:2])})
+    for first, last in itertools.pairwise(edges):
+        if not any(other.begin <= first and last <= other.end for other in others):
+            yield first, last
 
 
 def _group(part: dict[str, Any], by: str | None) -> str:
@@ -196,21 +245,41 @@ def _latest(files: Iterable[Kept]) -> dict[str, dict[str, Any]]:
     return latest
 
 
-def _intervals(
-    latest: dict[str, dict[str, Any]], by: str | None
-) -> dict[str, list[tuple[int, int, str, int, int, str]]]:
-    """Return begin, end, run, millijoules, milliseconds at low power and group of what each device did."""
-    taken: dict[str, list[tuple[int, int, str, int, int, str]]] = {}
+class _Interval(NamedTuple):
+    """What a device did in a part of a run: milliseconds, millijoules, and milliseconds at low power."""
+
+    begin: int
+    end: int
+    run: str
+    joules: int
+    low: int
+    group: str
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """The longest comes first."""
+        return self.begin - self.end, self.begin, self.run
+
+    def until(self, moment: int) -> int:
+        """Return the energy until a moment: straight within each 16th of the time."""
+        shares = [FIRST * k / 4 if k <= 4 else FIRST + (1 - FIRST) * (k - 4) / 12 for k in range(17)]
+        place, rest = divmod((moment - self.begin) * 16, self.end - self.begin)
+        here, after = (round(self.joules * shares[min(at, 16)]) for at in (place, place + 1))
+        return here + (after - here) * rest // (self.end - self.begin)
+
+
+def _intervals(latest: dict[str, dict[str, Any]], by: str | None) -> dict[str, list[_Interval]]:
+    """Return what each device did."""
+    taken: dict[str, list[_Interval]] = {}
     for run in latest.values():
         for part in run["parts"]:
             ends = int(part["begun_at_seconds"] * 1000 // 1), int(part["until_seconds"] * 1000 // 1)
             for device in part["ranks"][0]["devices"]:
                 joules = round(1000 * device["energy"]["measured"]["energy_joules"])
-                group = _group(part, by)
                 (_, _), (quarter, first), (last, all_) = device["power"]
                 low = [quarter] * (first / quarter < 160.0) + [last - quarter] * (
                     (all_ - first) / (last - quarter) < 160.0
                 )
-                amounts = joules, round(1000 * sum(low))
-                taken.setdefault(device["uuid"], []).append((*ends, run["run"], *amounts, group))
+                found = _Interval(*ends, run["run"], joules, round(1000 * sum(low)), _group(part, by))
+                taken.setdefault(device["uuid"], []).append(found)
     return taken

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core._documents import parse_json
-from zeus_core.cli._electricity_arguments import add_columns, read_signal
 from zeus_core.cli.arguments import factor, number, path
+from zeus_core.cli.electricity_arguments import add_columns, read_signal
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
 from zeus_core.units import number_text

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from zeus_core.cli._electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.arguments import add_gpus, add_period, path, port
+from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.text import write
 from zeus_core.errors import NoDeviceError, UsageError
 from zeus_core.validate import shown

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
-from zeus_core.cli._electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli._report import read_runs, shown, write_output
 from zeus_core.cli.arguments import path
+from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.errors import UsageError
 
 SUMMARY = "State the energy of trainings for a model card, regulator or paper"

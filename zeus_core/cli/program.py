@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol, TextIO
 from zeus_core import __version__
 from zeus_core.cli.text import complain
 from zeus_core.errors import UsageError, ZeusError
-from zeus_core.validate import checked_list, checked_text, shown
+from zeus_core.validate import checked_list, checked_text, printable, shown
 
 _FAILED, _WRONG_USE, _CTRL_C, _BROKEN_PIPE = 1, 2, 130, 141
 
@@ -182,6 +182,10 @@ class _Parser(argparse.ArgumentParser):
         self._given = list(args or ())
         parsed, unknown = super().parse_known_args(args, namespace)
         self._check_options(unknown[:1])
+        last = [action for action in self._actions if not action.option_strings][-1:]
+        if last and last[0].nargs == "*" and not any(each.startswith("-") for each in unknown):
+            getattr(parsed, last[0].dest).extend(unknown)  # argparse leaves over what follows an option
+            unknown = []
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -228,10 +232,18 @@ def _listing(summaries: Mapping[str, str]) -> str:
     )
 
 
+class _Words(logging.Formatter):
+    """Messages as `write` writes them: they may hold texts of others."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return printable(super().format(record), besides="\n\t")
+
+
 def _show_warnings() -> None:
     """Print the package's warnings, such as that GPUs are simulated, in the form of this program's messages."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("zeus-core: %(message)s"))
+    handler.setFormatter(_Words("zeus-core: %(message)s"))
     logger = logging.getLogger("zeus_core")
     logger.handlers = [handler]
     logger.propagate = False

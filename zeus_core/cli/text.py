@@ -12,6 +12,7 @@ from typing import TextIO, TypeVar
 
 from zeus_core.errors import DeviceError
 from zeus_core.units import energy_text, number_text
+from zeus_core.validate import printable
 
 NOT_MEASURED = "-"
 _GAP = "  "  # between columns
@@ -22,9 +23,13 @@ _Value = TypeVar("_Value")
 
 
 def write(text: str, stream: TextIO | None) -> None:
-    """Write a line at once. A character that the stream cannot show becomes a question mark; no stream is no output."""
+    """Write lines at once. A character that the stream cannot show becomes a question mark; no stream is no output.
+
+    So does one that a terminal would obey: names of runs, users and programs are texts of others.
+    """
     if stream is None:  # Python's name for a standard stream that was closed before the program began
         return
+    text = printable(text, besides="\n\t")
     try:
         stream.write(text + "\n")
     except UnicodeEncodeError:
@@ -66,6 +71,7 @@ def table(rows: Sequence[Sequence[str]], alignment: str) -> str:
         rows: The cells; all rows have the same number.
         alignment: One of "<" and ">" per column.
     """
+    rows = [[printable(cell) for cell in row] for row in rows]  # a line end would make a row of its own
     available = shutil.get_terminal_size((_UNLIMITED, 0)).columns
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     blocks = [[0]]

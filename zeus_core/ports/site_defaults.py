@@ -31,6 +31,7 @@ _logger = logging.getLogger(__name__)
 _MAX_BYTES = 65_536
 _SLOWDOWN = re.compile(r"\d{1,3}(\.\d{1,3})? ?%", re.ASCII)
 _WORDS = {SAVE: "save", TAGS: "tags", CATALOGUE: "catalogue"}
+_ELECTRICITY = {"intensity": "DE", "price": "0.31EUR/kWh", "pue": "1.2"}  # with examples; of sums of runs alone
 
 
 def with_site_defaults(environment: Mapping[str, str]) -> Mapping[str, str]:
@@ -41,6 +42,7 @@ def with_site_defaults(environment: Mapping[str, str]) -> Mapping[str, str]:
     if is_off(environment):
         return environment
     defaults = _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
+    defaults = {name: value for name, value in defaults.items() if name not in _ELECTRICITY}
     if any(name in environment for name in (SAVE, OBSERVE, LIMIT, CLOCK)):
         defaults = {name: value for name, value in defaults.items() if name != SAVE}
     both = ",".join(filter(None, [defaults.get(TAGS), environment.get(TAGS)]))  # of two of a name, the last counts
@@ -53,6 +55,12 @@ def site_words(environment: Mapping[str, str]) -> str | None:
     words = [f"{word} {given[name]}" for name, word in _WORDS.items() if given.get(name) != environment.get(name)]
     file = environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE
     return f"defaults of this site ({file}): {', '.join(words)}; ZEUS=off turns them off" if words else None
+
+
+def site_electricity(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the intensity, the price and the PUE of the site, as far as it has defaults for them, as text."""
+    defaults = {} if is_off(environment) else _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
+    return {name: defaults[name] for name in _ELECTRICITY if name in defaults}
 
 
 def site_saves(environment: Mapping[str, str]) -> bool:
@@ -100,13 +108,10 @@ def _variables(data: bytes) -> dict[str, str]:
     import json
 
     document = json.loads(data)
-    if not isinstance(document, dict) or not document.keys() <= set(_WORDS.values()):
-        raise ValueError(f"it must be an object of {', '.join(_WORDS.values())}")
-    found = {}
-    for name, word in _WORDS.items():
-        if word in document:
-            found[name] = _text(word, document[word])
-    return found
+    words = {**_WORDS, **{word: word for word in _ELECTRICITY}}
+    if not isinstance(document, dict) or not document.keys() <= set(words.values()):
+        raise ValueError(f"it must be an object of {', '.join(words.values())}")
+    return {name: _text(word, document[word]) for name, word in words.items() if word in document}
 
 
 def _text(word: str, value: Any) -> str:
@@ -116,7 +121,9 @@ def _text(word: str, value: Any) -> str:
         return value
     if word == "catalogue" and type(value) is str and value.startswith("/") and "\0" not in value:
         return value
-    example = {"save": '"10%"', "tags": '{"team": "nlp"}', "catalogue": '"/shared/zeus-core"'}[word]
+    if word in _ELECTRICITY and type(value) is (float if word == "pue" and type(value) is float else str):
+        return f"{value}"
+    example = {"save": '"10%"', "tags": '{"team": "nlp"}', "catalogue": '"/shared/zeus-core"', **_ELECTRICITY}[word]
     raise ValueError(f"{word} is {value!r:.80}; it must be such as {example}")
 
 

@@ -11,11 +11,12 @@ has not seen D.parquet. Two who merge at a time write the same; a file of day D 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 from zeus_core.adapters import install_command
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.files import is_special, write_atomically
-from zeus_core.runs._run_rows import AMOUNTS, MOMENTS, TEXTS, rows_of
-from zeus_core.training.record.run_file import read_run, run_path
+from zeus_core.runs._run_rows import AMOUNTS, MOMENTS, POWER, TEXTS, rows_of
+from zeus_core.training.record.run_file import read_owned_run, run_path
+from zeus_core.training.record.run_identity import user_name
 
 if TYPE_CHECKING:
     import pyarrow
@@ -63,23 +65,29 @@ class Catalogue:
         self._folder = folder
         self.complaints: list[str] = []
 
-    def add(self, places: Sequence[Path], have_ended: bool = False) -> int:
+    def add(self, places: Sequence[Path], have_ended: bool = False, believes_users: bool = False) -> int:
         """Add the runs at some places, of which those in the catalogue already are left out; return how many.
+
+        The user of a run is the owner of its file: a file can name anybody. That of root's files is whom they name.
 
         Args:
             places: Files of runs, and folders with any number of them.
             have_ended: Whether it is known that all have ended: who was going on at the latest record was killed.
+            believes_users: Whether the user of each run is whom its file names.
 
         Raises:
             UsageError: There is nothing at one of the places, or the catalogue cannot be written.
         """
         has_folder = any(place.is_dir() for place in places)  # which is likely to be added each night
-        known, now_seconds = self._known(is_needed=has_folder), time.time()
+        (known, sources), now_seconds = self._known(has_folder, have_ended), time.time()
         rows: list[dict[str, Any]] = []
         added = 0
-        for path in self._files_at(places):
+        for path in self._files_at(places, sources):
             try:
-                found = rows_of(read_run(path), now_seconds)
+                run, state = read_owned_run(path)
+                is_believed = believes_users or state.st_uid == 0
+                found = rows_of(run, now_seconds, None if is_believed else user_name(state.st_uid))
+                found[0]["source"] = _source(state)
             except (ArithmeticError, ValueError, LookupError) as error:  # a UsageError too
                 self.complaints.append(str(error) if str(path) in str(error) else f"the run file {path}: {error}")
                 continue
@@ -99,16 +107,18 @@ class Catalogue:
         self._merge_days(now_seconds)
         return added
 
-    def _known(self, is_needed: bool) -> set[tuple[str, int]]:
-        """Return the name and the latest moment of each run that is in the catalogue.
+    def _known(self, is_needed: bool, have_ended: bool) -> tuple[set[tuple[str, int]], set[int]]:
+        """Return the name and the latest moment of each run that is in the catalogue, and the marks of their files.
 
         Args:
             is_needed: Also if there are many files, which is slow. A run that is added again counts once anyway.
+            have_ended: Whether files of runs that had not ended are needed again.
         """
         if not self._folder.exists() or (not is_needed and len(self._paths()) > _MANY):
-            return set()
-        columns = self.table(["run", "until_ms"]).columns
-        return set(zip(*(column.to_pylist() for column in columns), strict=True))
+            return set(), set()
+        columns = [column.to_pylist() for column in self.table(["run", "until_ms", "source", "state"]).columns]
+        sources = {source for _, _, source, state in zip(*columns, strict=True) if not have_ended or state != "running"}
+        return set(zip(*columns[:2], strict=True)), sources
 
     def _write(self, rows: Sequence[dict[str, Any]]) -> None:
         import pyarrow
@@ -203,23 +213,44 @@ class Catalogue:
         tables += small
         return (pyarrow.concat_tables(tables).unify_dictionaries() if tables else None), used
 
-    def _files_at(self, places: Iterable[Path]) -> Iterator[Path]:
-        """Yield the files of runs at some places: in folders, those that say so in their first bytes."""
+    def _files_at(self, places: Iterable[Path], sources: Container[int]) -> Iterator[Path]:
+        """Yield the files of runs at some places: in folders, those that say so in their first bytes.
+
+        Args:
+            places: The places.
+            sources: The marks of files in folders that are left out.
+        """
         for place in places:
             if place.is_dir():
-                yield from filter(_is_marked, self._files_below(place, ".json"))
+                for name in self._names_below(str(place), ".json"):
+                    with contextlib.suppress(OSError):
+                        if _source(os.stat(name)) in sources:  # noqa: PTH116 - of many files; a path takes longer
+                            continue
+                    if _is_marked(path := Path(name)):
+                        yield path
             else:
                 yield run_path(place)  # a file, or nothing, which its reader says
 
     def _files_below(self, place: Path, suffix: str) -> Iterator[Path]:
+        return map(Path, self._names_below(str(place), suffix))
+
+    def _names_below(self, place: str, suffix: str) -> Iterator[str]:
         """Yield the files in a folder and those within it, in order; with a complaint for each that cannot be read."""
-
-        def complain(error: OSError) -> None:
-            self.complaints.append(f"the folder {error.filename} cannot be read: {error.strerror}")
-
-        for folder, folders, names in os.walk(place, onerror=complain):
-            folders.sort()
-            yield from (Path(folder, name) for name in sorted(names) if name.endswith(suffix))
+        folders = [place]
+        while folders:
+            folder = folders.pop()
+            try:
+                with os.scandir(folder) as found:
+                    entries = sorted(found, key=lambda entry: entry.name)
+            except OSError as error:
+                self.complaints.append(f"the folder {folder} cannot be read: {error.strerror}")
+                continue
+            folders += [entry.path for entry in reversed(entries) if entry.is_dir(follow_symlinks=False)]
+            yield from (
+                entry.path
+                for entry in entries
+                if entry.name.endswith(suffix) and not entry.is_dir(follow_symlinks=False)
+            )
 
     def _read(self, path: Path, wanted: Sequence[str]) -> pyarrow.Table | None:
         """Return the rows of a file; None, with a complaint, if it cannot be used."""
@@ -236,15 +267,17 @@ class Catalogue:
             with pyarrow.parquet.ParquetFile(path, metadata=footer, read_dictionary=list(TEXTS)) as file:
                 table = file.read(list(wanted)).replace_schema_metadata(None)
             for name in wanted:  # columns that earlier versions have not written
-                if name in AMOUNTS and name not in table.column_names:
-                    table = table.append_column(name, pyarrow.repeat(0, table.num_rows))
+                if name in (*AMOUNTS, *MOMENTS, POWER) and name not in table.column_names:
+                    kind = _schema().field(name).type
+                    nothing = pyarrow.scalar(None if name == POWER else 0, kind)
+                    table = table.append_column(name, pyarrow.repeat(nothing, table.num_rows))
             return table.select(list(wanted))
         except (OSError, KeyError, pyarrow.ArrowException) as error:
             self.complaints.append(f"the file {path} of the catalogue cannot be used: {error}")
             return None
 
 
-_COLUMNS = (*TEXTS, *MOMENTS, *AMOUNTS)
+_COLUMNS = (*TEXTS, *MOMENTS, *AMOUNTS, POWER)
 
 
 def _killed(row: dict[str, Any]) -> dict[str, Any]:
@@ -273,7 +306,13 @@ def _schema(dictionaries: bool = False) -> pyarrow.Schema:
 
     text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string()) if dictionaries else pyarrow.string()
     fields = [(name, text) for name in TEXTS] + [(name, pyarrow.int64()) for name in (*MOMENTS, *AMOUNTS)]
-    return pyarrow.schema(fields, metadata=dict([_VERSION]))
+    return pyarrow.schema([*fields, (POWER, pyarrow.list_(pyarrow.int64()))], metadata=dict([_VERSION]))
+
+
+def _source(state: os.stat_result) -> int:
+    """Return the mark of a file: another one as soon as it is written to. Nobody can set the time of its change."""
+    known = state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+    return int.from_bytes(hashlib.blake2b(repr(known).encode(), digest_size=7).digest(), "big")
 
 
 def _is_marked(path: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timezone, tzinfo
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -15,25 +15,39 @@ from zeus_core.report.run_page import card, page, section_html
 from zeus_core.report.run_sections import Section
 from zeus_core.runs._counting import (
     Counted,
+    Gain,
     between_runs_milliseconds,
+    charge,
     codes,
     counted,
     gains,
     in_month,
-    keys_of,
     month_ends,
     numbers,
     sums,
 )
 from zeus_core.runs._run_rows import LOW_POWER_FRACTION
-from zeus_core.runs._sums_shown import COLUMNS, NO_NAME, cells, grouped_sums, hours, kwh, kwh_text, number
+from zeus_core.runs._sums_shown import (
+    COLUMNS,
+    GAIN_COLUMNS,
+    NO_NAME,
+    cells,
+    charged_at,
+    gain_cells,
+    grouped_sums,
+    hours,
+    kwh,
+    kwh_text,
+    number,
+)
 
 if TYPE_CHECKING:
     import pyarrow
 
+    from zeus_core.electricity import Electricity
+
 _MOST_ROWS, _MOST_USERS, _MOST_GAINS, _MOST_MONTHS = 10, 8, 10, 12  # two pages of paper
 _LEFT_OUT = ("kWh", "Wh/Mtoken", "idle kWh")  # of the tables: they are in the file of numbers
-_SHOWN_CHARACTERS = 12  # of the name of a run, by which `runs show` finds it
 _NOT_ADDED = ("cost",)
 _STATES = {
     "ended": "completed",
@@ -66,45 +80,60 @@ class MonthSums:
         whole: The sum of all.
         tables: The sums of each grouping ("tag:team", "user", "state", "day"), by group.
         months: The sums of up to twelve months, that of the page last.
-        gains: The runs that would gain most, each with its user, its GPU model, the millijoules, and why.
+        gains: The runs that would gain most.
         between_milliseconds: The time that GPUs had no run, each between its first and its last run.
         gpus: The number of GPUs.
+        zone: The time zone of days and months.
+        electricity: All energy is charged at it; None for the charges that runs have recorded.
     """
 
     whole: Mapping[str, Any]
     tables: Mapping[str, Mapping[str, Mapping[str, Any]]]
     months: Mapping[str, Mapping[str, int]]
-    gains: Sequence[tuple[str, str, str, int, str]]
+    gains: Sequence[Gain]
     between_milliseconds: int
     gpus: int
+    zone: tzinfo
+    electricity: Electricity | None
 
 
-def month_sums(rows: pyarrow.Table, month: str | None, by: str) -> MonthSums:
+def month_sums(
+    rows: pyarrow.Table,
+    month: str | None,
+    by: str,
+    zone: tzinfo = timezone.utc,
+    electricity: Electricity | None = None,
+) -> MonthSums:
     """Add up what the page shows.
 
     Args:
         rows: The rows of the catalogue.
         month: The month, such as "2026-10"; all if None.
         by: The grouping of its first table.
+        zone: The time zone of days and months.
+        electricity: All energy is charged at it; None for the charges that runs have recorded.
 
     Raises:
         UsageError: Nothing began in the month, or it is none.
     """
-    known = counted(rows)
-    kept = None if month is None else in_month(rows, month)
+    known = counted(rows, zone)
+    rows = rows if electricity is None else charge(rows, known, electricity)
+    kept = None if month is None else in_month(rows, month, zone)
     groupings = dict.fromkeys((by, "user", "state", "day"))
     tables = {name: grouped_sums(rows, known, name, kept) for name in groupings}
     whole = grouped_sums(rows, known, None, kept).get("all") or {}
     energies = ("millijoules", "off_millijoules", "more_millijoules", "unbounded", "lost_gpu_milliseconds")
     months = {name: each for name, each in sums(rows, known, "month", None, energies).items() if name <= (month or "9")}
-    ends = month_ends(month) if month is not None else _ends(rows, known)
+    ends = month_ends(month, zone) if month is not None else _ends(rows, known)
     return MonthSums(
         whole,
         tables,
         dict(list(months.items())[-_MOST_MONTHS:]),
-        _gains_of_users(rows, known, kept),
+        gains(rows, known, kept, _MOST_GAINS),
         between_runs_milliseconds(rows, known, *ends) if whole else 0,
         _device_count(rows, known, kept),
+        zone,
+        electricity,
     )
 
 
@@ -113,18 +142,9 @@ def _ends(rows: pyarrow.Table, known: Counted) -> tuple[int, int]:
     return (int(begin.min()), int(end.max())) if len(begin) else (0, 0)
 
 
-def _gains_of_users(rows: pyarrow.Table, known: Counted, kept: Any) -> list[tuple[str, str, str, int, str]]:
-    found = gains(rows, known, kept, _MOST_GAINS)
-    (run, runs), (user, users) = codes(rows, "run"), codes(rows, "user")
-    user_of = np.zeros(len(runs), np.int64)
-    of_runs = known.latest & known.is_run
-    user_of[run[of_runs]] = user[of_runs]
-    return [(name, users[user_of[runs.index(name)]], *rest) for name, *rest in found]
-
-
 def _device_count(rows: pyarrow.Table, known: Counted, kept: Any) -> int:
-    of_devices = known.once & ~known.is_run & (True if kept is None else kept)
-    return len(np.unique(keys_of(rows, "device")[0][of_devices]))
+    of_devices = known.latest & ~known.is_run & (True if kept is None else kept)
+    return len(np.unique(codes(rows, "device")[0][of_devices]))
 
 
 def month_page(found: MonthSums, title: str, by: str, left_out: int) -> str:
@@ -266,13 +286,10 @@ def _outcomes(found: MonthSums) -> Section:
 
 
 def _gains(found: MonthSums) -> Section:
-    rows = [
-        (run[:_SHOWN_CHARACTERS], number(kwh(gain)), user or NO_NAME, gpu, why)
-        for run, user, gpu, gain, why in found.gains
-    ]
+    rows = [gain_cells(each, found.zone) for each in found.gains]
     title = f"The {len(rows)} runs that would gain most" if rows else "No run is known to gain"
     text = "" if rows else "None was idle, did steps twice, or ran on GPUs whose settings have saved energy elsewhere."
-    return Section("gains", title, text, ("run", "kWh", "user", "GPU", "why"), rows)
+    return Section("gains", title, text, GAIN_COLUMNS, rows)
 
 
 def _idle(found: MonthSums) -> Section:
@@ -302,7 +319,11 @@ def _missing(found: MonthSums, left_out: int) -> list[str]:
         texts.append(f"Nobody knows what {whole['unbounded']:,} runs took after their last logs: they were killed.")
     if whole["more_millijoules"]:
         more = number(kwh(whole["more_millijoules"]))
-        texts.append(f"Runs that were killed, and jobs that shared a GPU, may have taken up to {more} kWh more.")
+        texts.append(f"Runs that were killed may have taken up to {more} kWh more.")
+    if whole["overlapping_runs"]:
+        shared = number(kwh(whole["shared_millijoules"]))
+        texts.append(f"{whole['overlapping_runs']:,} runs overlap with others on a GPU: {shared} kWh count once alone.")
+    texts += [] if found.electricity is None else [f"{charged_at(found.electricity)}."]
     for name, charged in (("Emissions", "charged_millijoules"), ("Costs", "priced_millijoules")):
         if whole[charged] < whole["millijoules"]:
             texts.append(

@@ -6,23 +6,28 @@ import argparse
 import csv
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timezone, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._documents import JsonFormat
 from zeus_core.cli.arguments import path
+from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
+from zeus_core.ports.site_defaults import site_electricity
 from zeus_core.units import number_text
+from zeus_core.validate import printable, shown
 
 if TYPE_CHECKING:
     import pyarrow
 
+    from zeus_core.electricity import Electricity
     from zeus_core.runs._catalogue import Catalogue
     from zeus_core.runs._counting import Counted
 
@@ -30,12 +35,13 @@ SUMMARY = "Keep the runs of many people in a catalogue, and add them up"
 
 _FORMAT = JsonFormat("zeus-core runs", 1)
 _MOST_LISTED, _MOST_GAINS, _MOST_COMPLAINTS = 50, 10, 20
+_CHARGES = ("intensity", "price", "pue", "column", "where")
 _OPTIONS = {  # of each mode
-    "add": {"ended"},
-    "list": {"month", "format"},
-    "show": set[str](),
-    "sum": {"by", "month", "format"},
-    "report": {"by", "month", "output"},
+    "add": {"ended", "users_as_recorded"},
+    "list": {"month", "timezone", "format"},
+    "show": {"timezone", "format"},
+    "sum": {"by", "month", "timezone", "format", *_CHARGES},
+    "report": {"by", "month", "timezone", "output", *_CHARGES},
     "export": {"output"},
 }
 _MONTH = re.compile(r"\d{4}-\d{2}")
@@ -50,26 +56,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ended", action="store_true", help="of add: all have ended, so what was going on was killed")
     parser.add_argument(
+        "--users-as-recorded",
+        action="store_true",
+        help="of add: the user is whom each file names, not its owner: for files that an administrator has collected",
+    )
+    parser.add_argument(
         "--by",
         metavar="WHAT",
         help="of sum and report: user, job, project, cluster, namespace, gpu, state, day, month or tag:NAME",
     )
-    parser.add_argument("--month", metavar="2026-10", help="of list, sum and report: what began in this month (UTC)")
+    parser.add_argument("--month", metavar="2026-10", help="of list, sum and report: what began in this month")
+    parser.add_argument(
+        "--timezone",
+        metavar="Europe/Berlin",
+        help="of list, show, sum and report: that of months, days and times (UTC)",
+    )
     formats = ("text", "json", "csv", "prometheus")
-    parser.add_argument("--format", choices=formats, default="text", help="of list and sum; prometheus of sum alone")
+    parser.add_argument(
+        "--format", choices=formats, default="text", help="of list, show and sum; prometheus of sum alone"
+    )
     parser.add_argument(
         "--output", type=path, metavar="FILE", help="of report: FILE.html; of export: FILE.parquet or FILE.csv"
+    )
+    add_electricity(
+        parser.add_argument_group("emissions and cost, of sum and report", "in place of what runs have recorded")
     )
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Do what was asked for; 1 if files were left out."""
-    for name in ("ended", "by", "month", "format", "output"):
-        if getattr(arguments, name) not in (None, False, "text") and name not in _OPTIONS[arguments.mode]:
+    for name in dict.fromkeys(name for options in _OPTIONS.values() for name in sorted(options)):
+        if getattr(arguments, name) not in (None, False, "text", []) and name not in _OPTIONS[arguments.mode]:
             others = " and ".join(mode for mode, options in _OPTIONS.items() if name in options)
-            raise UsageError(f"--{name} is of `runs {others}`; `runs {arguments.mode}` has no such option")
-    if arguments.mode == "list" and arguments.format == "prometheus":
-        raise UsageError("--format prometheus is of `runs sum`; a list is text, csv or json")
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} is of `runs {others}`; `runs {arguments.mode}` has no such option")
+    if arguments.format in {"list": ("prometheus",), "show": ("prometheus", "csv")}.get(arguments.mode, ()):
+        raise UsageError(f"--format {arguments.format} is not of `runs {arguments.mode}`; see zeus-core runs --help")
     if bool(arguments.runs) is not (arguments.mode in ("add", "show")):
         raise UsageError("add needs files or folders of runs, show the name of a run, and the others none")
     if arguments.month is not None and not _MONTH.fullmatch(arguments.month):
@@ -82,7 +104,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
     catalogue = Catalogue(arguments.catalogue)
     if arguments.mode == "add":
-        added = catalogue.add([Path(place) for place in arguments.runs], arguments.ended)
+        places = [Path(place) for place in arguments.runs]
+        added = catalogue.add(places, arguments.ended, arguments.users_as_recorded)
         text = f"{added} runs added to {arguments.catalogue}"
     else:
         modes = {"list": _listed, "show": _shown, "sum": _summed, "report": _reported, "export": _exported}
@@ -90,23 +113,53 @@ def execute(arguments: argparse.Namespace) -> int:
     write(text.rstrip("\n"), sys.stdout)
     complaints = list(dict.fromkeys(catalogue.complaints))
     for complaint in complaints[:_MOST_COMPLAINTS]:
-        complain(f"zeus-core: left out: {complaint}")
+        complain(f"zeus-core: left out: {printable(complaint)}")
     if len(complaints) > _MOST_COMPLAINTS:
         complain(f"zeus-core: left out: {len(complaints) - _MOST_COMPLAINTS} more")
     return 1 if complaints else 0
 
 
-def _summed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
-    from zeus_core.runs._counting import NEEDED, column_of, counted, in_month
-    from zeus_core.runs._run_rows import AMOUNTS
-    from zeus_core.runs._sums_shown import COLUMNS, cells, grouped_sums, notes, prometheus_text
+def _zone(arguments: argparse.Namespace) -> tzinfo:
+    import zoneinfo
 
-    by = arguments.by
+    try:
+        return timezone.utc if arguments.timezone is None else zoneinfo.ZoneInfo(arguments.timezone)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError) as error:
+        raise UsageError(
+            f"--timezone is {shown(arguments.timezone)}, which is not one such as Europe/Berlin"
+        ) from error
+
+
+def _electricity(arguments: argparse.Namespace) -> Electricity | None:
+    """Return what the options state, or else the defaults of the site; those with a fault are said, and ignored."""
+    site = site_electricity(os.environ)
+    given = {name: getattr(arguments, name) for name in ("intensity", "price", "pue")}
+    known = {name: site.get(name) if value is None else value for name, value in given.items()}
+    if known["intensity"] is None and known["price"] is None:
+        known["pue"] = given["pue"]  # that of the site alone is used for nothing
+    try:
+        known["pue"] = None if known["pue"] is None else float(known["pue"])
+        return electricity_from(argparse.Namespace(**{**vars(arguments), **known}))
+    except (UsageError, ValueError) as error:
+        if known == given or not site:
+            raise
+        complain(f"zeus-core: the electricity in the defaults of this site is ignored: {error}")
+        return electricity_from(arguments)
+
+
+def _summed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
+    from zeus_core.runs._counting import NEEDED, charge, column_of, counted, in_month
+    from zeus_core.runs._run_rows import AMOUNTS
+    from zeus_core.runs._sums_shown import COLUMNS, cells, charged_at, grouped_sums, notes, prometheus_text
+
+    by, electricity, zone = arguments.by, _electricity(arguments), _zone(arguments)
     of_group = [] if by is None else [column_of(by)]
-    rows = catalogue.table(list(dict.fromkeys([*NEEDED, *AMOUNTS, "currency", "gpu", *of_group])))
-    known = counted(rows)
-    kept = None if arguments.month is None else in_month(rows, arguments.month)
+    rows = catalogue.table(list(dict.fromkeys([*NEEDED, *AMOUNTS, "currency", "gpu", "job", *of_group])))
+    known = counted(rows, zone)
+    rows = rows if electricity is None else charge(rows, known, electricity)
+    kept = None if arguments.month is None else in_month(rows, arguments.month, zone)
     groups = grouped_sums(rows, known, by, kept)
+    _say_if_unused(by, groups)
     if arguments.format == "json":
         return json.dumps(_FORMAT.document({"by": by, "month": arguments.month, "sums": groups}), indent=2)
     if arguments.format == "csv":
@@ -116,37 +169,46 @@ def _summed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     if not groups:
         return "The catalogue has no runs" + (f" of {arguments.month}." if arguments.month else ".")
     columns = [by or "", *COLUMNS]
-    shown = [cells(name, amounts) for name, amounts in groups.items()]
+    text = table([columns, *(cells(name, amounts) for name, amounts in groups.items())], "<" + ">" * len(COLUMNS))
     lacking = [note for name, amounts in groups.items() for note in notes(name, amounts)]
-    text = table([columns, *shown], "<" + ">" * (len(columns) - 1))
+    lacking += [] if electricity is None else [f"{charged_at(electricity)}."]
     return "\n".join([text, *lacking, *_gain_lines(rows, known, kept)])
+
+
+def _say_if_unused(by: str | None, groups: Mapping[str, Any]) -> None:
+    if by is not None and by.startswith("tag:") and list(groups) == [""]:
+        complain(f"zeus-core: no run has the tag {shown(by.removeprefix('tag:'))}")
 
 
 def _gain_lines(rows: pyarrow.Table, known: Counted, kept: Any) -> list[str]:
     from zeus_core.runs._counting import gains
-    from zeus_core.runs._sums_shown import kwh, number
+    from zeus_core.runs._sums_shown import GAIN_COLUMNS, gain_cells
 
-    found = gains(rows, known, kept, _MOST_GAINS)
-    lines = [f"  {run}  {gpu}  {number(kwh(gain))} kWh: {why}" for run, gpu, gain, why in found]
-    return ["Runs that would gain most:", *lines] if lines else []
+    found = [gain_cells(gain, known.zone) for gain in gains(rows, known, kept, _MOST_GAINS)]
+    return ["", "Runs that would gain most:", table([GAIN_COLUMNS, *found], "<>><<<<<")] if found else []
 
 
-def _runs(catalogue: Catalogue, month: str | None) -> list[dict[str, Any]]:
+def _runs(catalogue: Catalogue, month: str | None, zone: tzinfo) -> list[dict[str, Any]]:
     """Return the rows of the runs, the latest file of each; the newest first."""
     from zeus_core.runs._counting import rows_of_runs
 
-    rows = rows_of_runs(catalogue.table(), month)
+    rows = rows_of_runs(catalogue.table(), month, zone)
     return sorted(rows, key=lambda row: (-row["begin_ms"], row["run"]))
 
 
 def _listed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
-    from zeus_core.runs._sums_shown import kwh
+    from zeus_core.runs._sums_shown import kwh, moment_text
 
-    runs = _runs(catalogue, arguments.month)
+    zone = _zone(arguments)
+    runs = _runs(catalogue, arguments.month, zone)
     names = ("run", "user", "job", "project", "cluster", "gpu", "state")
     columns = (*names, "began", "kWh")
     rows = [
-        (*(run[name] for name in names), _moment(run["begin_ms"]), number_text(kwh(run["whole_millijoules"])))
+        (
+            *(run[name] for name in names),
+            moment_text(run["begin_ms"], zone),
+            number_text(kwh(run["whole_millijoules"])),
+        )
         for run in runs
     ]
     if arguments.format == "json":
@@ -158,11 +220,34 @@ def _listed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
 
 
 def _shown(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
-    wanted = arguments.runs[0]
-    found = [run for run in _runs(catalogue, None) if run["run"].startswith(wanted)]
+    from zeus_core.runs._run_rows import TEXTS
+    from zeus_core.runs._sums_shown import kwh, moment_text, number
+
+    wanted, zone = arguments.runs[0], _zone(arguments)
+    found = [run for run in _runs(catalogue, None, zone) if run["run"].startswith(wanted)]
     if len(found) != 1:
         raise UsageError(f"{len(found)} runs of the catalogue are named {wanted!r}; see zeus-core runs list")
-    return json.dumps(_FORMAT.document(found[0]), indent=2)
+    (run,) = found
+    if arguments.format == "json":
+        return json.dumps(_FORMAT.document(run), indent=2)
+    energies = {
+        "energy": run["whole_millijoules"],
+        "at low power": run["whole_low_millijoules"],
+        "idle, between steps": run["idle_millijoules"],
+        "of steps done twice": run["redone_millijoules"],
+        "saved": run["saved_millijoules"],
+    }
+    lines = {
+        **{name: run[name] for name in TEXTS if name != "currency"},
+        "began": moment_text(run["begin_ms"], zone),
+        "until": moment_text(run["end_ms"], zone),
+        "GPU hours": number(run["whole_gpu_milliseconds"] / 3.6e6),
+        **{name: f"{number(kwh(each))} kWh" for name, each in energies.items() if each},
+        "tokens": f"{run['tokens']:,}" if run["tokens"] else "",
+        "CO2 equivalent": f"{number(run['milligrams'] / 1e6)} kg" if run["charged_millijoules"] else "",
+        "cost": f"{number(run['millionths'] / 1e6)} {run['currency']}" if run["priced_millijoules"] else "",
+    }
+    return table([(name, text) for name, text in lines.items() if text], "<<")
 
 
 def _reported(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
@@ -174,8 +259,10 @@ def _reported(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     output, by = arguments.output, arguments.by or "tag:team"
     if output is None or output.suffix != ".html":
         raise UsageError("report needs --output FILE.html; the sums are written beside it, to FILE.csv")
-    wanted = (*NEEDED, *AMOUNTS, "currency", "gpu", "user", "state", column_of(by))
-    found = month_sums(catalogue.table(list(dict.fromkeys(wanted))), arguments.month, by)
+    wanted = (*NEEDED, *AMOUNTS, "currency", "gpu", "job", "state", column_of(by))
+    rows, electricity = catalogue.table(list(dict.fromkeys(wanted))), _electricity(arguments)
+    found = month_sums(rows, arguments.month, by, _zone(arguments), electricity)
+    _say_if_unused(arguments.by, found.tables[by])
     if not found.whole:
         raise UsageError(f"the catalogue {arguments.catalogue} has no run that began in {arguments.month or 'it'}")
     month = "all months" if arguments.month is None else f"{datetime.strptime(arguments.month, '%Y-%m'):%B %Y}"
@@ -209,10 +296,6 @@ def _write(output: Path, content: bytes) -> None:
         write_atomically(output, content)
     except (OSError, ValueError) as error:
         raise UsageError(f"--output is {str(output)!r}, which cannot be written: {error}") from error
-
-
-def _moment(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1e3, timezone.utc).strftime("%Y-%m-%d %H:%M")
 
 
 def _csv_of_sums(tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.errors import UsageError
-from zeus_core.runs._counting import Counted, by_currency, sums
+from zeus_core.runs._counting import Counted, Gain, by_currency, sums
 from zeus_core.units import number_text
+from zeus_core.validate import printable
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from zeus_core.electricity import Electricity
 
 COLUMNS = ("runs", "GPU hours", "kWh", "Wh/Mtoken", "kgCO2e", "cost", "saved kWh", "controlled", "idle kWh", "low use")
 """The headings of `cells`."""
@@ -29,6 +33,11 @@ _MOST_DIGITS = 4  # sensors are known to a few percent
 _DIME = 0.1  # money is shown in cents
 NO_NAME = "(none)"
 """The name of a group that has none, as of runs without a user."""
+
+GAIN_COLUMNS = ("run", "kWh", "of its", "user", "job", "began", "GPU", "why")
+"""The headings of `gain_cells`."""
+
+_SHOWN_CHARACTERS = 12  # of the name of a run, by which `runs show` finds it
 
 
 def grouped_sums(rows: pyarrow.Table, known: Counted, by: str | None, kept: Any) -> dict[str, dict[str, Any]]:
@@ -101,7 +110,7 @@ def prometheus_text(by: str | None, groups: Mapping[str, Mapping[str, Any]]) -> 
     for metric, (sentence, amount) in RUN_METRICS.items():
         gauge = prometheus_client.Gauge(metric, sentence, [label] if by else [], registry=registry)
         for name, amounts in groups.items():
-            (gauge.labels(name) if by else gauge).set(amounts[amount] / 1e3)
+            (gauge.labels(printable(name)) if by else gauge).set(amounts[amount] / 1e3)
     return prometheus_client.generate_latest(registry).decode()
 
 
@@ -110,22 +119,34 @@ def kwh_text(amounts: Mapping[str, Any]) -> str:
     value, low = kwh(amounts["millijoules"]), kwh(amounts["off_millijoules"])
     more = low + kwh(amounts["more_millijoules"])
     if amounts["unbounded"] or amounts["lost_gpu_milliseconds"]:
-        return f"at least {number(value - low)}"
-    if more <= _ALIKE * low:
+        return f"{number(value)} (at least {number(value - low)})"
+    return _with_ends(value, low, more)
+
+
+def _with_ends(value: float, low: float, more: float) -> str:
+    """Format a number that can be off by `low` downwards, and by `more` upwards."""
+    if more <= _ALIKE * low or more < 10.0**-_MOST_DIGITS * abs(value):
         return number(value, low)
     decimals = max(1 - math.floor(math.log10(more)), 0)
-    return f"{value - low:,.{decimals}f} to {value + more:,.{decimals}f}"
+    return f"{value:,.{decimals}f} ({value - low:,.{decimals}f} to {value + more:,.{decimals}f})"
 
 
 def hours(amounts: Mapping[str, Any], kind: str) -> str:
-    """Return the GPU hours of a sum of a kind: "gpu" for all, "seen", "low" or "lost"."""
-    return number(amounts["gpu_milliseconds" if kind == "gpu" else f"{kind}_gpu_milliseconds"] / 3.6e6)
+    """Return the GPU hours of a sum of a kind: "gpu" for all, with their interval; "seen", "low", "lost", "shared"."""
+    if kind != "gpu":
+        return number(amounts[f"{kind}_gpu_milliseconds"] / 3.6e6)
+    return _with_ends(amounts["gpu_milliseconds"] / 3.6e6, 0.0, amounts.get("more_gpu_milliseconds", 0) / 3.6e6)
 
 
 def notes(name: str, amounts: Mapping[str, Any]) -> list[str]:
     """Return what a sum lacks, in sentences."""
-    where = name or NO_NAME
+    where = printable(name or NO_NAME)
     found = []
+    if amounts["shared_gpu_milliseconds"]:
+        shared = f"{hours(amounts, 'shared')} GPU hours and {number(kwh(amounts['shared_millijoules']))} kWh"
+        runs = amounts["overlapping_runs"]
+        many = f"{runs:,} run{'s overlap' if runs > 1 else ' overlaps'} with others on a GPU"
+        found.append(f"{where}: {many}; {shared} of them count in the others")
     if amounts["lost_gpu_milliseconds"]:
         found.append(f"{where}: the energy of {hours(amounts, 'lost')} GPU hours was not measured")
     if amounts["milligrams"] and amounts["charged_millijoules"] < amounts["millijoules"]:
@@ -133,6 +154,27 @@ def notes(name: str, amounts: Mapping[str, Any]) -> list[str]:
     if amounts["cost"] and amounts["priced_millijoules"] < amounts["millijoules"]:
         found.append(f"{where}: the cost is that of {number(kwh(amounts['priced_millijoules']))} kWh")
     return found
+
+
+def gain_cells(gain: Gain, zone: tzinfo) -> tuple[str, ...]:
+    """Return the cells of `GAIN_COLUMNS`."""
+    name, began = gain.run[:_SHOWN_CHARACTERS], moment_text(gain.begin_ms, zone)[:10]
+    energy, share = number(kwh(gain.millijoules)), f"{gain.share:.0%}"
+    return name, energy, share, gain.user or NO_NAME, gain.job, began, gain.gpu, gain.why
+
+
+def moment_text(milliseconds: int, zone: tzinfo) -> str:
+    """Return a moment, in milliseconds since 1970, by ISO 8601."""
+    return datetime.fromtimestamp(milliseconds / 1e3, zone).isoformat(timespec="seconds")
+
+
+def charged_at(electricity: Electricity) -> str:
+    """Return a sentence on what energy is charged at, in place of what runs have recorded."""
+    signals = [
+        f"{number_text(each.facts.average)} {each.facts.unit} ({each.facts.source})" for each in electricity.signals
+    ]
+    pue = f", PUE {number_text(electricity.pue)}"
+    return f"All energy is charged at {' and '.join(signals)}{pue}, in place of what runs have recorded"
 
 
 def kwh(millijoules: int) -> float:

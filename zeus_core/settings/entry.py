@@ -18,6 +18,7 @@ from zeus_core._identity import (
 from zeus_core._record import Record
 from zeus_core.errors import UsageError
 from zeus_core.settings.kinds import KINDS, Kind
+from zeus_core.validate import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ class LedgerEntry(Record):
     def words(self) -> str:
         """The device and the values, such as "the power limit of NVIDIA A40 (GPU-...) to 250 W"."""
         kind = self.kind
-        return f"the {kind.words} of {self.device_name} ({self.device_uuid}) to {kind.text(self.original)}"
+        device = printable(f"{self.device_name} ({self.device_uuid})")
+        return f"the {kind.words} of {device} to {kind.text(self.original)}"
 
     @property
     def command(self) -> str:
@@ -134,7 +136,7 @@ class LedgerEntry(Record):
         """The owner in words, such as "process 71 (train.py) of user 1000, job 12345, since 2026-11-22 10:31:00"."""
         job = f", job {self.job}" if self.job else ""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_seconds))
-        return f"process {self.owner.pid} ({self.program}) of user {self.uid}{job}, since {since}"
+        return printable(f"process {self.owner.pid} ({self.program}) of user {self.uid}{job}, since {since}")
 
     def changing_to(self, value: float, in_force: tuple[float, ...] = ()) -> LedgerEntry:
         """Return the entry for the time in which a value is being set; this one if the value is on record.

@@ -19,6 +19,7 @@ from zeus_core.cli.arguments import add_gpus, add_period, check_gpu_indices, not
 from zeus_core.cli.meters._display import ticks
 from zeus_core.cli.text import NOT_MEASURED, readable, table, watts, write
 from zeus_core.ports.time_source import MonotonicTime
+from zeus_core.validate import printable
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
@@ -137,7 +138,9 @@ def _show_live(gpus: Mapping[int, Gpu], arguments: argparse.Namespace) -> None:
             drawn.add_column("power before")
             for board in _boards(gpus, arguments):
                 latest[board.uuid].append(board.power_watts)
-                drawn.add_row(*board.row(), bars(latest[board.uuid], board.limit_watts), style=board.color)
+                drawn.add_row(
+                    *map(printable, board.row()), bars(latest[board.uuid], board.limit_watts), style=board.color
+                )
             live.update(drawn, refresh=True)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core._launch import SIMULATED
-from zeus_core.cli._electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.arguments import add_gpus
+from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.run._reached import ReachedPrograms
 from zeus_core.cli.run._run_options import Asked, add_asked, asked_by
 from zeus_core.cli.run._run_record import RunRecord, check_writable, write_record

@@ -12,7 +12,7 @@ from datetime import datetime
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from zeus_core.cli._electricity_arguments import FILE, signal_from_file
+from zeus_core.cli.electricity_arguments import FILE, signal_from_file
 from zeus_core.cli.text import complain
 from zeus_core.errors import UsageError
 from zeus_core.units import number_text

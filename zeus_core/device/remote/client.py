@@ -29,6 +29,7 @@ from zeus_core.device.remote.protocol import (
 from zeus_core.errors import DeviceError, DriverFaultError, PermissionDeniedError, ZeusError
 from zeus_core.process.deadline import CALL_SECONDS, no_answer
 from zeus_core.process.lock import ProcessLock
+from zeus_core.validate import printable
 
 # Who has a change made waits for `CALL_SECONDS`: the error of a daemon that does not answer comes before it gives up.
 _ANSWER_SECONDS = CALL_SECONDS - 0.1
@@ -275,7 +276,7 @@ class RemoteControl:
 
 
 def _shown(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:200]
+    return printable(text)[:200]
 
 
 def _group_of(path: str) -> str:

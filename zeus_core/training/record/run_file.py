@@ -6,11 +6,12 @@ files of other runs in the folder stand beside it. `zeus-core run` writes one at
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zeus_core._documents import JsonFormat, read_document
+from zeus_core._documents import JsonFormat, document_of
 from zeus_core.codec import completed, decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.training.account import Account
@@ -86,17 +87,24 @@ def read_run(place: Path) -> RunRecord:
         UsageError: There is none, it cannot be read, or it is damaged, of another version, or something else; the
             message names the file, and what to do.
     """
+    return read_owned_run(place)[0]
+
+
+def read_owned_run(place: Path) -> tuple[RunRecord, os.stat_result]:
+    """Read the file of the run at a place, and the state of the very file that was read; see `read_run`."""
     path = run_path(place)
     try:
-        record = record_from_document(read_document(path))
+        with path.open("rb") as file:
+            state, data = os.fstat(file.fileno()), file.read()
+        record = record_from_document(document_of(data))
         for part in record.parts:
             part.search_record()
-        return record
+        return record, state
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(_missing(place, path)) from None
     except OSError as error:
         raise UsageError(f"the run file {path} cannot be read: {error}") from error
-    except UsageError as error:
+    except (UsageError, ValueError) as error:  # or no file can have this name
         raise UsageError(f"the run file {path} cannot be used: {error}") from error
 
 

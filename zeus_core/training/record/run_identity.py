@@ -12,6 +12,7 @@ from pathlib import Path
 from zeus_core._identity import is_anonymous, job_id
 from zeus_core._launch import TAGS
 from zeus_core.ports.site_defaults import with_site_defaults
+from zeus_core.validate import printable
 
 _logger = logging.getLogger(__name__)
 
@@ -119,4 +120,4 @@ def _namespace() -> str:
 
 
 def _clean(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text)[:_MAX_CHARACTERS]
+    return printable(text)[:_MAX_CHARACTERS]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from zeus_core.electricity import Electricity, RecordedSignal, Signal
 
 _CONSTANT = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*([^\W\d][^/,]*/[A-Za-z]+|[€£]/[A-Za-z]+)\s*")
+_COUNTRY = re.compile(r"[A-Z]{2}")
 _INTENSITY, _PRICE = "380g/kWh", "0.31EUR/kWh"
 FILE = "FILE[,UNIT[,ZONE]]"
 """A CSV file with the unit and the time zone that it does not state itself."""
@@ -23,7 +24,10 @@ def add_electricity(parser: argparse._ActionsContainer) -> None:
     """Declare `--intensity`, `--price` and `--pue`."""
     csv = f"or a CSV file as {FILE}: unit and time zone where the file does not state them"
     parser.add_argument(
-        "--intensity", metavar=_INTENSITY, help=f"carbon intensity of the electricity, {csv}: carbon.csv,g/kWh,UTC"
+        "--intensity",
+        metavar=_INTENSITY,
+        help=f"carbon intensity of the electricity, or a country such as DE for its yearly mean, {csv}: "
+        "carbon.csv,g/kWh,UTC",
     )
     parser.add_argument("--price", metavar=_PRICE, help="price of the electricity, or a file: price.csv,EUR/MWh,UTC")
     parser.add_argument(
@@ -119,10 +123,13 @@ def _signal(option: str, text: str | None, arguments: argparse.Namespace, is_pri
     if text is None:
         return None
     from zeus_core.electricity import ConstantSignal
+    from zeus_core.electricity.countries import yearly_intensity
 
     match = _CONSTANT.fullmatch(text)
     try:
         signal: Signal
+        if not is_price and _COUNTRY.fullmatch(text) and not Path(text).is_file():
+            return yearly_intensity(text)
         if match is None and "/" not in text and "," not in text and not Path(text).is_file():
             raise UsageError("there is no unit")
         if match is not None:
