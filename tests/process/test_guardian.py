@@ -477,7 +477,7 @@ def may_lower_oom_score():
     return subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
 
 
-@pytest.mark.skipif(not may_lower_oom_score(), reason="needs CAP_SYS_RESOURCE")
+@pytest.mark.skipif(not may_lower_oom_score(), reason="NOT TESTED: only CAP_SYS_RESOURCE lowers the OOM score")
 def test_the_guardian_outlives_its_owner_where_memory_is_short(start):
     guardian = start("power limit").guardian.process_id
     assert Path(f"/proc/{guardian}/oom_score_adj").read_text() == "-1000\n"
