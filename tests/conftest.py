@@ -3,6 +3,7 @@ import gc
 import logging
 import os
 import signal
+from collections import Counter
 
 import hypothesis
 import pytest
@@ -38,6 +39,16 @@ def pytest_collection(session):
         gc.enable()
         gc.collect()
         gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter):
+    """End with what this machine or user kept from being tested, and why: how many tests, for each reason."""
+    yield
+    skipped = (report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
+    for reason, count in Counter(skipped).items():
+        if reason.startswith("Skipped: NOT "):
+            terminalreporter.write_line(f"{count} skipped, {reason.removeprefix('Skipped: ')}", yellow=True)
 
 
 # A shell has what it runs in the background ignore Ctrl-C, and `nohup` SIGHUP; programs that tests start would, too.

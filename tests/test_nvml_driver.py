@@ -239,7 +239,7 @@ class TestEnergy:
         driver = make_driver(spec)
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        driver.set_clock(begin := float(round(time.monotonic() + 1, -1) + 10))
+        driver.set_clock(begin := 1000.0)
         driver[0].set_load(1000.0)
         late, latest = [], None
         for millisecond in range(1000, 25_000):
@@ -254,13 +254,33 @@ class TestEnergy:
         assert -0.0051 <= min(late) <= -0.003
         assert 0.003 <= max(late) <= 0.0051
 
+    @pytest.mark.parametrize("begin", [0.001, 1000.0, 1e8])
+    def test_the_drivers_time_begins_with_that_of_the_test(self, make_driver, begin):
+        """Whatever the uptime of the machine is."""
+        driver = make_driver(DeviceSpec(counter_period_seconds=0, idle_watts=75.0))
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        driver.set_clock(begin)
+        assert pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) == 1_000_000
+        driver.set_clock(begin + 1.0)
+        assert pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) == 1_075_000
+        assert driver[0].true_energy_joules(begin, begin + 1.0) == 75.0
+
+    def test_a_load_of_before_goes_on_in_the_time_of_the_test(self, make_driver):
+        device = (driver := make_driver(DeviceSpec(idle_watts=75.0)))[0]
+        device.set_load([(1.0, 100.0), (2.0, 300.0)], repeat=True)
+        before = device.true_energy_until(time.monotonic())
+        driver.set_clock(1e8)
+        assert device.true_energy_joules(1e8, 1e8 + 3.5) == 750.0
+        assert 0 <= device.true_energy_until(1e8) <= before
+
     def test_a_counter_of_a_module_counts_its_rest_too(self, make_driver):
         spec = DeviceSpec(limit_scopes="gpu and module", rest_of_module_watts=120.0, counter_period_seconds=0)
         driver = make_driver(spec)
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         driver[0].set_load(300.0)
-        driver.set_clock(begin := time.monotonic() + 1)
+        driver.set_clock(begin := 1000.0)
         first = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
         driver.set_clock(begin + 10)
         assert pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) - first == pytest.approx(4_200_000, abs=2)
@@ -281,7 +301,7 @@ class TestEnergy:
         driver = make_driver(DeviceSpec(counter_period_seconds=0))
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        driver.set_clock(begin := float(round(time.monotonic() + 1, -1) + 10))
+        driver.set_clock(begin := 1000.0)
         driver[0].set_load(100.0)
         before = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
         driver[0].stick_counter()

@@ -305,7 +305,7 @@ class TestPathsThatCannotBeUsed:
         assert record.levelno == logging.WARNING
         assert "profile.json" in record.getMessage()
 
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root writes where it likes")
+    @pytest.mark.skipif(os.geteuid() == 0, reason="NOT TESTED: root may write anywhere; run this as another user")
     def test_a_folder_without_write_permission_causes_a_warning_and_nothing_else(self, path, caplog):
         path.parent.chmod(0o500)
         JsonTrialStore(path).save(A40S, TRIALS)

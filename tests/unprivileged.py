@@ -13,9 +13,12 @@ import tempfile
 from pathlib import Path
 
 from tests.support.daemons import STARTER_VARIABLE, UNPRIVILEGED_USER, DaemonStarter
+from tests.support.users import run_by, why_not_run
 
 
 def main(arguments):
+    if reason := why_not_run():
+        return reason
     original_mhz = None
     if arguments[:1] == ["--original-mhz"]:
         original_mhz, arguments = int(arguments[1]), arguments[2:]
@@ -26,9 +29,9 @@ def main(arguments):
     environment |= {STARTER_VARIABLE: str(starter.path), "HOME": home, "TMPDIR": home, "PYTHONDONTWRITEBYTECODE": "1"}
     environment["PATH"] = os.pathsep.join(filter(is_open, environment["PATH"].split(os.pathsep)))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={home}/tests", *arguments]
-    user = {"user": UNPRIVILEGED_USER, "group": UNPRIVILEGED_USER, "extra_groups": [UNPRIVILEGED_USER]}
     try:
-        return subprocess.run(command, env=environment, **user).returncode
+        by_user = run_by(UNPRIVILEGED_USER, [UNPRIVILEGED_USER], command)
+        return subprocess.run(**by_user, env=environment).returncode
     finally:
         starter.close()
         shutil.rmtree(home)

@@ -1,6 +1,7 @@
 """`zeus-core leases`, `zeus-core restore` and the report of `doctor`: what processes have left changed."""
 
 import json
+import os
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_the_doctor_reports_what_was_left(left):
         "250 W in force, board default 650 W, original 450 W, left by process 4000001 (train.py)" in (check["sentence"])
     )
     ours = f"sudo nvidia-smi -i {driver[0].uuid} -pl 450"  # in a ledger that root does not trust
-    assert check["fix"] == (ours if is_unprivileged() else "sudo zeus-core restore --stale")
+    assert check["fix"] == ("sudo zeus-core restore --stale" if os.geteuid() == 0 else ours)
     assert driver[0].power_limit_watts == 250.0, "it changes nothing"
 
 

@@ -1,5 +1,6 @@
 """`zeus-core run --trainer`: trainings in programs that nobody edits, however they are started."""
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -104,34 +105,36 @@ def test_a_program_runs_as_python_itself_runs_it(folder, on_nothing, command):
     assert said[-1:] == plain.stderr.splitlines()[-1:]
 
 
+# A first line with a space names no program: installers write these instead, which are a script of sh and of Python.
+FIRST_LINES = f"""#!/bin/sh\n'''exec' "{PYTHON}" "$0" "$@"\n' '''\n""" if " " in PYTHON else f"#!{PYTHON}\n"
 STARTS = {
-    "run": "$P train.py run",
-    "bash": "bash -c '$P train.py bash'",
-    "env": "env NAME=value $P train.py env",
-    "nice": "nice -n 1 $P train.py nice",
-    "two levels": """sh -c 'env $P -c "import os; os.system(\\"$P train.py two levels\\")"'""",
-    "module": "$P -um train module",
+    "run": '"$P" train.py run',
+    "bash": """bash -c '"$P" train.py bash\'""",
+    "env": 'env NAME=value "$P" train.py env',
+    "nice": 'nice -n 1 "$P" train.py nice',
+    "two levels": r"""sh -c 'env "$P" -c "import os; os.system(\"\\\"\$P\\\" train.py two levels\")"'""",
+    "module": '"$P" -um train module',
     "script": "./launch script",
-    "code": "$P -c 'import sys, transformers.trainer; print(\"training\", *sys.argv[1:])' code",
+    "code": """\"$P\" -c 'import sys, transformers.trainer; print("training", *sys.argv[1:])' code""",
     **{
-        name: f'$P -c \'import os, subprocess, sys; W = [sys.executable, "train.py", "{name}"]; {call}\''
+        name: f'"$P" -c \'import os, shlex, subprocess, sys; W = [sys.executable, "train.py", "{name}"]; {call}\''
         for name, call in {
             "exec": "os.execvpe(W[0], W, dict(os.environ))",
             "spawn": "os.spawnv(os.P_WAIT, W[0], W)",
             "posix_spawn": "os.waitpid(os.posix_spawn(W[0], W, os.environ), 0)",
-            "system": 'os.system(" ".join(W))',
+            "system": "os.system(shlex.join(W))",
             "list": "subprocess.run(W)",
-            "shell": 'subprocess.run(" ".join(W), shell=True)',
+            "shell": "subprocess.run(shlex.join(W), shell=True)",
             "executable": 'subprocess.run(["x", *W[1:]], executable=W[0])',
         }.items()
     },
-    **({"uv": "uv run --no-project --offline -p $P train.py uv"} if shutil.which("uv") else {}),
+    **({"uv": 'uv run --no-project --offline -p "$P" train.py uv'} if shutil.which("uv") else {}),
 }
 
 
 def test_programs_are_reached_however_they_are_started(folder, on_nothing):
     write(folder / "train.py", TRAINING)
-    write(folder / "launch", f"#!{PYTHON}\nfrom train import *\n").chmod(0o755)
+    write(folder / "launch", FIRST_LINES + "from train import *\n").chmod(0o755)
     write(folder / "starts.sh", "\n".join(STARTS.values()))
     ended = run(on_nothing, "sh", "starts.sh", env={**on_nothing.environment, "P": PYTHON})
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -217,7 +220,7 @@ def test_an_integration_that_fails_costs_a_message_and_nothing_else(folder, on_n
         (
             [PYTHON, "-X", "utf8", "-sE", "-c", "raise SystemExit(3)"],
             "no Python program was reached; not reached, by -I, -E, -S or for want of its environment: "
-            f"`{PYTHON} -X utf8 -sE"[:100],
+            f"`{shlex.quote(PYTHON)} -X utf8 -sE"[:100],
         ),
     ],
 )

@@ -106,7 +106,7 @@ def test_a_file_that_is_wrong_is_ignored_with_one_line(site, caplog, content, mo
     assert reason in line
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can give a file away")
 def test_a_file_of_somebody_else_is_ignored(site, caplog, tmp_path):
     environment = site(DEFAULTS)
     os.chown(tmp_path / "defaults.json", 64001, -1)

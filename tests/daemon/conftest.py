@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.nvml_driver import DeviceSpec, NvmlDriver
+from tests.support.users import needs_root as needs_root
+from tests.support.users import run_by
 from zeus_core._identity import ProcessIdentity
 from zeus_core.device.remote.protocol import VERSION
 
@@ -38,8 +40,6 @@ HOLD_LIMIT = """
 """
 
 REPOSITORY = Path(__file__).parents[2]
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
 
 
 def until(condition, what="it", seconds=WAIT_SECONDS):
@@ -150,16 +150,13 @@ class World:
         patience = "from tests.support.hooks import be_patient\nbe_patient()\n" if is_patient else ""
         self.processes.append(
             subprocess.Popen(
-                [*below, sys.executable, "-u", "-c", patience + textwrap.dedent(program)],
+                **run_by(uid, gids, [*below, sys.executable, "-u", "-c", patience + textwrap.dedent(program)]),
                 env=environment,
                 cwd=self.folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                user=uid,
-                group=uid,
-                extra_groups=list(gids),
                 start_new_session=True,  # ended with its children
             )
         )

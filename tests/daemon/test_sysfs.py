@@ -96,7 +96,7 @@ def test_the_drop_in_names_the_very_files(amd_world):
     assert drop_in_of(amd_world).splitlines() == ["[Service]", *(f"ReadWritePaths=-{file}" for file in files)]
 
 
-@pytest.mark.skipif(not can_mount(), reason="this machine allows no private mounts")
+@pytest.mark.skipif(not can_mount(), reason="NOT TESTED: this machine allows no private mounts")
 def test_it_writes_limits_where_all_else_is_read_only(amd_world, monkeypatch):
     start_in_mounts(amd_world, monkeypatch)
     client = amd_world.client(TRAINING)
@@ -110,7 +110,7 @@ def test_it_writes_limits_where_all_else_is_read_only(amd_world, monkeypatch):
 
 @pytest.mark.long  # in the default suite, without the daemon: tests/process/test_sysfs_restored.py
 @pytest.mark.parametrize(("vendor", "moves_at", "ends"), [("AMD", 0, "done"), ("Intel", 0, "done"), ("AMD", 40, "off")])
-@pytest.mark.skipif(not can_mount(), reason="this machine allows no private mounts")
+@pytest.mark.skipif(not can_mount(), reason="NOT TESTED: this machine allows no private mounts")
 def test_a_whole_search_by_the_daemon_keeps_the_bound_and_restores(make_world, monkeypatch, vendor, moves_at, ends):
     world = make_world()
     world.tree = FakeSysfs(world.folder)
@@ -130,7 +130,7 @@ def test_a_whole_search_by_the_daemon_keeps_the_bound_and_restores(make_world, m
     until(lambda: board.cap_watts == before.cap_watts and not world.entries())
 
 
-@pytest.mark.skipif(not can_mount(), reason="this machine allows no private mounts")
+@pytest.mark.skipif(not can_mount(), reason="NOT TESTED: this machine allows no private mounts")
 def test_without_the_drop_in_nothing_is_changed_and_the_reason_said(amd_world, monkeypatch):
     monkeypatch.setitem(globals(), "drop_in_of", lambda world: "[Service]\n")
     start_in_mounts(amd_world, monkeypatch)

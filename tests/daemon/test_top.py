@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from tests.daemon.conftest import GROUP, HOLD_LIMIT, MEMBER, STRANGER, needs_root
+from tests.support.users import run_by
 from zeus_core.cli.meters._top import bars
 
 pytestmark = needs_root
@@ -21,8 +22,8 @@ def test_the_power_before_is_a_bar_for_each_period():
 def top(world, *arguments, **variables):
     command = [sys.executable, "-m", "zeus_core", "top", *arguments]
     environment = {**world.environment, "ZEUS_LEDGER_DIR": str(world.ledger), **variables}
-    options = {"user": MEMBER, "group": MEMBER, "extra_groups": [], "cwd": world.folder, "text": True}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    options = {"cwd": world.folder, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(**run_by(MEMBER, [], command), env=environment, **options)
 
 
 def test_the_table_shows_what_is_in_force_since_when_and_by_whom(world):
@@ -83,10 +84,8 @@ def test_a_machine_without_a_gpu_says_so(world):
 
 def doctor(world, uid, gids):
     command = [sys.executable, "-m", "zeus_core", "doctor"]
-    options = {"user": uid, "group": uid, "extra_groups": gids, "cwd": world.folder, "text": True}
-    return subprocess.run(
-        command, env=world.environment, capture_output=True, timeout=240, check=True, **options
-    ).stdout
+    options = {"cwd": world.folder, "text": True, "capture_output": True, "timeout": 240, "check": True}
+    return subprocess.run(**run_by(uid, gids, command), env=world.environment, **options).stdout
 
 
 def test_the_doctor_reports_whether_the_daemon_serves_this_user_and_why_not(world):

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.daemon.conftest import REPOSITORY, needs_root
+from tests.support.users import why_not_run
 
 pytestmark = [needs_root, pytest.mark.long]
 
@@ -38,6 +39,8 @@ RUNS = {
 @pytest.mark.parametrize("arguments", RUNS.values(), ids=RUNS)
 @pytest.mark.timeout(1500)
 def test_they_pass_with_the_daemon_alone_privileged(arguments):
+    if reason := why_not_run():
+        pytest.skip(reason)
     command = [sys.executable, "-m", "tests.unprivileged", *arguments, "-q"]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=1500)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -18,7 +18,7 @@ class Monitored:
 
     def __init__(self, make_driver, **spec):
         self.driver = make_driver(DeviceSpec(**{**BOARD, "has_energy_counter": False, **spec}))
-        self.time_source = VirtualTime(1e8)
+        self.time_source = VirtualTime()
         self.driver.set_clock(self.time_source.now())
         self.device = self.driver[0]
         self.device.set_load(WATTS)

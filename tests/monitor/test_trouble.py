@@ -33,7 +33,7 @@ class Monitored:
     """A driver and its monitor in one virtual time. What is lost of a window depends on how long it takes."""
 
     def __init__(self, driver):
-        self.driver, self.time_source = driver, VirtualTime(1e8)  # after the driver's start on any machine
+        self.driver, self.time_source = driver, VirtualTime()
         self.advance(0.0)
         self.monitor = nvml_monitor(driver, time_source=self.time_source)
 

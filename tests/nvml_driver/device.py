@@ -151,6 +151,16 @@ class NvmlDevice:
                     return _read_regime(record, self._record.idle_milliwatts)
         raise ValueError(f"{kept} changes of load or limit are kept; those of {moment_nanoseconds} ns are forgotten")
 
+    def move_history_to(self, moment_nanoseconds: int) -> None:
+        """Let the latest change of load or limit be at this moment, and all before as long before it as it was."""
+        with self._file.locked():
+            count, regimes = self._record.regime_count, self._record.regimes
+            shift = moment_nanoseconds - regimes[(count - 1) % len(regimes)].begin_nanoseconds
+            self._record.start_nanoseconds += shift
+            for regime in regimes[: min(count, len(regimes))]:
+                regime.begin_nanoseconds += shift
+                regime.start_nanoseconds += shift
+
     # Its energy counter
 
     def counter_joules_at(self, moment_seconds: float) -> float:

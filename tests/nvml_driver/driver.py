@@ -189,8 +189,16 @@ class NvmlDriver:
     # Its time
 
     def set_clock(self, seconds: float) -> None:
-        """Let it be this moment until the next one: time passes no more by itself. Not before the driver began."""
-        self._file.state.clock_nanoseconds = nanoseconds(seconds)
+        """Let it be this moment until the next one: time passes no more by itself.
+
+        The first moment is that of the devices' latest change, by now their beginning or a load. What they draw
+        between the uptime of the machine and the time of a test would overflow a counter.
+        """
+        moment = nanoseconds(seconds)
+        if not self._file.state.clock_nanoseconds:
+            for device in self.devices:
+                device.move_history_to(moment)
+        self._file.state.clock_nanoseconds = moment
 
     # The log
 

@@ -76,4 +76,4 @@ def _find_compiler() -> list[str]:
     for name in ("cc", "gcc", "clang"):
         if shutil.which(name):
             return [name]
-    raise NoCompilerError("no C compiler (cc, gcc, clang or $CC): the tests on the NVML driver cannot run")
+    raise NoCompilerError("NOT TESTED: no C compiler (cc, gcc, clang or $CC) for the NVML driver of the tests")

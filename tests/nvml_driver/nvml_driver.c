@@ -308,8 +308,14 @@ static const Regime *regime_at(const Device *device, int64_t moment) {
 /* True energy since the device was made. */
 static int64_t energy_until(const Device *device, int64_t moment) {
     const Regime *regime = regime_at(device, moment);
-    return regime->begin_picojoules + (int64_t)(script_energy(device, regime, moment) -
-                                                script_energy(device, regime, regime->begin_nanoseconds));
+    Picojoules drawn = script_energy(device, regime, moment) - script_energy(device, regime, regime->begin_nanoseconds);
+    Picojoules energy = regime->begin_picojoules + drawn;
+    if (energy != (int64_t)energy) {
+        fprintf(stderr, "nvml_driver.c: the energy from %lld to %lld ns is more than the 9.2 MJ that are counted\n",
+                (long long)regime->begin_nanoseconds, (long long)moment);
+        abort();
+    }
+    return (int64_t)energy;
 }
 
 static int64_t power_at(const Device *device, int64_t moment) {

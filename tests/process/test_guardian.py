@@ -30,6 +30,7 @@ from zeus_core.settings.guardian_program import _follow
 from zeus_core.settings.keeper import Keeper
 from zeus_core.settings.kinds import POWER_LIMIT
 
+IS_OTHER_USER = os.geteuid() != 0 and not is_unprivileged()  # who may change the devices of these tests all the same
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the guardian needs Linux")
 
 ORIGINAL_WATTS = 450.0  # neither the default (650 W) nor the maximum (700 W)
@@ -313,7 +314,8 @@ def test_a_process_that_is_killed_at_once_is_restored(make_driver, knob):
         assert owner.is_restored()
         made = [call.function for call in owner.driver.calls() if call.code == 0]
         changes = [function for function in made if function.startswith("nvmlDeviceSet")]
-        assert len(changes) == 2, "the owner's and the guardian's"
+        probes = 1 if IS_OTHER_USER else 0  # it sets the limit in force, to learn whether it may
+        assert len(changes) == probes + 2, "the owner's and the guardian's"
 
 
 def test_the_guardian_loads_little():
@@ -326,6 +328,7 @@ def test_the_guardian_loads_little():
     assert unneeded.isdisjoint(loaded)
 
 
+@pytest.mark.skipif(IS_OTHER_USER, reason="who is not root starts it with the first change, once that is permitted")
 def test_the_guardian_starts_ahead_of_the_first_change(make_driver):
     """A process without rights starts none: the daemon is there."""
     driver = make_driver(DEVICE)
@@ -477,7 +480,7 @@ def may_lower_oom_score():
     return subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
 
 
-@pytest.mark.skipif(not may_lower_oom_score(), reason="needs CAP_SYS_RESOURCE")
+@pytest.mark.skipif(not may_lower_oom_score(), reason="NOT TESTED: only CAP_SYS_RESOURCE lowers the OOM score")
 def test_the_guardian_outlives_its_owner_where_memory_is_short(start):
     guardian = start("power limit").guardian.process_id
     assert Path(f"/proc/{guardian}/oom_score_adj").read_text() == "-1000\n"

@@ -1,5 +1,6 @@
 """The power limit after a training process has ended, in whatever way, as another process sees it."""
 
+import os
 import signal
 import textwrap
 
@@ -178,7 +179,7 @@ def test_without_rights_nothing_is_changed_and_the_warning_holds_the_command(mak
     assert process.returncode == 0
     assert f"sudo nvidia-smi -i {driver[0].uuid} -pl 450" in errors
     assert driver[0].power_limit_watts == ORIGINAL_WATTS
-    assert len(limits_set(driver)) == 1
+    assert len(limits_set(driver)) == (1 if os.geteuid() == 0 else 2), "others set what is in force first"
 
 
 KNOBS_ALONE = """

@@ -27,7 +27,7 @@ from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.kinds import POWER_LIMIT
 from zeus_core.settings.restoring import BareGpus, restore_device
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="files of root are written")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can write files of root")
 
 OWNER = """
     import ctypes, os, signal, sys, time

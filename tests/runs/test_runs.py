@@ -455,7 +455,7 @@ def test_a_catalogue_of_an_earlier_version_lacks_what_it_has_not_written(catalog
     assert sums["low_gpu_milliseconds"] > 0
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="NOT TESTED: root may write anywhere; run this as another user")
 def test_folders_that_cannot_be_used_are_named(tmp_path, capsys):
     (tmp_path / "catalogue").mkdir(mode=0o500)
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(kept_run(tmp_path / "run", steps=3))]) == 2

@@ -83,7 +83,7 @@ class Training:
 
     def __init__(self, driver, effects, knob="power profile", selector=None, steps=1500):
         self.driver, self.device, self.effects, self.steps = driver, driver[0], effects, steps
-        self.time_source, self.random = VirtualTime(1e8), random.Random(0)
+        self.time_source, self.random = VirtualTime(), random.Random(0)
         driver.set_clock(self.time_source.now())
         gpus = discover_gpus({})
         monitor = ZeusMonitor(gpus=gpus, time_source=self.time_source, approx_instant_energy=False)
@@ -194,7 +194,7 @@ def test_auto_tries_profiles_where_a_board_has_them(make_driver):
 def test_auto_says_nothing_of_profiles_on_other_boards(make_driver, caplog):
     driver = make_driver(DeviceSpec())
     spec = driver[0]
-    time_source = VirtualTime(1e8)
+    time_source = VirtualTime()
     driver.set_clock(time_source.now())
     monitor = ZeusMonitor(gpus=discover_gpus({}), time_source=time_source)
     optimizer = GlobalPowerLimitOptimizer(monitor, EnergyWithin(1.1), knob="auto", quiet=True)

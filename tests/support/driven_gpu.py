@@ -22,7 +22,7 @@ from tests.nvml_driver import DeviceSpec, NvmlDriver, build_library
 from zeus_core.device import discover_gpus
 from zeus_core.testing import VirtualTime
 
-_START_SECONDS = 1e8  # three years: after the driver's start on any machine, so that each run is like the others
+_START_SECONDS = 1e8  # an uptime of three years, where a time has a resolution of 15 ns
 _STEP_SECONDS = 5e-4
 _SEGMENTS = 64  # of one load of the driver
 _UNKNOWN_ERROR, _DRIVER_NOT_LOADED = 999, 9
