@@ -118,8 +118,9 @@ def _callbacks(module: str, name: str) -> "list[Any]":
     import importlib
 
     try:
-        asked = importlib.import_module("zeus_core.optimizer.asked").asked_optimizer
-        return [getattr(importlib.import_module(module), name)(optimizer=asked)]
+        callback = getattr(importlib.import_module(module), name)()
+        callback.is_uninvited = True  # the script may have one of its own
+        return [callback]
     except Exception as error:
         text = f"zeus-core: trainings of this process ({sys.executable}) are not measured: {type(error).__name__}: "
         try:

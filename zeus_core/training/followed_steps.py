@@ -10,7 +10,6 @@ from collections.abc import Callable
 from zeus_core.adapters.result import show_result
 from zeus_core.events import TrainingOptimizer
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.asked import asked_optimizer
 from zeus_core.ports import World
 from zeus_core.process.restore_registry import at_end_of_worker
 from zeus_core.training._training_energy import TrainingEnergy, under_way
@@ -37,7 +36,7 @@ class FollowedSteps:
     Args:
         monitor: Measures the GPUs.
         world: The ranks; beginning is a collective call.
-        make_optimizer: Makes the search, if there is to be one.
+        make_optimizer: Makes the search, or None for none; if None, variables ask for it.
         quiet: Show no result.
 
     Attributes:
@@ -48,9 +47,12 @@ class FollowedSteps:
     """
 
     def __init__(
-        self, monitor: ZeusMonitor, world: World, make_optimizer: MakeOptimizer = asked_optimizer, quiet: bool = False
+        self, monitor: ZeusMonitor, world: World, make_optimizer: MakeOptimizer | None = None, quiet: bool = False
     ) -> None:
-        self.energy: TrainingEnergy = TrainingEnergy(monitor, make_optimizer(monitor), world=world, quiet=True)
+        optimizer = None if make_optimizer is None else make_optimizer(monitor)
+        self.energy: TrainingEnergy = TrainingEnergy(monitor, optimizer, world=world, quiet=True)
+        if make_optimizer is not None and optimizer is None:
+            self.energy.leave_settings_alone()
         self.steps: int = 0
         self.notes: dict[str, str | None] = {}
         self.has_ranks: bool = world.size > 1

@@ -180,14 +180,13 @@ class _Follower:
         # All of this takes a second to load, and most programs with torch train nothing.
         from zeus_core.monitor.no_monitor import training_monitor
         from zeus_core.monitor.windows import ZeusMonitor
-        from zeus_core.optimizer.asked import asked_optimizer
         from zeus_core.pytorch.torch_world import torch_world
         from zeus_core.training.followed_steps import FollowedSteps
 
         world = torch_world()  # first, as all ranks must reach it
         indices = _gpus_of(optimizer) or None
         monitor = training_monitor(None, False, lambda: ZeusMonitor(gpu_indices=indices))
-        return FollowedSteps(monitor, world, self.make_optimizer or asked_optimizer)
+        return FollowedSteps(monitor, world, self.make_optimizer)
 
 
 _handles: list[Any] = []
