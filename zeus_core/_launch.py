@@ -41,6 +41,9 @@ CATALOGUE = "ZEUS_CATALOGUE"
 SEEN = "ZEUS_SEEN"
 """Environment variable: the file in which processes note what they do, a word a line."""
 
+RECORDS = "ZEUS_RECORDS"
+"""Environment variable: the folder in which loops that are followed keep their run files while they train."""
+
 
 def is_on() -> bool:
     """Whether trainers of this process are measured that do not ask for it, nor does `zeus-core run`."""
@@ -97,6 +100,8 @@ def follow(framework: str) -> None:
         importlib.import_module("zeus_huggingface.auto")
     elif framework == "ultralytics.utils.callbacks.base":
         importlib.import_module("zeus_core.pytorch").follow_ultralytics()
+    elif framework == "jax":
+        note("jax")
     else:
         note("torch")
         importlib.import_module("zeus_core.pytorch").follow_optimizers()

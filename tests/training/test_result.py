@@ -31,7 +31,7 @@ def test_the_end_shows_where_the_energy_went_in_one_box(monitor, gpu, capsys):
             gpu.execute(WORK)
     (box,) = boxes(capsys)
     shown = rows(box)
-    assert list(shown) == ["measured on", "energy", "per sample", "spent on"]
+    assert list(shown) == ["measured on", "energy", "steps", "per sample", "spent on"]
     assert shown["measured on"] == "A100-SXM4-80GB (simulated)"
     assert re.fullmatch(r"[\d.]+ ±[\d.]+ kJ \([\d.]+ Wh\) in [\d.]+ s, mean \d+ W", shown["energy"])
     assert re.fullmatch(r"steps [\d.]+ kJ, evaluation [\d.]+ J(, idle .*)?", shown["spent on"])
@@ -101,6 +101,7 @@ def test_an_energy_that_was_lost_is_not_a_total():
     summary = TrainingSummary(1, Account(tally, {Activity.STEPS: tally}, samples=4))
     assert summary.rows() == {
         "energy": "at least 2 kJ in 10 s; of 3 s it was lost",
+        "steps": "1",
         "spent on": "steps at least 2 kJ",
     }
 
