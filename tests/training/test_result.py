@@ -106,6 +106,32 @@ def test_an_energy_that_was_lost_is_not_a_total():
     }
 
 
+def test_a_part_that_was_not_measured_is_absent():
+    parts = {Activity.STEPS: Tally(10.0, DeviceEnergy(2000.0, 20.0)), Activity.REWARD: Tally(1e-4, DeviceEnergy(0.0, 1.0))}
+    account = Account(sum(parts.values(), Tally()), parts, visits={Activity.REWARD: 2})
+    values = TrainingSummary(1, account).values()
+    assert [name for name in values if "reward" in name] == []
+    assert values["train_energy_steps_j"] == 2000.0
+
+
+def test_a_variable_has_a_loop_of_ones_own_save(monitor, gpu, monkeypatch, capsys):
+    monkeypatch.setenv("ZEUS_SAVE", "10%")
+    with TrainingEnergy(monitor) as energy:
+        train(energy, gpu)
+    assert "power limit" in rows(boxes(capsys)[0])
+    monkeypatch.setenv("ZEUS", "off")
+    assert TrainingEnergy(monitor).optimizer is None
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_those_who_wrote_the_loop_alone_hear_how_to_announce_work(monitor, gpu, caplog, quiet):
+    with TrainingEnergy(monitor, quiet=quiet) as energy:
+        train(energy, gpu)
+        gpu.execute(Work(5.0, 300.0))
+        train(energy, gpu)
+    assert ("announce it" in caplog.text) == (not quiet)
+
+
 def test_of_several_ranks_the_first_shows_the_total_of_all(capsys):
     def rank_main(world):
         time_source = VirtualTime()
