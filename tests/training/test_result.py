@@ -107,7 +107,10 @@ def test_an_energy_that_was_lost_is_not_a_total():
 
 
 def test_a_part_that_was_not_measured_is_absent():
-    parts = {Activity.STEPS: Tally(10.0, DeviceEnergy(2000.0, 20.0)), Activity.REWARD: Tally(1e-4, DeviceEnergy(0.0, 1.0))}
+    parts = {
+        Activity.STEPS: Tally(10.0, DeviceEnergy(2000.0, 20.0)),
+        Activity.REWARD: Tally(1e-4, DeviceEnergy(0.0, 1.0)),
+    }
     account = Account(sum(parts.values(), Tally()), parts, visits={Activity.REWARD: 2})
     values = TrainingSummary(1, account).values()
     assert [name for name in values if "reward" in name] == []

@@ -89,7 +89,9 @@ class TrainingSummary:
             **{f"train_energy_{each}_j": _known_joules(tally) for each, tally in self.account.in_order()},
             "train_energy_per_token_j": self._joules_per(self.account.tokens),
             "train_energy_per_generated_token_j": self.account.joules_per_generated_token,
-            **{f"train_energy_per_{each}_j": joules or None for each, joules in self.account.joules_per_visit().items()},
+            **{
+                f"train_energy_per_{each}_j": joules or None for each, joules in self.account.joules_per_visit().items()
+            },
             "train_energy_redone_j": None if redone is None else redone.energy_joules,
             "train_energy_saving_fraction": self.saving_fraction,
             "train_energy_saving_uncertainty": self.saving_uncertainty,

@@ -9,6 +9,7 @@ This is module-level state, as the hooks of torch are.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -217,13 +218,23 @@ def _after(optimizer: Any, *_: Any) -> None:
 
 
 def _begin(optimizer: Any) -> None:
-    if not _is_capturing():
-        _follower.begin(optimizer)
+    _untraced("begin", "torch._dynamo" in sys.modules)(optimizer)
 
 
 def _end(optimizer: Any) -> None:
-    if not _is_capturing():
-        _follower.end(optimizer)
+    _untraced("end", "torch._dynamo" in sys.modules)(optimizer)
+
+
+@functools.cache
+def _untraced(name: str, is_compiler_loaded: bool) -> Callable[..., None]:
+    """Return what calls a method of the follower, which a compiler that was loaded leaves alone with all it calls."""
+    method = getattr(_follower, name)
+
+    def call(*optimizer: Any) -> None:
+        if not _is_capturing():
+            method(*optimizer)
+
+    return sys.modules["torch._dynamo"].disable(call) if is_compiler_loaded else call  # type: ignore[no-any-return]
 
 
 def _is_capturing() -> bool:
