@@ -86,7 +86,7 @@ class ReachedPrograms:
 def _unfinished(folder: Path) -> list[dict[str, str]]:
     """Return the results of the runs in a folder that had not ended when they were written last."""
     # Imported here, as most commands train nothing, or come to their end.
-    from zeus_core.training._summary import TrainingSummary
+    from zeus_core.training import TrainingSummary
     from zeus_core.training.account import Account
     from zeus_core.training.record.journal import Journal
     from zeus_core.training.record.run_file import JOURNAL_FOLDER, read_run
