@@ -77,12 +77,13 @@ class OptimizerTurns:
     def _challenge(self, own: ref[Any]) -> None:
         """Make an optimizer the leader if it comes back, and steps more seldom or the leader has not come back."""
         leader = self.leader
-        has_left = leader is None or leader not in self._turns
-        if self._turns[own] > 1:
+        if leader is None or leader not in self._turns:
+            leads = True
+        elif self._turns[own] > 1:
             # Of two that step in turn, one is ahead by a step at times.
-            leads = has_left or self._turns[leader] == 1 or self._steps[own] + 1 < self._steps[leader]
+            leads = self._turns[leader] == 1 or self._steps[own] + 1 < self._steps[leader]
         else:
-            leads = has_left or (not self._comes_back and self._row > 1)
+            leads = not self._comes_back and self._row > 1
         if leads:
             self.leader = own
 
