@@ -234,7 +234,7 @@ def _untraced(name: str, is_compiler_loaded: bool) -> Callable[..., None]:
         if not _is_capturing():
             method(*optimizer)
 
-    return sys.modules["torch._dynamo"].disable(call) if is_compiler_loaded else call  # type: ignore[no-any-return]
+    return sys.modules["torch._dynamo"].disable(call) if is_compiler_loaded else call
 
 
 def _is_capturing() -> bool:
