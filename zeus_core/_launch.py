@@ -41,6 +41,9 @@ CATALOGUE = "ZEUS_CATALOGUE"
 SEEN = "ZEUS_SEEN"
 """Environment variable: the file in which processes note what they do, a word a line."""
 
+RECORDS = "ZEUS_RECORDS"
+"""Environment variable: the folder in which loops that are followed keep their run files while they train."""
+
 
 def is_on() -> bool:
     """Whether trainers of this process are measured that do not ask for it, nor does `zeus-core run`."""
@@ -97,6 +100,8 @@ def follow(framework: str) -> None:
         importlib.import_module("zeus_huggingface.auto")
     elif framework == "ultralytics.utils.callbacks.base":
         importlib.import_module("zeus_core.pytorch").follow_ultralytics()
+    elif framework == "jax":
+        note("jax")
     else:
         note("torch")
         importlib.import_module("zeus_core.pytorch").follow_optimizers()
@@ -118,8 +123,9 @@ def _callbacks(module: str, name: str) -> "list[Any]":
     import importlib
 
     try:
-        asked = importlib.import_module("zeus_core.optimizer.asked").asked_optimizer
-        return [getattr(importlib.import_module(module), name)(optimizer=asked)]
+        callback = getattr(importlib.import_module(module), name)()
+        callback.is_uninvited = True  # the script may have one of its own
+        return [callback]
     except Exception as error:
         text = f"zeus-core: trainings of this process ({sys.executable}) are not measured: {type(error).__name__}: "
         try:

@@ -97,10 +97,10 @@ class StepGaps:
 
         Without a gap, it is the time for which the step under way has lasted longer than those before it, whose ends
         were not reported; 0 if it is no longer than two of them. In a loop that reports ends of steps alone, no step is
-        under way.
+        under way, and all of it is other work, such as a test or a checkpoint.
         """
         if not self._has_gaps and self._step_began is not None:
-            return now - self._step_began, False
+            return now - self._step_began, True
         if self.since is not None:
             after_step = seconds_after(self._event)
             seconds = now - self.since if after_step is None else min(after_step, now - self.since)

@@ -232,6 +232,13 @@ def test_a_command_without_a_training_is_said_to_have_none(on_nothing, command, 
     assert ended.stderr.endswith("; see docs/command-line.md\n")
 
 
+def test_a_program_with_jax_is_told_what_it_can_use(folder, on_nothing):
+    write(folder / "packages/jax.py", "")
+    ended = run(on_nothing, PYTHON, "-c", "import jax")
+    assert "a Python program with JAX ran" in ended.stderr
+    assert "--limit 300W" in ended.stderr
+
+
 def process(processes, number, parent, *words, path=""):
     (processes / str(number)).mkdir(parents=True)
     (processes / str(number) / "stat").write_text(f"{number} (a) b) S {parent} 1 1")

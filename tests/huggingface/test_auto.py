@@ -1,10 +1,15 @@
 """Energy in every Trainer of a process, without a line of code in its script."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from transformers import Trainer
 
 from tests.huggingface.trainers import losses_of, make_trainer
-from zeus_huggingface import ZeusTrainerCallback
+from zeus_core._launch import reached
+from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback
 
 
 @pytest.fixture
@@ -77,3 +82,24 @@ def test_a_variable_has_the_trainer_save(tmp_path, auto, monkeypatch, value, slo
     trainer.train()
     assert (callback.optimizer is not None) == (slowdown is not None)
     assert slowdown is None or "power limit" in callback.optimizer.result()
+
+
+@pytest.mark.parametrize("by_script", [False, True])
+def test_a_variable_has_the_callback_of_the_script_save_unless_the_script_searches(
+    tmp_path, auto, monkeypatch, monitor, by_script
+):
+    monkeypatch.setenv("ZEUS_SAVE", "10%")
+    own = ZeusTrainerCallback(monitor)
+    search = [HFGlobalPowerLimitOptimizer(monitor)] if by_script else []
+    train(tmp_path, [own, *search])
+    assert (own.energy.optimizer is None) == by_script
+    assert not by_script or "power limit" in search[0].optimizer.result()
+
+
+@pytest.mark.parametrize("first", ["zeus_huggingface", "transformers"])
+def test_the_order_of_a_scripts_imports_does_not_matter(first):
+    program = f"import {first}; from transformers import Trainer; import zeus_huggingface.auto, zeus_huggingface"
+    program += "; print(Trainer.__init__.__wrapped__ and zeus_huggingface.ZeusTrainerCallback.__name__)"
+    ended = subprocess.run([sys.executable, "-c", program], env=reached(os.environ), capture_output=True, text=True)
+    assert ended.stdout == "ZeusTrainerCallback\n"
+    assert "are not measured" not in ended.stderr

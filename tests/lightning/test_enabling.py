@@ -94,13 +94,16 @@ def test_a_variable_has_trainers_save(pl, tmp_path, monkeypatch, value):
     assert (ours(trainer)[0].energy.optimizer is not None) == bool(value)
 
 
-def test_a_trainer_that_has_one_keeps_it(pl, tmp_path, monkeypatch):
+def test_a_trainer_that_has_one_keeps_it_and_saves_if_that_is_asked_for(pl, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("ZEUS", "1")
+    monkeypatch.setenv("ZEUS_SAVE", "10%")
     own = ZeusCallback()
     trainer = make_trainer(tmp_path, [own], pl)
     trainer.fit(module_class(pl)(), loader(20))
     assert ours(trainer) == [own]
     assert own.summary.steps == 20
+    assert own.energy.optimizer is not None
+    assert "needs one ZeusCallback" not in caplog.text
 
 
 def test_a_cli_gets_a_callback(pl, tmp_path, monkeypatch, run_cli):

@@ -308,6 +308,7 @@ def test_an_unknown_framework_is_named(gpu):
     ],
 )
 def test_of_several_ranks_each_measures_its_own_gpu_and_says_so(time_source, monkeypatch, caplog, environment):
+    caplog.set_level("INFO")
     gpus = [SimulatedGpu(find_preset("A40"), index=index, time_source=time_source) for index in range(2)]
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)

@@ -17,6 +17,7 @@ from zeus_core.pytorch import SimulatedCompute, TorchtuneLogger, follow_optimize
 from zeus_core.pytorch.followed.followed_optimizers import followed_energy, stop_following
 from zeus_core.search import GridSearch
 from zeus_core.training import TrainingEnergy
+from zeus_core.units import duration_text, energy_text
 
 FORWARD = Work(0.3, 484.9, 0.938, 0.744)
 BACKWARD = Work(0.6, 484.9, 0.938, 0.744)
@@ -111,7 +112,7 @@ def test_evaluations_are_between_steps_and_the_passes_after_them_are_not(loop, g
         loop.evaluate()
     summary, _ = ended(capsys)
     between, steps = (summary.account.activities[activity] for activity in (Activity.BETWEEN_STEPS, Activity.STEPS))
-    assert between.energy_joules == pytest.approx(joules(gpu, 32), rel=0.02)  # the last one is idle: no step follows
+    assert between.energy_joules == pytest.approx(joules(gpu, 40), rel=0.02)  # the last one, too, is no idling
     assert steps.energy_joules == pytest.approx(joules(gpu, 99, 99), rel=0.02)
     total = sum(tally.energy_joules for tally in summary.account.activities.values())
     assert total == summary.account.total.energy_joules
@@ -268,6 +269,53 @@ def test_trainings_one_after_another_are_counted_in_full(gpu, followed, capsys):
     assert "a step is" not in box
 
 
+def phases(*lengths):
+    """Optimizers that each step so often in a row."""
+    return [number for number, length in enumerate(lengths) for _ in range(length)]
+
+
+@pytest.mark.parametrize(
+    ("order", "steps"),
+    [
+        (phases(300, 40), 340),  # pretraining, then fine-tuning with a new optimizer
+        (phases(30, 5), 35),
+        ((phases(20) + [1] * 40) * 10, 600),  # the PPO of spinning-up
+        ((phases(20) + [1] * 5) * 4, 100),
+        (phases(*[50] * 5), 250),  # an ensemble
+        (phases(*[4] * 5), 20),
+        (phases(*[1] * 12) * 50, 50),  # one for each parameter, as in optimizers within the backward pass
+        (([0] * 5 + [1]) * 40, 40),  # a GAN, whose critic comes first
+        (([1] + [0] * 5) * 40, 40),
+        (([0] * 5 + [1]) * 40 + [2] * 60, 100),
+        ([0] * 40 + [1, 2] * 30, 70),
+    ],
+)
+def test_the_steps_are_those_of_the_program(loop, order, steps, capsys):
+    optimizers = [torch.optim.SGD(torch.nn.Linear(1, 1).parameters()) for _ in range(max(order) + 1)]
+    for number in order:
+        optimizers[number].step()
+    assert ended(capsys)[1]["steps"].startswith(f"{steps}: ")
+
+
+def test_the_steps_of_several_gans_add_up(followed, gpu, capsys):
+    for _ in range(3):
+        critic, generator = (torch.optim.SGD(torch.nn.Linear(1, 1).parameters()) for _ in range(2))
+        for _ in range(8):
+            for optimizer in (critic, critic, generator):
+                optimizer.step()
+        del critic, generator, optimizer
+    assert ended(capsys)[1]["steps"].startswith("24: ")
+
+
+def test_few_long_steps_have_the_time_of_those_that_were_seen_whole(loop, gpu, capsys):
+    loop.train(4)
+    box = ended(capsys)[1]
+    each = joules(gpu, 1, 1)
+    seconds = sum(gpu.preset.physics.operating_point(work, 350).seconds for work in (FORWARD, BACKWARD))
+    assert box["steps"] == f"4: {energy_text(each)} and {duration_text(seconds)} each"
+    assert box["first step"].startswith("its end alone was seen: ")
+
+
 def test_an_optimizer_that_steps_no_more_leaves_its_place_to_others(loop):
     once = torch.optim.Adam(torch.nn.Linear(2, 2).parameters())
 
@@ -279,17 +327,28 @@ def test_an_optimizer_that_steps_no_more_leaves_its_place_to_others(loop):
     assert 100 < counted(train) <= 211
 
 
-def test_steps_of_another_thread_are_not_those_of_the_loop(loop):
+def in_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+def test_steps_of_another_thread_are_not_those_of_the_loop_and_the_box_says_so(loop, capsys):
     other = torch.optim.Adam(torch.nn.Linear(2, 2).parameters())
+    loop.train(3)
+    in_thread(other.step)
+    loop.train(3)
+    box = ended(capsys)[1]
+    assert box["steps"].startswith("6: ")
+    assert box["threads"] == "1 more took steps, which are not counted; their energy is in these"
 
-    def train():
-        loop.train(3)
-        thread = threading.Thread(target=other.step)
-        thread.start()
-        thread.join()
-        loop.train(3)
 
-    assert counted(train) == 6
+def test_threads_one_after_another_are_counted_in_full(loop, capsys):
+    for _ in range(3):
+        in_thread(lambda: loop.train(5))
+    box = ended(capsys)[1]
+    assert box["steps"].startswith("15: ")
+    assert "threads" not in box
 
 
 class Plain(torch.optim.Optimizer):

@@ -4,7 +4,7 @@ import re
 
 from zeus_core.search import GridSearch
 
-ENERGY = ["measured on", "energy", "per sample", "spent on"]
+ENERGY = ["measured on", "energy", "steps", "per sample", "spent on"]
 LIMIT = ["power limit", "saving", "slowdown", "per step", "search"]
 QUICK = {"search": GridSearch, "wait_steps": 0, "warmup_steps": 0, "profile_steps": 2, "pl_step": 125}
 SEARCH_STEPS = 4 * 2  # of three limits from 350 W down, and the confirmation

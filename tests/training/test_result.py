@@ -31,7 +31,7 @@ def test_the_end_shows_where_the_energy_went_in_one_box(monitor, gpu, capsys):
             gpu.execute(WORK)
     (box,) = boxes(capsys)
     shown = rows(box)
-    assert list(shown) == ["measured on", "energy", "per sample", "spent on"]
+    assert list(shown) == ["measured on", "energy", "steps", "per sample", "spent on"]
     assert shown["measured on"] == "A100-SXM4-80GB (simulated)"
     assert re.fullmatch(r"[\d.]+ ±[\d.]+ kJ \([\d.]+ Wh\) in [\d.]+ s, mean \d+ W", shown["energy"])
     assert re.fullmatch(r"steps [\d.]+ kJ, evaluation [\d.]+ J(, idle .*)?", shown["spent on"])
@@ -101,8 +101,38 @@ def test_an_energy_that_was_lost_is_not_a_total():
     summary = TrainingSummary(1, Account(tally, {Activity.STEPS: tally}, samples=4))
     assert summary.rows() == {
         "energy": "at least 2 kJ in 10 s; of 3 s it was lost",
+        "steps": "1",
         "spent on": "steps at least 2 kJ",
     }
+
+
+def test_a_part_that_was_not_measured_is_absent():
+    parts = {
+        Activity.STEPS: Tally(10.0, DeviceEnergy(2000.0, 20.0)),
+        Activity.REWARD: Tally(1e-4, DeviceEnergy(0.0, 1.0)),
+    }
+    account = Account(sum(parts.values(), Tally()), parts, visits={Activity.REWARD: 2})
+    values = TrainingSummary(1, account).values()
+    assert [name for name in values if "reward" in name] == []
+    assert values["train_energy_steps_j"] == 2000.0
+
+
+def test_a_variable_has_a_loop_of_ones_own_save(monitor, gpu, monkeypatch, capsys):
+    monkeypatch.setenv("ZEUS_SAVE", "10%")
+    with TrainingEnergy(monitor) as energy:
+        train(energy, gpu)
+    assert "power limit" in rows(boxes(capsys)[0])
+    monkeypatch.setenv("ZEUS", "off")
+    assert TrainingEnergy(monitor).optimizer is None
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_those_who_wrote_the_loop_alone_hear_how_to_announce_work(monitor, gpu, caplog, quiet):
+    with TrainingEnergy(monitor, quiet=quiet) as energy:
+        train(energy, gpu)
+        gpu.execute(Work(5.0, 300.0))
+        train(energy, gpu)
+    assert ("announce it" in caplog.text) == (not quiet)
 
 
 def test_of_several_ranks_the_first_shows_the_total_of_all(capsys):

@@ -12,7 +12,7 @@ import os
 import sys
 
 _FRAMEWORKS = frozenset(
-    ["torch", "transformers.trainer", "deepspeed.runtime.engine", "ultralytics.utils.callbacks.base"]
+    ["torch", "jax", "transformers.trainer", "deepspeed.runtime.engine", "ultralytics.utils.callbacks.base"]
 )
 
 

@@ -125,7 +125,7 @@ def warn_unless_measured(gpus: Mapping[int, Gpu], device: Any) -> None:
 def _own_gpu(visible: dict[int, Gpu], local_rank: int, local_size: int) -> dict[int, Gpu]:
     """Choose this rank's own GPU."""
     index = local_rank % len(visible)
-    _logger.warning(
+    _logger.info(
         "local rank %d of %d measures GPU %d alone; to measure others, pass gpu_indices=[...]",
         local_rank,
         local_size,

@@ -154,7 +154,7 @@ class TorchWorld:
             raise WorldError(self._lost_because)
         try:
             return exchange()
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:  # the latter after `destroy_process_group`
             self._lost_because = f"the ranks of this job did not reach each other: {error}"
             raise WorldError(self._lost_because) from error
 

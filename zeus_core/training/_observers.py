@@ -48,6 +48,10 @@ class Observers:
         if training is not None:
             guest.receive(training)
 
+    def remove(self, observer: Observer) -> None:
+        """Remove the optimizer, before any training."""
+        self._observers.remove(observer)
+
     def send(self, event: Event) -> None:
         """Send an event to all."""
         kind = type(event)

@@ -60,12 +60,19 @@ class RunRecorder:
         folder: The folder of the journal; no journal is kept if None.
         electricity: The intensity and price that all energy is charged at; none if None.
         trace: Makes a trace; none is made if None.
+        says_how: Whether people are told how to announce an evaluation: those who have written the loop themselves.
     """
 
     def __init__(
-        self, monitor: ZeusMonitor, folder: Path | None, electricity: Electricity | None, trace: RunTrace | None
+        self,
+        monitor: ZeusMonitor,
+        folder: Path | None,
+        electricity: Electricity | None,
+        trace: RunTrace | None,
+        says_how: bool = True,
     ) -> None:
         self._monitor = monitor
+        self._says_how = says_how
         self._trace = trace
         self._electricity = electricity
         self._limit = LimitReading(monitor)
@@ -180,7 +187,8 @@ class RunRecorder:
         )
         # On all ranks, or on none.
         trace = None if self._trace is None else self._trace.begin(self.ranks, self._files.folder, step, run)
-        self._split = self.ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace, self.ranks.rank == 0))
+        says_how = self._says_how and self.ranks.rank == 0
+        self._split = self.ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace, says_how))
         if self._trace is not None:
             self._trace.compare_clocks(self.ranks)
         self._part = part = RunPart(

@@ -86,10 +86,12 @@ class TrainingSummary:
             "train_energy_j": total_joules,
             "train_energy_wh": None if total_joules is None else watt_hours_from_joules(total_joules),
             "train_energy_uncertainty_j": None if total_joules is None else total.measured.uncertainty_joules,
-            **{f"train_energy_{each}_j": tally.energy_joules for each, tally in self.account.in_order()},
+            **{f"train_energy_{each}_j": _known_joules(tally) for each, tally in self.account.in_order()},
             "train_energy_per_token_j": self._joules_per(self.account.tokens),
             "train_energy_per_generated_token_j": self.account.joules_per_generated_token,
-            **{f"train_energy_per_{each}_j": joules for each, joules in self.account.joules_per_visit().items()},
+            **{
+                f"train_energy_per_{each}_j": joules or None for each, joules in self.account.joules_per_visit().items()
+            },
             "train_energy_redone_j": None if redone is None else redone.energy_joules,
             "train_energy_saving_fraction": self.saving_fraction,
             "train_energy_saving_uncertainty": self.saving_uncertainty,
@@ -107,6 +109,8 @@ class TrainingSummary:
         total = self.account.total
         unit, count = ("token", self.account.tokens) if self.account.tokens > 0 else ("sample", self.account.samples)
         rows = {"energy": _total_text(total)}
+        if self.steps > 0:
+            rows["steps"] = str(self.steps)
         if (joules := self._joules_per(count)) is not None:
             rows[f"per {unit}"] = energy_text(joules)
         if (joules := self.account.joules_per_generated_token) is not None:
@@ -184,6 +188,11 @@ def _total_text(total: Tally) -> str:
         return f"at least {energy_text(total.measured_joules)} in {duration_text(total.seconds)}; {lost}"
     energy = f"{energy_text(joules, total.measured.uncertainty_joules)} ({watt_hours_text(joules)})"
     return f"{energy} in {duration_text(total.seconds)}, mean {watts:.0f} W"
+
+
+def _known_joules(tally: Tally) -> float | None:
+    """Return the energy; None of a part that took time and no joules: it was too short to be measured, or lost."""
+    return tally.energy_joules or (None if tally.seconds > 0 else 0.0)
 
 
 def _measured_text(tally: Tally) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._launch import note
+from zeus_core._launch import SAVE, note, observes
 from zeus_core.adapters import contained
 from zeus_core.adapters.contained import Hooked
 from zeus_core.adapters.result import show_result
@@ -35,6 +35,7 @@ from zeus_core.events import (
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import training_monitor
 from zeus_core.ports import World
+from zeus_core.ports.site_defaults import with_site_defaults
 from zeus_core.ports.world import checked_world, warn_if_others_train
 from zeus_core.training._cpu_window import CpuWindow
 from zeus_core.training._metrics import LoggedValues
@@ -86,7 +87,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
     Args:
         monitor: Measures this rank's GPUs; the optimizer's if None, or a new one.
         optimizer: An optimizer that receives the same events; "auto" for the power limit that takes the least energy
-            within 10 % more time, or another slowdown, such as "5%".
+            within 10 % more time, or another slowdown, such as "5%". If None, the one that `ZEUS_SAVE` asks for.
         world: The ranks of the job, such as `zeus_core.pytorch.torch_world()`; this process alone if None.
         folder: The folder of the journal, from which a resumed run reads what was spent before; none is kept if None.
         strict: Where no GPU can be measured, raise; otherwise one warning says so, and there are no numbers but the
@@ -100,7 +101,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
 
     Attributes:
         monitor: As passed, or made.
-        optimizer: As passed, or made for "auto".
+        optimizer: As passed, or made for "auto" or `ZEUS_SAVE`.
         summary: The summary of the latest run; None until it has ended.
         quiet: As passed.
         detected_evaluations: Evaluations of the current or latest run that its adapter has detected.
@@ -129,6 +130,10 @@ class TrainingEnergy(TrainingHooks, Hooked):
 
             monitor = training_monitor(monitor, strict)
             optimizer = automatic_optimizer(optimizer)(monitor)
+        self._is_asked = optimizer is None  # by variables, if at all
+        if optimizer is None:
+            monitor = training_monitor(monitor, strict)
+            optimizer = _asked_optimizer(monitor)
         _check_optimizer(optimizer, monitor)
         if monitor is None and optimizer is not None:
             monitor = optimizer.monitor
@@ -147,6 +152,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
             None if folder is None else Path(checked_path("folder", folder, "output", "folder")),
             self._electricity,
             self._trace,
+            says_how=not quiet,
         )
         self._observers = Observers(optimizer, self._trace, self._recorder)
         self.detected_evaluations: int = 0
@@ -178,6 +184,12 @@ class TrainingEnergy(TrainingHooks, Hooked):
         names = ", ".join(sorted({gpu.name for gpu in self.monitor.gpus.values()}))
         rows = {} if self.summary is None or not names else {"measured on": names, **self.summary.rows()}
         return {**rows, **self._cpus.rows(), **self._optimizer.result()}
+
+    def leave_settings_alone(self) -> None:
+        """Drop the search that `ZEUS_SAVE` asks for, before training begins, as others set the limit or share GPUs."""
+        if self._is_asked and self.optimizer is not None:
+            self._observers.remove(self.optimizer)
+            self.optimizer, self._optimizer = None, TrainingOptimizer()
 
     def use_world(self, world: World) -> None:
         """Set the ranks. Call before training begins."""
@@ -425,6 +437,16 @@ def _search_of(optimizer: TrainingOptimizer | None) -> Any:
     from zeus_core.optimizer.global_setting.search_optimizer import search_record  # loads what an optimizer needs
 
     return encode(search_record(optimizer))
+
+
+def _asked_optimizer(monitor: ZeusMonitor) -> TrainingOptimizer | None:
+    """Return the search that variables ask for; None without one."""
+    environment = with_site_defaults(os.environ)
+    if not environment.get(SAVE) and not observes(environment):
+        return None
+    from zeus_core.optimizer.asked import asked_optimizer  # imported here, as it imports the search
+
+    return asked_optimizer(monitor)
 
 
 def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor | None) -> None:

@@ -112,6 +112,9 @@ class Reporter:
             self._passes = PassHooks(training.trainer, self.observer, self.count_generated)
         self.observer.receive(TrainBegin(state.max_steps if state.max_steps > 0 else None, state.global_step))
 
+    def leave_settings_alone(self) -> None:
+        """Make no search that nobody but variables asks for: another callback does."""
+
     def end_step(self, samples: int) -> None:
         """Report that an optimizer step on this many samples has ended."""
         self.observer.receive(STEP_END)
@@ -211,8 +214,11 @@ class TrainerListener:
         if len(self._trainings) > 1 or self._has_a_double(training.trainer):
             self.reporter = Reporter(TrainingHooks())
             _logger.warning("%s does nothing here: another callback or trainer does its work", self._name)
-        else:
-            warn_unless_measured(self._monitor.gpus, training.trainer.args.device)
+            return
+        others = (each for each in listeners_of(training.trainer) if each is not self)
+        if any("power limit" in each._roles for each in others):
+            self.reporter.leave_settings_alone()
+        warn_unless_measured(self._monitor.gpus, training.trainer.args.device)
 
     @contained(default=dict[str, str])
     def leave_training(self) -> dict[str, str]:

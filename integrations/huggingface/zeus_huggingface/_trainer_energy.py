@@ -119,12 +119,12 @@ class ZeusTrainerCallback(TrainerCallback):
             recurring_run=recurring_run,
             trace=trace,
         )
-        if isinstance(optimizer, str):
-            optimizer = cast("SearchOptimizer", self.energy.optimizer)
+        roles = {"energy"} if optimizer is None else {"energy", "power limit"}
+        if optimizer is None or isinstance(optimizer, str):
+            optimizer = cast("SearchOptimizer | None", self.energy.optimizer)
         self.optimizer = optimizer
         self._run = recurring_run
         self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, optimizer)
-        roles = {"energy"} if optimizer is None else {"energy", "power limit"}
         reporter = EnergyReporter(self.energy, splits_passes)
         self.listener = TrainerListener(
             type(self).__name__, reporter, self.energy.monitor, frozenset(roles), quiet, self.micro_batch, optimizer
@@ -165,7 +165,10 @@ def _copied_callback(
 ) -> ZeusTrainerCallback:
     if had_optimizer:
         warn_of_copied_search(kind)
-    return kind(**settings)
+    callback = kind(**settings)
+    callback.energy.leave_settings_alone()
+    callback.optimizer = None
+    return callback
 
 
 class EnergyReporter(Reporter):
@@ -194,6 +197,10 @@ class EnergyReporter(Reporter):
         if state.global_step > 0:
             self._energy.load_state_dict(read_energy_state(_resumed_checkpoint(training, args, state)))
         self._begin(training, state)
+
+    def leave_settings_alone(self) -> None:
+        """Make no search that variables ask for."""
+        self._energy.leave_settings_alone()
 
     def end_step(self, samples: int) -> None:
         """Report the end of an optimizer step, and count its samples."""

@@ -7,16 +7,13 @@ such as "10%", the callback saves energy within this slowdown.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from transformers import Trainer
 
 from zeus_core.adapters import Patches
-from zeus_core.monitor.no_monitor import training_monitor
-from zeus_core.optimizer.asked import asked_optimizer
-from zeus_huggingface._trainer_energy import ZeusTrainerCallback
-from zeus_huggingface._trainer_optimizer import HFGlobalPowerLimitOptimizer
 
 __all__ = ["disable", "enable"]
 
@@ -44,18 +41,26 @@ def _construct(constructor: Callable[..., None], trainer: Trainer, *args: Any, *
     constructor(trainer, *args, **kwargs)
     callbacks: list[Any] = trainer.callback_handler.callbacks
     try:
-        if not any(isinstance(callback, ZeusTrainerCallback) for callback in callbacks):
-            monitor = training_monitor(None)
-            searches = any(isinstance(callback, HFGlobalPowerLimitOptimizer) for callback in callbacks)
-            callbacks.append(ZeusTrainerCallback(monitor, None if searches else asked_optimizer(monitor)))
+        if not any(_is_ours(callback) for callback in callbacks):
+            from zeus_huggingface._trainer_energy import ZeusTrainerCallback
+
+            callbacks.append(ZeusTrainerCallback())
     except Exception as error:  # the script has not asked for anything: it must not end by this
         _logger.warning("the energy of this training is not measured: %s", error)
 
 
 def _add_callback(add: Callable[..., None], trainer: Trainer, callback: Any) -> None:
-    if isinstance(callback, ZeusTrainerCallback):
+    if _is_ours(callback):
+        from zeus_huggingface._trainer_energy import ZeusTrainerCallback
+
         trainer.pop_callback(ZeusTrainerCallback)  # the script has one of its own after all
     add(trainer, callback)
+
+
+def _is_ours(callback: Any) -> bool:
+    # Not imported with this module: `import zeus_huggingface` imports transformers, which imports this within it.
+    energy = sys.modules.get("zeus_huggingface._trainer_energy")
+    return energy is not None and isinstance(callback, energy.ZeusTrainerCallback)
 
 
 enable()

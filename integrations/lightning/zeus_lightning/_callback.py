@@ -116,6 +116,7 @@ class ZeusCallback(Callback):
             checked_object("recurring_run", recurring_run, "report", "the run of `with job.run() as run:`")
         self._run = recurring_run
         self._is_quiet = checked_flag("quiet", quiet)
+        self.is_uninvited: bool = False  # made by an entry point, for scripts that have none of their own
         self._has_trained = False
         self._counts = BatchCounts(batch_size, tokens)
         self._session: Session | None = None
@@ -317,8 +318,9 @@ class ZeusCallback(Callback):
     def _is_first_of(self, trainer: Trainer) -> bool:
         """Return whether this callback is the first of its kind. The others are removed from the trainer."""
         first, *others = [callback for callback in trainer.callbacks if isinstance(callback, ZeusCallback)]
-        if others:
+        if any(not callback.is_uninvited for callback in others):
             _logger.warning("a trainer needs one ZeusCallback: the first one measures, %d more step aside", len(others))
+        if others:
             place = trainer.callbacks.index(first)
             rest = [callback for callback in trainer.callbacks if not isinstance(callback, ZeusCallback)]
             trainer.callbacks = [*rest[:place], first, *rest[place:]]

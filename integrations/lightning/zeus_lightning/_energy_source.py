@@ -34,7 +34,8 @@ class EnergySource:
 
     Args:
         monitor: A monitor; made for the GPU of the trainer if None.
-        optimizer: An optimizer, a function that makes one for a monitor, or "auto" or a slowdown for the usual one.
+        optimizer: An optimizer, a function that makes one for a monitor, or "auto" or a slowdown for the usual one. If
+            None, the one that variables ask for.
         strict: Raise where no GPU can be measured.
         electricity: Intensity and price of the electricity; none if None.
         trace: Whether to write traces of trainings, or the folder to write them to.

@@ -6,12 +6,15 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zeus_core._launch import SEEN, reached
+from zeus_core._launch import RECORDS, SEEN, reached
+from zeus_core.errors import UsageError
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 _PAGE = "docs/command-line.md"
@@ -24,16 +27,18 @@ class ReachedPrograms:
 
     Attributes:
         environment: That of the command, whose Pythons follow what is trained in them.
+        unfinished: At the end, the results of loops that were followed and did not come to theirs, as labelled lines.
     """
 
     def __init__(self, environment: dict[str, str], processes: Path = Path("/proc")) -> None:
         self._processes = processes
-        descriptor, name = tempfile.mkstemp(prefix="zeus-core-run-")
-        os.close(descriptor)
-        self._file = Path(name)
-        self.environment = {**reached(environment), SEEN: name}
+        self._own = Path(tempfile.mkdtemp(prefix="zeus-core-run-"))
+        self._file = self._own / "seen"
+        self._file.touch()
+        self.environment = {**reached(environment), SEEN: str(self._file), RECORDS: str(self._own)}
         self._folder = self.environment["PYTHONPATH"].split(os.pathsep)[0]
         self._unreached: dict[str, None] = {}  # the commands, in order
+        self.unfinished: list[dict[str, str]] = []
 
     def look(self, process_id: int) -> None:
         """Look for Python programs below a process that are not reached. They must be there at that moment."""
@@ -53,12 +58,20 @@ class ReachedPrograms:
         """Return that no training was found, with what was there in its place; None if one was."""
         try:
             seen = Counter(self._file.read_text().split())
-            self._file.unlink()
         except OSError:  # somebody cleans up
             return None
+        finally:
+            if any(self._own.glob("*/")):
+                self.unfinished = _unfinished(self._own)
+            shutil.rmtree(self._own, ignore_errors=True)
         if seen["training"]:
             return None
-        if seen["torch"]:
+        if seen["jax"]:
+            found = (
+                f"{_programs(seen['jax'])} with JAX ran, whose steps nobody reports: --limit 300W sets a power limit, "
+                "--step-pattern counts steps in the output, and TrainingEnergy measures a loop of your own"
+            )
+        elif seen["torch"]:
             found = f"{_programs(seen['torch'])} with torch ran, and no optimizer took a step that can be seen"
         elif seen["python"]:
             found = f"{_programs(seen['python'])} ran, without torch"
@@ -68,6 +81,33 @@ class ReachedPrograms:
             named = ", ".join(f"`{command}`" for command in list(self._unreached)[:_MAX_NAMED])
             found += f"; not reached, by -I, -E, -S or for want of its environment: {named}"
         return f"no training was found: {found}; see {_PAGE}"
+
+
+def _unfinished(folder: Path) -> list[dict[str, str]]:
+    """Return the results of the runs in a folder that had not ended when they were written last."""
+    # Imported here, as most commands train nothing, or come to their end.
+    from zeus_core.training import TrainingSummary
+    from zeus_core.training.account import Account
+    from zeus_core.training.record.journal import Journal
+    from zeus_core.training.record.run_file import JOURNAL_FOLDER, read_run
+    from zeus_core.units import duration_text
+
+    found = []
+    for path in sorted(folder.glob(f"*/{JOURNAL_FOLDER}/run.json")):
+        try:
+            record = read_run(path)
+        except UsageError:
+            continue
+        if record.latest.state != "running":
+            continue
+        journals = [Journal(each, 0, 1).read(record.run) for each in folder.glob(f"*/{JOURNAL_FOLDER}")]
+        latest = [entries[-1] for of_ranks in journals for entries in of_ranks if entries]
+        summary = TrainingSummary(record.latest.step, Account.from_ranks(entry.account for entry in latest))
+        ago = duration_text(max(time.time() - min(entry.at_seconds for entry in latest), 0.0))
+        names = ", ".join(sorted({device.name for rank in record.latest.ranks for device in rank.devices}))
+        ended = f"without its last word, as by a signal or os._exit; this was known {ago} before"
+        found.append({"measured on": names, **summary.rows(), "ended": ended})
+    return found
 
 
 def _programs(count: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core._launch import SIMULATED
+from zeus_core.adapters.result import show_result
 from zeus_core.cli.arguments import add_gpus
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.run._reached import ReachedPrograms
@@ -154,6 +155,9 @@ def _run(
     measurement = meter.end() or Measurement(elapsed_seconds, {})
     if outputs is not None:
         outputs.end()
+    if programs is not None and not is_quiet:
+        for rows in programs.unfinished:
+            show_result(rows)
     if missing is not None and asked.must_find:
         complain(f"zeus-core: {missing}")
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)

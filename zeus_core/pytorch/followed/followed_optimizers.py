@@ -1,22 +1,20 @@
 """The steps of any torch optimizer, as the steps of a training that reports nothing.
 
 torch calls hooks at both ends of each step, for all optimizers of the process. Those of an optimizer within the step of
-another one (a wrapper, an engine of DeepSpeed) are part of it, and a step that a `GradScaler` skips is none. Where
-several optimizers step in turn, a step of the training is one of the optimizer that steps most seldom: a GAN whose
-critic steps five times has one for all six.
+another one (a wrapper, an engine of DeepSpeed) are part of it, and a step that a `GradScaler` skips is none. Which of
+the others are steps of the program, `_optimizer_turns.py` says.
 
 This is module-level state, as the hooks of torch are.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections import Counter, deque
 from collections.abc import Callable
-from threading import get_ident
+from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -25,6 +23,7 @@ from zeus_core.adapters import Patches, contained
 from zeus_core.adapters.contained import log_fault
 from zeus_core.errors import NotSupportedError
 from zeus_core.ports.accelerator import INDEXED_TYPES
+from zeus_core.pytorch.followed._optimizer_turns import OptimizerTurns
 from zeus_core.validate import checked_function
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.training import TrainingEnergy
     from zeus_core.training.followed_steps import FollowedSteps
-
-_LATEST = 64  # steps of optimizers, among which the one that steps most seldom is found
 
 
 def follow_optimizers(optimizer: Callable[[ZeusMonitor], TrainingOptimizer | None] | None = None) -> None:
@@ -62,6 +59,10 @@ def follow_optimizers(optimizer: Callable[[ZeusMonitor], TrainingOptimizer | Non
     if not _handles:
         _handles.append(register_optimizer_step_pre_hook(_before))
         _handles.append(register_optimizer_step_post_hook(_after))
+        if torch.distributed.is_available():
+            for module in (torch.distributed, torch.distributed.distributed_c10d):
+                _patches.append(Patches(module))
+                _patches[-1].wrap("destroy_process_group", _destroy_process_group)
     follow_engines()
 
 
@@ -78,8 +79,9 @@ def stop_following() -> None:
     """End the loop under way, and follow no other one."""
     while _handles:
         _handles.pop().remove()
-    while _engines:
-        _engines.pop().undo()
+    for patches in (_engines, _patches):
+        while patches:
+            patches.pop().undo()
     end_loop()
     _follower.make_optimizer, _follower.has_failed = None, False
 
@@ -99,21 +101,17 @@ class _Follower:
 
     def __init__(self) -> None:
         self._stack: list[int] = []  # the optimizers whose steps are under way, the outermost first
-        self._thread: int | None = None  # that trains
+        self._thread: Thread | None = None  # that trains
+        self._other_threads: set[int | None] = set()
         self.steps: FollowedSteps | None = None  # of the loop under way
         self.make_optimizer: Callable[[ZeusMonitor], TrainingOptimizer | None] | None = None
-        # The optimizers of the latest steps. Other than numbers, references are those of one object for ever.
-        self._latest: deque[ref[Any]] = deque(maxlen=_LATEST)
-        self._counts: Counter[ref[Any]] = Counter()  # of them
-        self._leader: ref[Any] | None = None  # its steps are those of the training
-        self._leader_name = ""
-        self._sees_ends = False  # of optimizers: of several ranks, each would see them at another step
+        self._turns = OptimizerTurns()
         self.has_failed = False
 
     @contained(on_fault=lambda self, error: self.fail(error))
     def begin(self, optimizer: Any) -> None:
         """Begin a step of an optimizer."""
-        if self.has_failed or self._thread not in {None, get_ident()}:
+        if self.has_failed or not self._is_in_thread():
             return
         if id(optimizer) in self._stack:  # an exception has left its latest step
             del self._stack[self._stack.index(id(optimizer)) :]
@@ -126,22 +124,39 @@ class _Follower:
             self.stop()
             self._stack.append(id(optimizer))
         elif self.steps is None:
-            self._thread = get_ident()
+            self._thread = current_thread()
             self.steps = self._new_steps(optimizer)
 
     @contained(on_fault=lambda self, error: self.fail(error))
     def end(self, optimizer: Any, is_skipped: bool | None = None) -> None:
         """End a step of an optimizer. None: whether it was skipped, the optimizer says."""
-        if self._thread not in {None, get_ident()} or id(optimizer) not in self._stack:
+        if self._thread not in {None, current_thread()} or id(optimizer) not in self._stack:
             return
         del self._stack[self._stack.index(id(optimizer)) :]
         if is_skipped is None:
             found_inf = getattr(optimizer, "found_inf", None)  # of a GradScaler, to a fused optimizer
             is_skipped = isinstance(found_inf, torch.Tensor) and bool(found_inf.item())
         if not self._stack and self.steps is not None and not is_skipped:
-            self._count(ref(optimizer))
-            if self._leader == ref(optimizer):
+            leader = self._turns.leader
+            if self._turns.add(optimizer):
+                if leader not in {None, self._turns.leader}:
+                    self.steps.energy.forget()
                 self.steps.end_step()
+            self.steps.steps, self.steps.notes["a step is"] = self._turns.steps, self._turns.words
+
+    def _is_in_thread(self) -> bool:
+        """Return whether this thread is the one that trains; another one takes its place once it has ended."""
+        if self._thread is None or self._thread is current_thread():
+            return True
+        if not self._thread.is_alive():
+            self._thread = current_thread()
+            self._stack.clear()
+            return True
+        self._other_threads.add(current_thread().ident)
+        if self.steps is not None:
+            others = len(self._other_threads)
+            self.steps.notes["threads"] = f"{others} more took steps, which are not counted; their energy is in these"
+        return False
 
     def fail(self, error: Exception) -> None:
         """Follow nothing from now on."""
@@ -150,10 +165,10 @@ class _Follower:
 
     def forget(self) -> None:
         """Forget the training under way, which is that of another process, or has ended."""
-        self.steps = self._thread = self._leader = None
+        self.steps = self._thread = None
+        self._turns = OptimizerTurns()
         self._stack.clear()
-        self._latest.clear()
-        self._counts.clear()
+        self._other_threads.clear()
 
     def stop(self) -> None:
         """End the training under way."""
@@ -166,49 +181,18 @@ class _Follower:
         # All of this takes a second to load, and most programs with torch train nothing.
         from zeus_core.monitor.no_monitor import training_monitor
         from zeus_core.monitor.windows import ZeusMonitor
-        from zeus_core.optimizer.asked import asked_optimizer
         from zeus_core.pytorch.torch_world import torch_world
         from zeus_core.training.followed_steps import FollowedSteps
 
         world = torch_world()  # first, as all ranks must reach it
-        self._sees_ends = world.size == 1
         indices = _gpus_of(optimizer) or None
         monitor = training_monitor(None, False, lambda: ZeusMonitor(gpu_indices=indices))
-        return FollowedSteps(monitor, world, self.make_optimizer or asked_optimizer)
-
-    def _count(self, optimizer: ref[Any]) -> None:
-        """Count a step, and find the optimizer that steps most seldom."""
-        assert self.steps is not None
-        # One that steps once, or in a row, is no reason to change.
-        comes_back = self._counts[optimizer] > 0 and self._latest[-1] != optimizer
-        if len(self._latest) == _LATEST:
-            self._counts[self._latest[0]] -= 1
-        self._latest.append(optimizer)
-        self._counts[optimizer] += 1
-        self._counts += Counter()  # without those that step no more
-        leader, counted = self._leader, 0 if self._leader is None else self._counts[self._leader]
-        new = optimizer
-        if leader is not None and counted and not (self._sees_ends and leader() is None):
-            # Of two that step in turn, one is ahead by a step at times.
-            new = optimizer if comes_back and self._counts[optimizer] + 1 < counted else leader
-        elif counted:
-            # It is gone: made for one of several trainings, or for an inner loop of meta-learning.
-            others = [other for other in self._counts if other() is not None and other != optimizer]
-            new = min(others, key=self._counts.__getitem__, default=optimizer)
-            counted = counted if others else 0
-        if new != leader:
-            self._leader, self._leader_name = new, type(new()).__name__
-            # As if it had led from the first; its step that has just ended is yet to be counted.
-            self.steps.steps += self._counts[new] - (new == optimizer) - counted
-            if leader is not None:
-                self.steps.energy.forget()
-        if comes_back:  # others step after one another
-            seldom = f"that of {len(self._counts)} optimizers which steps most seldom"
-            self.steps.rows = {"a step is": f"one of {self._leader_name}, {seldom}"}
+        return FollowedSteps(monitor, world, self.make_optimizer)
 
 
 _handles: list[Any] = []
 _engines: list[Patches] = []
+_patches: list[Patches] = []
 _follower = _Follower()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_follower.forget)
@@ -234,13 +218,23 @@ def _after(optimizer: Any, *_: Any) -> None:
 
 
 def _begin(optimizer: Any) -> None:
-    if not _is_capturing():
-        _follower.begin(optimizer)
+    _untraced("begin", "torch._dynamo" in sys.modules)(optimizer)
 
 
 def _end(optimizer: Any) -> None:
-    if not _is_capturing():
-        _follower.end(optimizer)
+    _untraced("end", "torch._dynamo" in sys.modules)(optimizer)
+
+
+@functools.cache
+def _untraced(name: str, is_compiler_loaded: bool) -> Callable[..., None]:
+    """Return what calls a method of the follower, which a compiler that was loaded leaves alone with all it calls."""
+    method = getattr(_follower, name)
+
+    def call(*optimizer: Any) -> None:
+        if not _is_capturing():
+            method(*optimizer)
+
+    return sys.modules["torch._dynamo"].disable(call) if is_compiler_loaded else call
 
 
 def _is_capturing() -> bool:
@@ -270,3 +264,11 @@ def _take_model_step(take: Any, engine: Any, *args: Any, **kwargs: Any) -> Any:
     result = take(engine, *args, **kwargs)
     _follower.end(engine, getattr(engine, "skipped_steps", 0) != skipped)
     return result
+
+
+def _destroy_process_group(destroy: Any, group: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Destroy a process group. The ranks of the loop add up their energy before it is the group of all."""
+    steps = _follower.steps
+    if steps is not None and steps.has_ranks and group in {None, torch.distributed.group.WORLD}:
+        end_loop()
+    return destroy(group, *args, **kwargs)
