@@ -205,7 +205,7 @@ class TestLedger:
     def test_a_program_started_by_exec_is_another_owner(self, ledger, gpu):
         before = left_behind(gpu, owner=ProcessIdentity.current(), owner_token="the program before")
         ledger.note(before)
-        assert before.is_stale()
+        assert ledger.is_stale(before)
         ledger.claim(entry_of(gpu), lambda entry: restore_entry(gpu, entry))
         assert gpu.read_power_limit_watts() == ORIGINAL_WATTS
 
@@ -222,9 +222,9 @@ class TestLedger:
         (kept,) = ledger.entries()
         assert kept.failure == "ask an admin"
 
-    def test_a_dead_keeper_makes_an_entry_stale_although_its_owner_lives(self, gpu):
-        assert entry_of(gpu, keeper=GONE).is_stale()
-        assert not entry_of(gpu, keeper=ProcessIdentity.current()).is_stale()
+    def test_a_dead_keeper_makes_an_entry_stale_although_its_owner_lives(self, ledger, gpu):
+        assert ledger.is_stale(entry_of(gpu, keeper=GONE))
+        assert not ledger.is_stale(entry_of(gpu, keeper=ProcessIdentity.current()))
 
     def test_stale_entries_alone_are_restored_and_failures_kept(self, ledger, gpu):
         living = entry_of(gpu, device_uuid="GPU-living", values=(150.0,))
