@@ -198,6 +198,8 @@ class Ledger:
             OSError: The folder cannot be written.
         """
         descriptor = self._lock(self._lock_path(device_uuid, "device"), device_uuid)
+        with contextlib.suppress(OSError):  # that of an earlier version, which every user could lock
+            os.unlink(f"{self.folder}/{file_name(device_uuid)}{_LOCK_SUFFIX}")
         try:
             yield
         finally:
@@ -216,10 +218,7 @@ class Ledger:
             time.sleep(_LOCK_POLL_SECONDS)
 
     def tidy(self, device_uuid: str) -> None:
-        """Remove the locks of a device without entries, and a folder of this user that is empty. Never raises.
-
-        With them go those of earlier versions, which every user could lock.
-        """
+        """Remove the locks of a device without entries, and a folder of this user that is empty. Never raises."""
         with contextlib.suppress(DeviceError, OSError):
             with self.locked(device_uuid):
                 if not self.read_of(device_uuid):
