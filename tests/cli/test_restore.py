@@ -217,7 +217,7 @@ def test_an_entry_that_becomes_unreadable_while_its_owner_lives_stays(on_driver,
 
 
 def test_a_folder_that_the_user_names_is_the_only_one_that_is_read(on_driver, monkeypatch, tmp_path):
-    program, driver = on_driver(DEVICE)
+    _, driver = on_driver(DEVICE)
     others = Ledger(str(tmp_path / "of-root"))
     entry = LedgerEntry.of_this_process(driver[0].uuid, driver[0].name, POWER_LIMIT, ORIGINAL_WATTS)
     others.note(entry.replacing(owner=entry.owner.replacing(pid=4_000_001), owner_token="gone", values=(250.0,)))

@@ -53,12 +53,15 @@ BEGIN = """
 HOLD = BEGIN + "    input()\n"
 RESTORE = BEGIN + "    knob.restore()\n"
 # The child outlives its parent, and the container lasts. The guardian is killed by the test's own hand.
-LEAVE_A_CHILD = """
+LEAVE_A_CHILD = (
+    """
     import os, time
     if os.fork():
         os.wait()  # the first process of a container
         time.sleep(600)
-""" + textwrap.indent(textwrap.dedent(BEGIN), "    ") + """
+"""
+    + textwrap.indent(textwrap.dedent(BEGIN), "    ")
+    + """
     if os.fork() == 0:
         os.closerange(0, 3)
         time.sleep(600)
@@ -70,6 +73,7 @@ LEAVE_A_CHILD = """
             os.kill(int(name), 9)
     os.kill(os.getpid(), 9)
 """
+)
 
 
 class Containers:

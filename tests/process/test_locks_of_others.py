@@ -48,13 +48,20 @@ CLIENT = """
     print("ready", flush=True)
     input()
 """
+# Each says when it began, once it is loaded.
+COMMAND = """
+    import time
+    from zeus_core.cli import main
+    print(time.monotonic(), flush=True)
+    raise SystemExit(main(["restore", "--stale"]))
+"""
 NEXT_START = """
+    import time
     from zeus_core.device import discover_gpus
     from zeus_core.settings import PowerLimitKnob
+    print(time.monotonic())
     knob = PowerLimitKnob(discover_gpus({}), 25)
-    knob.apply(knob.settings[-1])
-    knob.restore()
-    print(knob.settings[0])
+    assert knob.settings[0] == 450, knob.settings
 """
 
 
@@ -105,6 +112,11 @@ class Machine:
     def is_original(self):
         return self.driver[0].power_limit_watts == ORIGINAL_WATTS
 
+    def seconds_until_restored(self, output):
+        """Return the seconds between the beginning that a program has printed and the call that restored the GPU."""
+        calls = self.driver.calls("nvmlDeviceSetPowerManagementLimit")
+        return max(0.0, max(call.seconds for call in calls if call.code == 0) - float(output.split()[0]))
+
     def start(self, program):
         process = self.driver.start(program)
         self.stack.callback(end_process, process)
@@ -122,11 +134,11 @@ class Machine:
         owner.kill()
         owner.wait()
 
-    def command(self, *arguments, **pipes):
+    def command(self, *arguments):
         environment = {**os.environ, **self.driver.environment, "ZEUS_DAEMON_SOCKET": str(self.socket)}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         command = [sys.executable, "-m", "zeus_core", *map(str, arguments)]
-        process = subprocess.Popen(command, env=environment, text=True, stderr=subprocess.PIPE, **pipes)
+        process = subprocess.Popen(command, env=environment, text=True, stderr=subprocess.PIPE)
         self.stack.callback(end_process, process)
         return process
 
@@ -203,18 +215,12 @@ def by_guardian(machine):
 
 def by_command(machine):
     machine.kill_owner(with_guardian=True)
-    begin = time.monotonic()
-    process = machine.command("restore", "--stale", stdout=subprocess.PIPE)
-    output, errors = process.communicate(timeout=WAIT_SECONDS)
-    assert process.returncode == 0, output + errors
-    return time.monotonic() - begin
+    return machine.seconds_until_restored(machine.driver.run(COMMAND))
 
 
 def by_next_start(machine):
     machine.kill_owner(with_guardian=True)
-    begin = time.monotonic()
-    assert machine.driver.run(NEXT_START) == f"{ORIGINAL_WATTS:g}"
-    return time.monotonic() - begin
+    return machine.seconds_until_restored(machine.driver.run(NEXT_START))
 
 
 def by_next_daemon(machine):
@@ -284,4 +290,5 @@ def test_a_hundred_kills_with_a_hostile_user_leave_nothing(machine, capsys):
         until(lambda: not list(machine.ledger.glob("*.json")))
     with capsys.disabled():
         for name, each in seconds.items():
-            print(f"\n{name}: {len(each)} kills, median {sorted(each)[len(each) // 2]:.3f} s, longest {max(each):.3f} s")
+            median = sorted(each)[len(each) // 2]
+            print(f"\n{name}: {len(each)} kills, median {median:.3f} s, longest {max(each):.3f} s")

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from zeus_core._identity import THIS_MACHINE, ProcessIdentity, ProcessTable, program_token
 from zeus_core.errors import DeviceError, DeviceHeldError
+from zeus_core.process.file_locks import is_locked, keep, release, try_lock, unlock
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
 from zeus_core.settings.entry_files import EntryFiles, UnreadableEntry, file_name
-from zeus_core.settings.file_locks import is_locked, keep, release, try_lock, unlock
 from zeus_core.settings.restoring import Outcome
 
 _LEDGER_VARIABLE = "ZEUS_LEDGER_DIR"

@@ -52,7 +52,7 @@ def release(path: str) -> None:
 
 
 def is_locked(path: str) -> bool | None:
-    """Tell whether a process has locked a file; None if there is no file. One that cannot be opened counts as locked."""
+    """Tell whether a process has locked a file; None if there is none. One that cannot be opened counts as locked."""
     try:
         descriptor = _opened(path, os.O_RDONLY)
     except FileNotFoundError:
