@@ -34,9 +34,10 @@ def unlock(descriptor: int) -> None:
     """Unlock and close a file. Closing alone would not do: a child may be forked at this moment."""
     import fcntl  # Windows has none
 
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    _open.discard(descriptor)
-    os.close(descriptor)
+    with contextlib.suppress(OSError):  # the program has closed all descriptors
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        _open.discard(descriptor)
+        os.close(descriptor)
 
 
 def keep(path: str, descriptor: int) -> None:

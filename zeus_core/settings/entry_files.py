@@ -38,8 +38,9 @@ class UnreadableEntry(Record):
         return not name.endswith(_SUFFIX) or name.startswith(f"{file_name(device_uuid)}.")
 
     def __str__(self) -> str:
+        reason = "".join(letter if letter.isprintable() else "?" for letter in self.reason)  # it quotes the file
         return (
-            f"{self.path} cannot be read: {self.reason}. It may hold the original setting: restore the GPU with the "
+            f"{self.path} cannot be read: {reason}. It may hold the original setting: restore the GPU with the "
             "version of zeus-core that wrote it, or by hand, and then remove the file"
         )
 
