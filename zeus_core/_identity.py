@@ -11,7 +11,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_INITIAL_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux: the namespace that sees all processes
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
 _MAX_PROGRAM_LENGTH = 200
 _START_TIME = 19  # field 22 of /proc/PID/stat, counted from the state, which follows the name in parentheses
@@ -34,24 +33,6 @@ class ProcessTable:
         if state in {"Z", "X"} and len(os.listdir(f"/proc/{pid}/task")) < 2:  # else only its first thread has ended
             raise ProcessLookupError(f"process {pid} has ended")
         return int(fields[_START_TIME - 1])
-
-    def has_begun_in(self, namespace: str, start_ticks: int) -> bool:
-        """Tell whether a process of a container lives. A process that this one cannot look into counts as alive."""
-        if self.namespace() != _INITIAL_NAMESPACE:
-            return True
-        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-            try:
-                if (
-                    pid != 1
-                    and os.readlink(f"/proc/{pid}/ns/pid") == namespace
-                    and self.start_ticks(pid) == start_ticks
-                ):
-                    return True
-            except PermissionError:
-                return True  # only root can look into the processes of others
-            except OSError:
-                continue  # it has ended
-        return False
 
 
 THIS_MACHINE = ProcessTable()
@@ -98,18 +79,22 @@ class ProcessIdentity(Record):
             return False
 
     def is_alive(self, processes: ProcessTable = THIS_MACHINE) -> bool:
-        """Tell whether the process lives. One in a container that this process cannot look into counts as alive."""
+        """Tell whether the process lives. One in another namespace counts as alive: its id says nothing here."""
         if self.is_of_earlier_boot(processes):
             return False
-        try:
-            if self.pid_namespace != processes.namespace():
-                return processes.has_begun_in(self.pid_namespace, self.start_ticks)
-        except OSError:
+        if self.is_elsewhere(processes):
             return True
         try:
             return processes.start_ticks(self.pid) == self.start_ticks
         except OSError:
             return False
+
+    def is_elsewhere(self, processes: ProcessTable = THIS_MACHINE) -> bool:
+        """Tell whether the process id counts in another namespace, such as that of a container."""
+        try:
+            return self.pid_namespace != processes.namespace()
+        except OSError:  # there is no /proc
+            return True
 
 
 def _read(path: str) -> str:

@@ -25,6 +25,7 @@ from zeus_core.errors import (
     NoDeviceError,
     NotSupportedError,
     PermissionDeniedError,
+    UsageError,
 )
 from zeus_core.units import milliwatts_from_watts, watts_from_milliwatts
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _LIBRARY = "libnvidia-ml.so.1"
 
 UNINITIALIZED = 1  # NVML_ERROR_UNINITIALIZED; the numbers below are those of nvmlReturn_t in nvml.h, too
+_INVALID_ARGUMENT = 2
 _FUNCTION_NOT_FOUND = 13
 # An older driver calls a field that it does not know an invalid argument.
 _NO_SCOPES = frozenset({2, 3, _FUNCTION_NOT_FOUND})
@@ -305,9 +307,17 @@ class BareGpu:
         return watts_from_milliwatts(self._nvml.ask(f"reading the {which} power limit of {self.uuid}", question))
 
     def set_power_limit(self, limit_watts: float) -> None:
-        """Request a power limit."""
+        """Request a power limit. Raises `UsageError` if it is outside the range of the board."""
         limit, scope = milliwatts_from_watts(limit_watts), self._find_scope()
-        question = partial(set_limit, handle=self._handle, scope=scope, limit_milliwatts=limit)
+
+        def question(library: Any) -> tuple[int, None]:
+            # The driver takes an unsigned number of 32 bits: one that is too large would stand for another limit.
+            is_number = 0 <= limit < 2**32
+            code, _ = set_limit(library, self._handle, scope, limit) if is_number else (_INVALID_ARGUMENT, None)
+            if code == _INVALID_ARGUMENT:
+                raise UsageError(f"limit_watts is {limit_watts:g}, which {self.uuid} does not accept")
+            return code, None
+
         self._nvml.ask(f"setting the power limit of {self.uuid}", question)
 
     def _find_scope(self) -> LimitScope:

@@ -10,7 +10,7 @@ from tests.support.daemons import is_unprivileged
 from zeus_core._identity import ProcessIdentity
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK
-from zeus_core.settings.ledger import Ledger
+from zeus_core.settings.ledger import Ledger, known_ledgers
 
 ORIGINAL_WATTS = 450.0
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
@@ -142,3 +142,113 @@ def test_a_file_that_is_no_entry_is_reported(left):
     (driver.ledger_path / "GPU-1.power_limit.json").write_text("garbage")
     assert "GPU-1.power_limit.json cannot be read" in program("leases").stdout
     assert "GPU-1.power_limit.json" in residue(program)["sentence"]
+
+
+LATER_VERSION = {"version": 99}
+LATER_FIELD = {"colour": "red"}
+LATER_KNOB = {"knob": "fan_speed"}
+
+
+def unread(driver, change):
+    """Write the entry of a process that has left the first GPU at 250 W, as another version writes it."""
+    document = LedgerEntry.of_this_process(driver[0].uuid, driver[0].name, POWER_LIMIT, ORIGINAL_WATTS).to_json()
+    text = json.dumps({**document, **change}) if change else json.dumps(document)[:200]
+    path = driver.ledger_path / f"{driver[0].uuid}.power_limit.json"
+    driver.ledger_path.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path, text
+
+
+@pytest.mark.parametrize("change", [LATER_VERSION, LATER_FIELD, LATER_KNOB, None])
+def test_what_this_version_cannot_read_is_named_and_never_written_over(on_driver, change):
+    program, driver = on_driver(DEVICE)
+    path, text = unread(driver, change)
+    driver[0].power_limit_watts = 250.0
+    for arguments in (("restore", "--stale"), ("restore",)):
+        ended = program(*arguments)
+        assert ended.returncode == 1
+        assert f"{path} cannot be read" in ended.stderr
+        assert "Nothing is to be restored" not in ended.stdout
+    assert f"{path} cannot be read" in program("top", "--once").stdout
+    assert f"{path} cannot be read" in residue(program)["sentence"]
+    for knob in ("PowerLimitKnob(gpus, 25)", "SmClockKnob(gpus[0])"):
+        refused = driver.run(
+            f"""
+            from zeus_core.device import discover_gpus
+            from zeus_core.errors import DeviceHeldError, PermissionDeniedError
+            from zeus_core.settings import PowerLimitKnob, SmClockKnob
+            gpus = discover_gpus({{}})
+            knob = {knob}
+            try:
+                knob.apply(knob.settings[-1])
+            except (DeviceHeldError, PermissionDeniedError) as error:
+                print(error)
+            knob.restore()
+            """
+        )
+        if not is_unprivileged():
+            assert f"{path} cannot be read" in refused
+            assert "remove the file" in refused
+    assert (driver[0].power_limit_watts, driver[0].locked_clock_mhz) == (250.0, None)
+    assert path.read_text() == text
+
+
+@pytest.mark.skipif(is_unprivileged(), reason="the daemon keeps the ledger")
+@pytest.mark.parametrize("change", [LATER_VERSION, None])
+def test_an_entry_that_becomes_unreadable_while_its_owner_lives_stays(on_driver, change):
+    """The owner knows its original, and restores it; the next one does not, and changes nothing."""
+    program, driver = on_driver(DEVICE)
+    ended = driver.start(
+        """
+        from zeus_core.device import discover_gpus
+        from zeus_core.settings import PowerLimitKnob
+        knob = PowerLimitKnob(discover_gpus({}), 25)
+        knob.apply(knob.settings[-1])
+        print("ready", flush=True)
+        input()
+        """
+    )
+    assert ended.stdout.readline() == "ready\n"
+    path, text = unread(driver, change)
+    assert program("restore", "--stale").returncode == 1
+    ended.communicate("\n", timeout=240)
+    assert driver[0].power_limit_watts == ORIGINAL_WATTS
+    assert path.read_text() == text
+
+
+def test_a_folder_that_the_user_names_is_the_only_one_that_is_read(on_driver, monkeypatch, tmp_path):
+    _, driver = on_driver(DEVICE)
+    others = Ledger(str(tmp_path / "of-root"))
+    entry = LedgerEntry.of_this_process(driver[0].uuid, driver[0].name, POWER_LIMIT, ORIGINAL_WATTS)
+    others.note(entry.replacing(owner=entry.owner.replacing(pid=4_000_001), owner_token="gone", values=(250.0,)))
+    monkeypatch.setattr("zeus_core.settings.ledger._ROOT_FOLDER", others.folder)
+    Ledger(str(driver.ledger_path))
+    named = known_ledgers({"ZEUS_LEDGER_DIR": str(driver.ledger_path)})
+    assert [ledger.folder for ledger in named] == [str(driver.ledger_path)]
+    assert others.folder in [ledger.folder for ledger in known_ledgers({"XDG_RUNTIME_DIR": str(tmp_path)})]
+
+
+IMPOSSIBLE = [-5.0, 1e9, 4294967.296 + 300.0]  # the last is 300 W in an unsigned number of 32 bits
+
+
+@pytest.mark.skipif(is_unprivileged(), reason="it needs the right to set limits")
+@pytest.mark.parametrize("restored_by", ["command", "next start", "daemon"])
+@pytest.mark.parametrize("original", IMPOSSIBLE)
+def test_an_impossible_original_gives_way_to_the_default_by_whatever_restores(on_driver, original, restored_by):
+    program, driver = on_driver(DEVICE)
+    entry = LedgerEntry.of_this_process(driver[0].uuid, driver[0].name, POWER_LIMIT, original)
+    gone = entry.owner.replacing(pid=4_000_001)
+    ledger = Ledger(str(driver.ledger_path))
+    ledger.note(entry.replacing(owner=gone, owner_token="gone", values=(250.0,)))
+    driver[0].power_limit_watts = 250.0
+    if restored_by == "command":
+        assert program("restore", "--stale").returncode == 0
+    elif restored_by == "daemon":
+        driver.run("from zeus_core.settings.first_stage import restore_left_behind; restore_left_behind()")
+    else:
+        driver.run(
+            "from zeus_core.device import discover_gpus; from zeus_core.settings import PowerLimitKnob; "
+            "PowerLimitKnob(discover_gpus({}), 25)"
+        )
+    assert driver[0].power_limit_watts == DEVICE.default_limit_watts
+    assert ledger.entries() == []

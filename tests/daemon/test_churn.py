@@ -34,7 +34,7 @@ def use_numbers_again(folder, count, claim_every):
         owner = processes.begin(chooser.choice(list(processes.began)))
         for entry in held.values():
             is_dead = processes.began[entry.owner.pid] != entry.owner.start_ticks
-            assert entry.is_stale(processes) == is_dead
+            assert ledger.is_stale(entry) == is_dead
         if number % claim_every:
             continue
         uuid = chooser.choice(list(values))
@@ -44,12 +44,12 @@ def use_numbers_again(folder, count, claim_every):
             ledger.claim(entry, restore)
         except DeviceHeldError as refusal:
             refusals += 1
-            is_true = not before.is_stale(processes) and f"process {before.owner.pid} " in str(refusal)
+            is_true = not ledger.is_stale(before) and f"process {before.owner.pid} " in str(refusal)
             if chooser.random() < 0.3:  # the owner ends well
                 assert ledger.finish(restore(ledger.find(before.key))).is_done
                 del held[uuid]
         else:
-            assert before is None or before.is_stale(processes), "a living owner loses nothing"
+            assert before is None or ledger.is_stale(before), "a living owner loses nothing"
             assert values[uuid] == ORIGINAL_WATTS, "what the dead one left was restored first"
             takeovers += before is not None
             values[uuid] = chooser.choice([200.0, 250.0, 300.0])

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import sys
@@ -131,8 +130,7 @@ def test_a_lock_that_another_process_holds_does_not_end_the_daemon(make_service)
     wait_until_ready(world)
     be_patient(world)
     Ledger(str(world.ledger)).note(entry_of(world))
-    with (world.ledger / f"{world.uuids[0]}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with Ledger(str(world.ledger)).locked(world.uuids[0]):
         refused = world.connect().ask("set", device=world.uuids[0], value=300, **LIMIT)
     assert "is being restored by another process" in refused["message"]
     assert (world.service.times("killed"), world.service.journal.read_text().count("stuck")) == ([], 0)

@@ -25,10 +25,10 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.settings.entry import LedgerEntry
     from zeus_core.settings.ledger import known_ledgers
 
-    found = [item for ledger in known_ledgers() for item in ledger.read()]
-    entries = [item for item in found if isinstance(item, LedgerEntry)]
-    unreadable = [item for item in found if not isinstance(item, LedgerEntry)]
-    stale = [entry.is_stale() for entry in entries]
+    found = [(ledger, item) for ledger in known_ledgers() for item in ledger.read()]
+    entries = [item for _, item in found if isinstance(item, LedgerEntry)]
+    unreadable = [item for _, item in found if not isinstance(item, LedgerEntry)]
+    stale = [ledger.is_stale(item) for ledger, item in found if isinstance(item, LedgerEntry)]
     if arguments.json:
         listing = {
             "format": "zeus-core leases",
@@ -43,7 +43,7 @@ def execute(arguments: argparse.Namespace) -> int:
         rows = [_row(entry, is_stale) for entry, is_stale in zip(entries, stale, strict=True)]
         header = ("GPU", "UUID", "knob", "set to", "original", "state", "holder")
         lines = [table([header, *rows], "<<<>><<")] if rows else ["No GPU is controlled."]
-        lines += [f"{item.path} cannot be read: {item.reason}" for item in unreadable]
+        lines += map(str, unreadable)
         write("\n".join(lines), sys.stdout)
     return 1 if any(stale) or unreadable else 0
 

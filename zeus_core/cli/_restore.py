@@ -33,44 +33,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Restore them, and say what became of each. The exit code is 1 if one could not be restored."""
+    """Restore them, and say what became of each. The exit code is 1 if one could not be restored, or not be read."""
+    from zeus_core.settings.entry_files import UnreadableEntry
     from zeus_core.settings.keeper import Keeper
     from zeus_core.settings.ledger import known_ledgers
     from zeus_core.settings.restoring import BareGpus
 
     gpus = BareGpus()
-    outcomes: list[Outcome] = []
+    outcomes: list[tuple[Outcome, bool]] = []
     hanging: dict[threading.Thread, str] = {}
+    unreadable: list[UnreadableEntry] = []
 
-    def restore(keeper: Keeper, entry: LedgerEntry) -> None:
-        outcomes.append(keeper.restore(entry))
+    def restore(keeper: Keeper, entry: LedgerEntry, is_stale: bool) -> None:
+        outcomes.append((keeper.restore(entry), is_stale))
 
     for ledger in known_ledgers():
         keeper = Keeper(gpus.gpu, ledger)
-        for entry in ledger.entries():
-            if entry.is_stale() or not arguments.stale:
-                due = threading.Thread(target=restore, args=(keeper, entry), daemon=True)
+        for entry in ledger.read():
+            if isinstance(entry, UnreadableEntry):
+                unreadable.append(entry)
+            elif (is_stale := ledger.is_stale(entry)) or not arguments.stale:
+                due = threading.Thread(target=restore, args=(keeper, entry, is_stale), daemon=True)
                 hanging[due] = f"{entry.words} (`{entry.command}`) is not restored: the driver does not answer"
                 due.start()
     until = time.monotonic() + _PATIENCE_SECONDS
     for thread in hanging:
         thread.join(max(0.0, until - time.monotonic()))
-    for outcome in outcomes:
-        write(_told(outcome), sys.stdout)
-    late = [words for thread, words in hanging.items() if thread.is_alive()]
-    for words in late:
+    for outcome, is_stale in outcomes:
+        write(_told(outcome, is_stale), sys.stdout)
+    faults = [words for thread, words in hanging.items() if thread.is_alive()] + list(map(str, unreadable))
+    for words in faults:
         complain(f"zeus-core: {words}")
-    if not hanging:
+    if not (hanging or unreadable):
         write("Nothing is to be restored.", sys.stdout)
-    return 1 if late or not all(outcome.is_done for outcome in outcomes) else 0
+    return 1 if faults or not all(outcome.is_done for outcome, _ in outcomes) else 0
 
 
-def _told(outcome: Outcome) -> str:
+def _told(outcome: Outcome, is_stale: bool) -> str:
     """Return the words about an outcome, and what an administrator can do where this user has not the right."""
     entry, holder = outcome.entry, f"It was changed by {outcome.entry.holder}"
     is_ours = entry.keeper is None and entry.uid == os.geteuid()
     if outcome.is_done or is_ours or os.geteuid() == 0:
         return f"{outcome}. {holder}"
-    if entry.is_stale():
+    if is_stale:
         return f"{outcome}. {holder}; an administrator restores it by `{BY_ROOT}`, or by starting the daemon"
     return f"{entry.words} is restored when process {entry.owner.pid} ends. {holder}"

@@ -262,7 +262,7 @@ class Desk:
         """Restore what an ended process has left, which is not the original. A claim reports failures."""
         for name in KINDS:
             entry = self._ledger.find((self._gpu.uuid, name))
-            if entry is not None and entry.is_stale():
+            if entry is not None and self._ledger.is_stale(entry):
                 note_end(self._audit, self._keeper.restore(entry), "left behind")
 
 

@@ -76,7 +76,7 @@ class MachineMetrics:
             (entry.device_uuid, entry.knob)
             for ledger in seen_ledgers()
             for entry in ledger.entries()
-            if entry.failure is not None or entry.is_stale()
+            if entry.failure is not None or ledger.is_stale(entry)
         }
         samples: dict[str, list[tuple[Sequence[str], float]]] = {
             "zeus_gpu_residue": [(key, 1.0) for key in sorted(residue)]

@@ -12,12 +12,13 @@ from typing import Protocol
 
 from zeus_core.errors import DriverFaultError
 
-# For all that one hook waits for, and what training loses to a driver that hangs: once, as later hooks know of it.
-HOOK_SECONDS = 1.0
+# For all that one hook waits for, and what training loses to a driver that hangs: once, as later hooks know of it. With
+# a slice for each of three calls after that, which are known to hang then, it is a second in all.
+HOOK_SECONDS = 0.85
 # For a reading or a change, and for all of them in a hook, so that a feature that steps aside can still restore in it.
 # Readings take 0.05 to 5 ms, changes 5 to 10 ms, and under load a hundred times that has been seen. No later answer is
 # of use.
-CALL_SECONDS = 0.8
+CALL_SECONDS = 0.65
 # For a restore, also in handlers of signals. Job managers kill a process 10 s (docker stop) to 30 s (Slurm, Kubernetes,
 # torchrun) after SIGTERM; what is left of that is for saving a checkpoint.
 RESTORE_SECONDS = 2.0

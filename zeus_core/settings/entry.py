@@ -7,14 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from zeus_core._identity import (
-    THIS_MACHINE,
-    ProcessIdentity,
-    ProcessTable,
-    job_id,
-    program_name,
-    program_token,
-)
+from zeus_core._identity import ProcessIdentity, job_id, program_name, program_token
 from zeus_core._record import Record
 from zeus_core.errors import UsageError
 from zeus_core.settings.kinds import KINDS, Kind
@@ -110,14 +103,9 @@ class LedgerEntry(Record):
         """The kind of setting."""
         return KINDS[self.knob]
 
-    def is_stale(self, processes: ProcessTable = THIS_MACHINE) -> bool:
-        """Return whether the owner, its program or its keeper has ended: no process would restore the device then."""
-        if self.keeper is not None and not self.keeper.is_alive(processes):
-            return True
-        if not self.owner.is_alive(processes):
-            return True
-        is_own_process = self.owner.pid == os.getpid() and self.owner == ProcessIdentity.current()
-        return self.keeper is None and is_own_process and self.owner_token != program_token()
+    def is_of(self, device_uuid: str) -> bool:
+        """Return whether it is of a device."""
+        return self.device_uuid == device_uuid
 
     @property
     def words(self) -> str:

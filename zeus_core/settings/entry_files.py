@@ -22,15 +22,27 @@ _MAX_BYTES = 64 * 1024  # an entry takes about 800 bytes
 
 
 class UnreadableEntry(Record):
-    """A file of the ledger that is no entry.
+    """A file of the ledger that this version cannot read. It may hold an original: only an administrator removes it.
 
     Attributes:
-        path: The file.
+        path: The file; the folder if that cannot be read.
         reason: Why it cannot be read.
     """
 
     path: str
     reason: str
+
+    def is_of(self, device_uuid: str) -> bool:
+        """Return whether it may be of a device, by its name."""
+        name = os.path.basename(self.path)
+        return not name.endswith(_SUFFIX) or name.startswith(f"{file_name(device_uuid)}.")
+
+    def __str__(self) -> str:
+        reason = "".join(letter if letter.isprintable() else "?" for letter in self.reason)  # it quotes the file
+        return (
+            f"{self.path} cannot be read: {reason}. It may hold the original setting: restore the GPU with the "
+            "version of zeus-core that wrote it, or by hand, and then remove the file"
+        )
 
 
 class _OpenFile:
@@ -65,9 +77,15 @@ class EntryFiles:
         """Write or replace an entry. Atomic: a kill leaves the old one or the new one.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: It cannot be written, or the file that is there cannot be read.
         """
         path = self.path(entry.key)
+        try:
+            self._read(path)
+        except FileNotFoundError:
+            pass
+        except UsageError as error:
+            raise FileExistsError(errno.EEXIST, str(UnreadableEntry(path, str(error))), path) from error
         unfinished = f"{path}.unfinished-{os.urandom(8).hex()}"
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
         try:

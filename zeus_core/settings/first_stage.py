@@ -63,7 +63,7 @@ def _restore_device(
     ledger: Ledger, restore: Callable[[LedgerEntry], Outcome], device_uuid: str, end: _thread.LockType
 ) -> None:
     try:
-        outcomes = ledger.restore_all(restore, lambda entry: entry.device_uuid == device_uuid and entry.is_stale())
+        outcomes = ledger.restore_all(restore, lambda entry: entry.is_of(device_uuid) and ledger.is_stale(entry))
         restored.extend(outcome for outcome in outcomes if outcome.is_done)
     finally:
         end.release()

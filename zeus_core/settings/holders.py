@@ -20,7 +20,7 @@ from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, PermissionDeniedError
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.kinds import Kind
-from zeus_core.settings.ledger import known_ledgers
+from zeus_core.settings.ledger import Ledger, known_ledgers
 from zeus_core.settings.restoring import restore_entry
 
 _MIG_VARIABLE = "ZEUS_MIG_LIMITS"
@@ -144,7 +144,7 @@ def find_other_holder(gpu: Gpu, process: ProcessIdentity) -> LedgerEntry | None:
     """Return the entry of a process other than this one that changes a GPU; None if no ledger has any."""
     for ledger in known_ledgers():
         for entry in ledger.entries():
-            if entry.device_uuid == gpu.uuid and entry.owner != process and not entry.is_stale():
+            if entry.is_of(gpu.uuid) and entry.owner != process and not ledger.is_stale(entry):
                 return entry
     return None
 
@@ -168,7 +168,7 @@ def read_original(gpu: Gpu, kind: Kind) -> float | None:
     if is_shared(gpu):
         for ledger in known_ledgers():
             entry = ledger.find((gpu.uuid, kind.name))
-            if entry is not None and entry.original is not None and not entry.is_stale():
+            if entry is not None and entry.original is not None and not ledger.is_stale(entry):
                 return entry.original
     return retried(partial(kind.read, gpu))
 
@@ -178,9 +178,11 @@ def restore_residue(gpu: Gpu) -> None:
     if not is_shared(gpu):
         return
     for ledger in known_ledgers():
-        for outcome in ledger.restore_all(
-            partial(restore_entry, gpu), lambda entry: entry.device_uuid == gpu.uuid and entry.is_stale()
-        ):
+
+        def is_due(entry: LedgerEntry, ledger: Ledger = ledger) -> bool:
+            return entry.is_of(gpu.uuid) and ledger.is_stale(entry)
+
+        for outcome in ledger.restore_all(partial(restore_entry, gpu), is_due):
             _logger.warning("%s. It was left by %s", outcome, outcome.entry.holder)
 
 

@@ -3,7 +3,10 @@
 | file | holds |
 |---|---|
 | GPU-….power_limit.json | an entry: saved, renamed, and only then is the device changed; a line for each later change |
-| GPU-….lock | locked while the entries of a device are claimed or restored |
+| GPU-….device.lock | locked while the entries of a device are claimed or restored |
+| GPU-….power_limit.lock | locked by the process that is to restore an entry, until that process ends |
+
+Users read each other's entries, and nobody waits for a lock on one. A lock is a file that other users cannot open.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from zeus_core._identity import THIS_MACHINE, ProcessTable
+from zeus_core._identity import THIS_MACHINE, ProcessIdentity, ProcessTable, program_token
 from zeus_core.errors import DeviceError, DeviceHeldError
+from zeus_core.process.file_locks import is_locked, keep, release, try_lock, unlock
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
 from zeus_core.settings.entry_files import EntryFiles, UnreadableEntry, file_name
 from zeus_core.settings.restoring import Outcome
@@ -29,6 +33,7 @@ _ROOT_FOLDER = "/run/zeus-core"
 # Locks are held for some calls of a driver, which take milliseconds. One that hangs must not hold up others for long.
 _LOCK_SECONDS = 2.0
 _LOCK_POLL_SECONDS = 0.005
+_LOCK_SUFFIX = ".lock"
 
 Restore = Callable[[LedgerEntry], Outcome]
 
@@ -54,7 +59,8 @@ class Ledger:
     def claim(self, entry: LedgerEntry, restore: Restore) -> LedgerEntry:
         """Write down that a device is about to be changed, if nobody else changes it.
 
-        Entries of processes that have ended are restored first. One of this very owner is kept, with its original.
+        Entries of processes that have ended are restored first. One of this very owner is kept, with its original. From
+        now on the end of this process shows that the entry is stale.
 
         Args:
             entry: The new entry.
@@ -64,24 +70,55 @@ class Ledger:
             The entry that is in the ledger now.
 
         Raises:
-            DeviceHeldError: Another process changes the device; the message names it.
+            DeviceHeldError: Another process changes the device; the message names it. Or an entry of the device cannot
+                be read; the message names the file.
             DeviceError: A device that another process has left changed cannot be restored, or is being restored.
             OSError: The entry cannot be written.
         """
+        claimant = entry.owner_token, entry.owner, entry.keeper
         with self.locked(entry.device_uuid):
-            for found in self._entries_of(entry.device_uuid):
-                if found.owner_token == entry.owner_token and found.owner == entry.owner:
+            for found in self.read_of(entry.device_uuid):
+                if isinstance(found, UnreadableEntry):
+                    raise DeviceHeldError(f"{entry.device_name} ({entry.device_uuid}) may be left changed: {found}")
+                if (found.owner_token, found.owner, found.keeper) == claimant:
                     if found.knob == entry.knob:
                         return found
-                elif not found.is_stale(self._processes):
+                elif not self.is_stale(found):
                     raise DeviceHeldError(f"{entry.device_name} ({entry.device_uuid}) is controlled by {found.holder}")
                 elif not self.finish(restore(found)).is_done:
                     raise DeviceError(f"{found.words}, left changed by {found.holder}, could not be restored")
-            self.note(entry)
+            lock = self._lock_path(*entry.key)
+            release(lock)
+            with contextlib.suppress(FileNotFoundError):  # a child of the process that had it may keep it locked
+                os.unlink(lock)
+            keep(lock, self._lock(lock, entry.device_uuid))
+            try:
+                self.note(entry)
+            except OSError:
+                release(lock)
+                raise
         return entry
 
+    def is_stale(self, entry: LedgerEntry) -> bool:
+        """Return whether the owner, its program or its keeper has ended: no process would restore the device then.
+
+        In this namespace the processes show it, in any other one the lock of the entry.
+        """
+        owner, restorer = entry.owner, entry.keeper or entry.owner
+        if not (owner.is_alive(self._processes) and restorer.is_alive(self._processes)):
+            return True
+        is_own_process = owner.pid == os.getpid() and owner == ProcessIdentity.current()
+        if entry.keeper is None and is_own_process and entry.owner_token != program_token():
+            return True
+        has_restorer = is_locked(self._lock_path(*entry.key))
+        return restorer.is_elsewhere(self._processes) if has_restorer is None else not has_restorer
+
     def note(self, entry: LedgerEntry) -> None:
-        """Write or replace an entry. Atomic: a kill leaves the old one or the new one. Raises `OSError` if it fails."""
+        """Write or replace an entry. Atomic: a kill leaves the old one or the new one.
+
+        Raises:
+            OSError: It cannot be written, or the file that is there cannot be read.
+        """
         self._files.write(entry)
 
     def note_values(self, entry: LedgerEntry) -> None:
@@ -99,8 +136,11 @@ class Ledger:
             OSError: It cannot be removed.
         """
         found = self.find(entry.key)
-        if found is not None and found.owner_token == entry.owner_token:
+        if found is not None and found.owner_token != entry.owner_token:
+            return
+        if found is not None:
             self._files.remove(entry.key)
+        release(self._lock_path(*entry.key))
 
     def finish(self, outcome: Outcome) -> Outcome:
         """Remove an entry that is restored; keep one that failed, with the reason, as evidence. Returns the outcome.
@@ -116,7 +156,7 @@ class Ledger:
 
     def restore_stale(self, restore: Restore) -> list[Outcome]:
         """Restore all entries that nobody else would restore, and return what became of each."""
-        return self.restore_all(restore, lambda entry: entry.is_stale(self._processes))
+        return self.restore_all(restore, self.is_stale)
 
     def restore_all(
         self, restore: Restore, is_due: Callable[[LedgerEntry], bool] = lambda entry: True
@@ -145,6 +185,10 @@ class Ledger:
         """Return all entries, by device, and the files that cannot be read."""
         return self._files.read()
 
+    def read_of(self, device_uuid: str) -> list[LedgerEntry | UnreadableEntry]:
+        """Return all entries of a device, and the files that cannot be read and may be of it."""
+        return [found for found in self.read() if found.is_of(device_uuid)]
+
     @contextlib.contextmanager
     def locked(self, device_uuid: str) -> Iterator[None]:
         """Keep other processes from claiming or restoring a device.
@@ -153,36 +197,40 @@ class Ledger:
             DeviceError: Another process does that, and has not ended it within two seconds.
             OSError: The folder cannot be written.
         """
-        descriptor = self._lock(f"{self.folder}/{file_name(device_uuid)}.lock", device_uuid)
+        descriptor = self._lock(self._lock_path(device_uuid, "device"), device_uuid)
+        with contextlib.suppress(OSError):  # that of an earlier version, which every user could lock
+            os.unlink(f"{self.folder}/{file_name(device_uuid)}{_LOCK_SUFFIX}")
         try:
             yield
         finally:
-            os.close(descriptor)
+            unlock(descriptor)
 
     def _lock(self, path: str, device_uuid: str) -> int:
         until = time.monotonic() + _LOCK_SECONDS
         while True:
             with contextlib.suppress(FileNotFoundError):  # `tidy` has removed the folder just now
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-                if _try_lock(descriptor) and os.fstat(descriptor).st_nlink:  # else `tidy` has removed the file just now
+                descriptor = try_lock(path)
+                if descriptor is not None:
                     return descriptor
-                os.close(descriptor)
             _make_folder(self.folder)
             if time.monotonic() > until:
                 raise DeviceError(f"{device_uuid} is being restored by another process, whose driver may hang")
             time.sleep(_LOCK_POLL_SECONDS)
 
     def tidy(self, device_uuid: str) -> None:
-        """Remove the lock of a device without entries, and a folder of this user that is empty. Never raises."""
+        """Remove the locks of a device without entries, and a folder of this user that is empty. Never raises."""
         with contextlib.suppress(DeviceError, OSError):
             with self.locked(device_uuid):
-                if not self._entries_of(device_uuid):
-                    os.unlink(f"{self.folder}/{file_name(device_uuid)}.lock")
+                if not self.read_of(device_uuid):
+                    beginning = f"{file_name(device_uuid)}."
+                    for name in os.listdir(self.folder):
+                        if name.startswith(beginning) and name.endswith(_LOCK_SUFFIX):
+                            os.unlink(f"{self.folder}/{name}")
             if os.geteuid() != 0:  # that of root may have been made by systemd, with rights of its own
                 os.rmdir(self.folder)
 
-    def _entries_of(self, device_uuid: str) -> list[LedgerEntry]:
-        return [entry for entry in self.entries() if entry.device_uuid == device_uuid]
+    def _lock_path(self, device_uuid: str, what: str) -> str:
+        return f"{self.folder}/{file_name(device_uuid)}.{what}{_LOCK_SUFFIX}"
 
 
 def own_folder(environment: Mapping[str, str]) -> str:
@@ -197,8 +245,9 @@ def own_folder(environment: Mapping[str, str]) -> str:
 
 
 def _known_folders(environment: Mapping[str, str]) -> list[str]:
-    """Return the folders of ledgers that are there: that of this process, and that of root."""
-    return [folder for folder in dict.fromkeys((own_folder(environment), _ROOT_FOLDER)) if os.path.isdir(folder)]
+    """Return the folders of ledgers that are there: the one that a user names, else that of this process and root's."""
+    others = () if environment.get(_LEDGER_VARIABLE) else (_ROOT_FOLDER,)
+    return [folder for folder in dict.fromkeys((own_folder(environment), *others)) if os.path.isdir(folder)]
 
 
 def _make_folder(folder: str) -> None:
@@ -260,14 +309,3 @@ def _trusted(ledger: Ledger) -> Ledger:
 
     check_only_ours(Path(ledger.folder))
     return ledger
-
-
-def _try_lock(descriptor: int) -> bool:
-    """Lock an open file unless another process has locked it. Returns whether it is locked now."""
-    import fcntl  # Windows has none
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

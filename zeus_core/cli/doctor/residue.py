@@ -27,11 +27,11 @@ def check_residue(gpus: Sequence[Gpu]) -> Check:
     from zeus_core.settings.entry import LedgerEntry
     from zeus_core.settings.ledger import known_ledgers
 
-    found = [item for ledger in known_ledgers() for item in ledger.read()]
-    entries = [item for item in found if isinstance(item, LedgerEntry)]
-    stale = [entry for entry in entries if entry.is_stale()]
+    found = [(ledger, item) for ledger in known_ledgers() for item in ledger.read()]
+    entries = [item for _, item in found if isinstance(item, LedgerEntry)]
+    stale = [item for ledger, item in found if isinstance(item, LedgerEntry) and ledger.is_stale(item)]
     left = [_words(entry, gpus) for entry in stale]
-    left += [f"{item.path}: {item.reason}" for item in found if not isinstance(item, LedgerEntry)]
+    left += [str(item) for _, item in found if not isinstance(item, LedgerEntry)]
     if left:
         return Check(_NAME, "limited", "; ".join(left), _remedy(stale))
     if entries:

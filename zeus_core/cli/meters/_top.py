@@ -24,6 +24,8 @@ from zeus_core.validate import printable
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
     from zeus_core.settings.entry import LedgerEntry
+    from zeus_core.settings.entry_files import UnreadableEntry
+    from zeus_core.settings.ledger import Ledger
 
 SUMMARY = "Show load, power, limits, users and who controls them, until Ctrl-C"
 
@@ -156,10 +158,10 @@ def _table(boards: Sequence[_Board]) -> str:
 
 
 def _boards(gpus: Mapping[int, Gpu], arguments: argparse.Namespace) -> list[_Board]:
-    entries = _entries()
-    boards = [
-        _board(index, gpu, [entry for entry in entries if entry.device_uuid == gpu.uuid]) for index, gpu in gpus.items()
-    ]
+    from zeus_core.settings.ledger import seen_ledgers
+
+    ledgers = seen_ledgers()
+    boards = [_board(index, gpu, ledgers) for index, gpu in gpus.items()]
     for place, wanted in ((0, arguments.user), (1, arguments.job)):
         if wanted is not None:
             boards = [board for board in boards if wanted in [pair[place] for pair in board.users or ()]]
@@ -168,7 +170,7 @@ def _boards(gpus: Mapping[int, Gpu], arguments: argparse.Namespace) -> list[_Boa
     return boards
 
 
-def _board(index: int, gpu: Gpu, entries: Sequence[LedgerEntry]) -> _Board:
+def _board(index: int, gpu: Gpu, ledgers: Sequence[Ledger]) -> _Board:
     from zeus_core.device.gpu import read_memory_bytes, read_temperature_celsius, read_utilization
     from zeus_core.exporter.jobs import identities_on, identity_of
 
@@ -189,18 +191,16 @@ def _board(index: int, gpu: Gpu, entries: Sequence[LedgerEntry]) -> _Board:
         readable(gpu.read_default_power_limit_watts),
         readable(gpu.read_sm_clock_mhz),
         None if people is None else tuple(sorted({(one.user, one.job) for one in people})),
-        tuple(dict.fromkeys(map(_holder, entries))),
+        tuple(dict.fromkeys(_holder(ledger, found) for ledger in ledgers for found in ledger.read_of(gpu.uuid))),
     )
 
 
-def _entries() -> list[LedgerEntry]:
-    from zeus_core.settings.ledger import seen_ledgers
+def _holder(ledger: Ledger, found: LedgerEntry | UnreadableEntry) -> str:
+    from zeus_core.settings.entry_files import UnreadableEntry
 
-    return [entry for ledger in seen_ledgers() for entry in ledger.entries()]
-
-
-def _holder(entry: LedgerEntry) -> str:
-    return f"{entry.holder}, which has ended" if entry.is_stale() else entry.holder
+    if isinstance(found, UnreadableEntry):
+        return f"not known: {found.path} cannot be read"
+    return f"{found.holder}, which has ended" if ledger.is_stale(found) else found.holder
 
 
 def _text(form: str, value: float | None) -> str:
