@@ -481,14 +481,19 @@ SWEEP = {"search": GridSearch, "warmup_steps": 2, "profile_steps": 5, "pl_step":
 
 
 @pytest.mark.parametrize("arguments", [{}, SWEEP], ids=["adaptive", "grid"])
-def test_least_energy_within_a_bound_is_above_its_lowest_limit(arguments):
+def test_no_search_ends_at_a_limit_that_another_measured_one_beats(arguments):
+    """The lowest limit within a wide bound took 17 % more time and energy than one that the search had passed."""
     runs = [Run(rule, max_steps=1000, **arguments).train(1000) for rule in (BOUND_OF_2, LOWEST_WITHIN_2)]
     for run in runs:
         run.optimizer.on_train_end()
         assert run.slowdown < 2.0
     least, lowest = (run.limits[-1] for run in runs)
-    assert lowest < least - 40
-    assert runs[0].saving > runs[1].saving + 0.05
+    assert lowest <= least
+    ended = runs[1].point(lowest)
+    for trial in runs[1].optimizer.trials:
+        other = runs[1].point(trial.setting)
+        beats = other.seconds < 0.99 * ended.seconds and other.energy_joules < 0.99 * ended.energy_joules
+        assert not beats, (trial.setting, lowest)
     joules = {watts: run.point(watts).energy_joules for watts in range(100, 401, 25)}
     assert run.point(least).energy_joules < 1.02 * min(joules.values())
     result = runs[0].optimizer.result()

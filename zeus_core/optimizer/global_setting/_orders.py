@@ -146,9 +146,9 @@ class Orders:
             return False
         return max_steps is None or run_steps + 2 * steps <= max_steps
 
-    def begin_part(self, *, is_resumed: bool) -> None:
-        """Begin a part of the run, after its earlier blocks were reported; those are compared with nothing."""
-        self.lacks_original = is_resumed
+    def begin_part(self, *, lacks_original: bool) -> None:
+        """Begin a part of the run, after its earlier blocks were reported; see `MeasuredBlocks.lacks_original`."""
+        self.lacks_original = lacks_original
         self._latest.clear()
 
     def note_reference(self, trial: Trial | None) -> None:
