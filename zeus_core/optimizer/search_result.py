@@ -146,8 +146,10 @@ class SearchResult:
             rows["temperature"] = self._warming_text
         if self.slowdown_text:
             rows["slowdown"] = self.slowdown_text
-        if self.comparison is not None and self.comparison.doubt is None and self.comparison.is_of_the_trials:
-            rows["per step"] = _per_step_text(self.comparison)
+        comparison = self.comparison
+        is_known = comparison is not None and comparison.doubt is None and math.isfinite(comparison.saving_uncertainty)
+        if comparison is not None and is_known and comparison.is_of_the_trials:
+            rows["per step"] = _per_step_text(comparison)
         if self.prediction is not None and self.prediction.setting != self.original:
             rows["predicted"] = self._prediction_text(self.prediction)
             if self.command is not None:
@@ -231,13 +233,13 @@ class SearchResult:
         if self.chosen == self.original:
             broken = "; the run did not keep its bound" if verdict.holds is False else ""
             if not self.stepped_aside:
-                return f"{original} is the best of {self._tried_text} by {self.rule}{broken}{unrestored}"
+                return f"{original} is the best of {self._tried_text}, by {self.rule}{broken}{unrestored}"
             back = "" if self._tried == {self.original} else "back at "
             return f"{back}{original}: {self.stepped_aside}{broken}{unrestored}"
         unconfirmed = "; saving unknown, as training ended too early" if self.comparison is None else ""
         best = "the best" if verdict.holds else "chosen"
         chosen = setting_text(self.chosen, self.unit)
-        choice = f"{chosen} is {best} of {self._tried_text} by {self.rule}{verdict.text}"
+        choice = f"{chosen} is {best} of {self._tried_text}, by {self.rule}{verdict.text}"
         if not self.is_kept:
             choice = f"{chosen} was chosen of {self._tried_text}, and is not kept, as its saving may be none"
         return f"{choice}{unrestored or f'; {original}'}{unconfirmed}"
@@ -250,7 +252,7 @@ class SearchResult:
     @property
     def _tried_text(self) -> str:
         tried = len(self._tried)
-        return f"{self.settings} settings" if tried == self.settings else f"{tried} tried, of {self.settings},"
+        return f"{self.settings} settings" if tried == self.settings else f"{tried} tried, of {self.settings}"
 
     def _prediction_text(self, prediction: Prediction) -> str:
         saving = _interval_text(prediction.saving_fraction, prediction.saving_interval)

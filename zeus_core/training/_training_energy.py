@@ -15,6 +15,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters.contained import Hooked
 from zeus_core.adapters.result import show_result
 from zeus_core.codec import encode
+from zeus_core.device.simulated.step_load import load_rows, step_loads
 from zeus_core.errors import UsageError
 from zeus_core.events import (
     PASS_END,
@@ -27,6 +28,7 @@ from zeus_core.events import (
     PassBegin,
     Pause,
     StepBegin,
+    StepEnd,
     TrainBegin,
     TrainEnd,
     TrainingHooks,
@@ -148,6 +150,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self._electricity,
             self._trace,
         )
+        self._loads = step_loads(self.monitor.gpus.values())
         self._observers = Observers(optimizer, self._trace, self._recorder)
         self.detected_evaluations: int = 0
         self._cpus = CpuWindow(self.monitor)
@@ -176,7 +179,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
     def result(self) -> dict[str, str]:
         """Return the result of the latest training for people, as labelled lines; empty if there is none."""
         names = ", ".join(sorted({gpu.name for gpu in self.monitor.gpus.values()}))
-        rows = {} if self.summary is None or not names else {"measured on": names, **self.summary.rows()}
+        rows = {} if self.summary is None or not names else {"measured on": names, **load_rows(self._loads), **self.summary.rows()}
         return {**rows, **self._cpus.rows(), **self._optimizer.result()}
 
     def use_world(self, world: World) -> None:
@@ -258,7 +261,12 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self._outside_of_hooks(lambda: self._optimizer.pause(self._recorder.keep))
         elif isinstance(event, TrainBegin):
             self._prepare(event)
+        if kind is StepEnd and self._loads:
+            self._outside_of_hooks(lambda: [load.end() for load in self._loads])
         self._observers.send(event)
+        if kind is StepBegin:
+            for load in self._loads:
+                load.begin()
         if kind is TrainEnd:
             self._conclude()
 
@@ -408,7 +416,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Bring the file of the run up to date, on the rank that keeps it."""
         self._recorder.keep_run(
             lambda: Outcome(
-                {**remark_rows(self._recorder.remarks), **self._optimizer.result()},
+                {**load_rows(self._loads), **remark_rows(self._recorder.remarks), **self._optimizer.result()},
                 _search_of(self.optimizer),
                 self.saving_fraction,
                 self._optimizer.saving_uncertainty,

@@ -13,6 +13,7 @@ from functools import lru_cache
 from zeus_core.device.gpu import PowerRange
 from zeus_core.device.simulated.power_model import OperatingPoint, Work
 from zeus_core.device.simulated.presets import GpuPreset
+from zeus_core.device.simulated.step_load import StepLoad
 from zeus_core.errors import PermissionDeniedError, UsageError
 from zeus_core.ports import TimeSource
 from zeus_core.ports.time_source import checked_time_source
@@ -20,6 +21,7 @@ from zeus_core.validate import checked_flag, checked_instance, checked_number, c
 
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples, less their whole part, are spread evenly
 
+_UTILIZATION_SECONDS = 1.0  # that NVML averages over, at most
 _INSTANT_SECONDS = 1e-9  # above the rounding errors of a stage, below the resolution of any time source
 
 
@@ -137,6 +139,8 @@ class SimulatedGpu:
     """
 
     is_simulated = True
+    step_load: StepLoad | None = None
+    """The work of each step of a loop that computes elsewhere; None where a program submits all work itself."""
     power_average_seconds: float = 0.0
 
     def __init__(
@@ -156,7 +160,9 @@ class SimulatedGpu:
         self.name: str = f"{preset.name} (simulated)"
         self.uuid: str = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core simulated {preset.name} {index}')}"
         self.energy_counter_period_seconds: float = preset.counter_period_seconds
-        self._time_source = checked_time_source(time_source)
+        self.time_source: TimeSource = checked_time_source(time_source)
+        self.submitted: int = 0
+        """How many pieces of work were submitted."""
         self._random = random.Random(f"{self._noise.seed} {index}")
         self._grants_control = checked_flag("grants_control", grants_control)
         self._power_factor = 1 + self._noise.board_spread * self._noise._place_of(index)
@@ -172,7 +178,8 @@ class SimulatedGpu:
         self._held_gib = 0.0, 0.0  # of its memory, between two steps and at most
         self._jobs: list[_Job] = []
         # The driver was loaded some time ago, so that the counter has been updated before.
-        self._integrated_until = self._time_source.now() - 2 * preset.counter_period_seconds
+        self._integrated_until = self.time_source.now() - 2 * preset.counter_period_seconds
+        self._worked_until = -math.inf
         self._is_integrating = False
         self._energy_joules = 0.0
         self._counter_joules = 0.0
@@ -185,6 +192,7 @@ class SimulatedGpu:
         power_factor = 1 + self._noise.power_cv * self._random.gauss(0.0, 1.0)
         with self._lock:
             self._integrate()
+            self.submitted += 1
             self._jobs.append(_Job(work, time_factor, power_factor))
 
     def synchronize(self) -> None:
@@ -197,7 +205,7 @@ class SimulatedGpu:
                 # At least an instant: a wait that the time source cannot show would be waited for again, for ever.
                 seconds_left = max(sum(self._seconds_left(job) for job in self._jobs), _INSTANT_SECONDS)
                 self._waiting[threading.get_ident()] = setting_changed = _SettingChanged()
-            self._time_source.wait(setting_changed, seconds_left)
+            self.time_source.wait(setting_changed, seconds_left)
 
     def execute(self, work: Work) -> None:
         """Block as long as the GPU needs for `work`, behind what is already queued, at its limit and clock."""
@@ -226,10 +234,10 @@ class SimulatedGpu:
             return round(power_watts, 3)
 
     def read_utilization(self) -> float:
-        """Read whether there is work, 1, or none, 0."""
+        """Read whether there was work in the latest second, 1, or none, 0."""
         with self._lock:
             self._integrate()
-            return 1.0 if self._jobs else 0.0
+            return 1.0 if self._integrated_until - self._worked_until < _UTILIZATION_SECONDS else 0.0
 
     def read_power_limit_watts(self) -> float:
         """Read the limit set last."""
@@ -332,7 +340,7 @@ class SimulatedGpu:
             self._is_integrating = False
 
     def _integrate_until_now(self) -> None:
-        now, period = self._time_source.now(), self.energy_counter_period_seconds
+        now, period = self.time_source.now(), self.energy_counter_period_seconds
         steps = math.floor((now - self._counter_phase_seconds) / period)
         latest_step_seconds = self._counter_phase_seconds + steps * period
         if latest_step_seconds > self._integrated_until:
@@ -348,6 +356,7 @@ class SimulatedGpu:
             seconds = min(stage_seconds, moment - self._integrated_until)
             self._energy_joules += power_watts * seconds
             self._integrated_until += seconds
+            self._worked_until = self._integrated_until
             job.spend(point, seconds, stage_seconds)
             if job.is_done:
                 self._jobs.pop(0)

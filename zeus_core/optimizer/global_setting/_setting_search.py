@@ -328,6 +328,13 @@ class SettingSearch:
         return Outcome.HELD
 
     def _conclude_with(self, trial: Trial) -> Outcome | None:
+        if self.block.is_idle and not self.measured.blocks:
+            if self.not_changed_because is None:
+                self.not_changed_because = "as its GPUs compute nothing"
+                _logger.warning("no %s is searched for while no GPU of this job computes anything", self.kind.words)
+            return self._ask(Phase.CONCLUDE)
+        if not self.limiter.observes and not self.is_held:
+            self.not_changed_because = None
         order, block = self.order, MeasuredBlock(trial, self.run.steps, self.run.seconds)
         if order.is_reference:
             self.measured.add_reference(block)

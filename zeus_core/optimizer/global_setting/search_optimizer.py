@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from zeus_core.adapters import contained
 from zeus_core.adapters.result import show_result
+from zeus_core.device.simulated.step_load import load_rows, step_loads
 from zeus_core.errors import UsageError
 from zeus_core.events import (
     INTERFERENCE,
@@ -110,6 +111,7 @@ class SearchOptimizer(SearchFacts):
         self.monitor: ZeusMonitor = monitor
         """The monitor that measures."""
         self._gpus = list(monitor.gpus.values())
+        self._loads = step_loads(self._gpus)
         store: TrialStore = (
             TrialStore()
             if profile_path is None
@@ -185,6 +187,9 @@ class SearchOptimizer(SearchFacts):
         in the profile.
         """
         kind = type(event)
+        if kind is StepEnd:
+            for load in self._loads:
+                load.end()
         if self._visits is not None and kind is not Pause:
             self._visit(event)
         if isinstance(event, StepBegin):
@@ -206,6 +211,9 @@ class SearchOptimizer(SearchFacts):
             self._recorder.skips_next_step = False
             if self._expects_interference:
                 self._course.receive(Pause())
+        elif kind is StepBegin:
+            for load in self._loads:
+                load.begin()
 
     @contained(on_fault=lambda self, error: self._course.fail(error))
     def _visit(self, event: Event) -> None:
@@ -316,7 +324,7 @@ class SearchOptimizer(SearchFacts):
         credit = None if self._follower is None else self._follower.credit
         search = self._search
         own = {} if search is None else search.rows()
-        return {**result.rows(), **own, **self._course.rival_rows, **({} if credit is None else credit.rows())}
+        return {**load_rows(self._loads), **result.rows(), **own, **self._course.rival_rows, **({} if credit is None else credit.rows())}
 
     @property
     def _is_at_rest(self) -> bool:
