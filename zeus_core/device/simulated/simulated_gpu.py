@@ -160,7 +160,7 @@ class SimulatedGpu:
         self.name: str = f"{preset.name} (simulated)"
         self.uuid: str = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core simulated {preset.name} {index}')}"
         self.energy_counter_period_seconds: float = preset.counter_period_seconds
-        self.time_source: TimeSource = checked_time_source(time_source)
+        self._time_source = checked_time_source(time_source)
         self.submitted: int = 0
         """How many pieces of work were submitted."""
         self._random = random.Random(f"{self._noise.seed} {index}")
@@ -178,7 +178,7 @@ class SimulatedGpu:
         self._held_gib = 0.0, 0.0  # of its memory, between two steps and at most
         self._jobs: list[_Job] = []
         # The driver was loaded some time ago, so that the counter has been updated before.
-        self._integrated_until = self.time_source.now() - 2 * preset.counter_period_seconds
+        self._integrated_until = self._time_source.now() - 2 * preset.counter_period_seconds
         self._worked_until = -math.inf
         self._is_integrating = False
         self._energy_joules = 0.0
@@ -205,7 +205,7 @@ class SimulatedGpu:
                 # At least an instant: a wait that the time source cannot show would be waited for again, for ever.
                 seconds_left = max(sum(self._seconds_left(job) for job in self._jobs), _INSTANT_SECONDS)
                 self._waiting[threading.get_ident()] = setting_changed = _SettingChanged()
-            self.time_source.wait(setting_changed, seconds_left)
+            self._time_source.wait(setting_changed, seconds_left)
 
     def execute(self, work: Work) -> None:
         """Block as long as the GPU needs for `work`, behind what is already queued, at its limit and clock."""
@@ -340,7 +340,7 @@ class SimulatedGpu:
             self._is_integrating = False
 
     def _integrate_until_now(self) -> None:
-        now, period = self.time_source.now(), self.energy_counter_period_seconds
+        now, period = self._time_source.now(), self.energy_counter_period_seconds
         steps = math.floor((now - self._counter_phase_seconds) / period)
         latest_step_seconds = self._counter_phase_seconds + steps * period
         if latest_step_seconds > self._integrated_until:

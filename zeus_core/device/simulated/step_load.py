@@ -38,7 +38,7 @@ class StepLoad:
         """Begin a step; nothing if one is under way."""
         if self._began is not None or self._is_off:
             return
-        self._began = self._gpu.time_source.now()
+        self._began = self._gpu._time_source.now()
         if self.work is not None:
             self._submitted += 1
             self._gpu.submit(self.work)
@@ -49,7 +49,7 @@ class StepLoad:
         if began is None or self._is_off:
             return
         if len(self._own_seconds) < _STEPS:
-            self._own_seconds.append(max(self._gpu.time_source.now() - began, 1e-3))
+            self._own_seconds.append(max(self._gpu._time_source.now() - began, 1e-3))
         self._gpu.synchronize()
         watts = _ACTIVE_SHARE * self._gpu.preset.default_limit_watts
         self.work = Work(sorted(self._own_seconds)[len(self._own_seconds) // 2], watts, _ACTIVE_FRACTION, _COMPUTE_BOUND)
