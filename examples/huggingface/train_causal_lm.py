@@ -14,7 +14,6 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed

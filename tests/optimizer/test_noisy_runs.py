@@ -60,7 +60,7 @@ def test_the_result_of_a_sweep_never_contradicts_its_numbers(selector):
 
 
 def test_no_box_of_a_short_noisy_run_claims_more_than_it_knows():
-    """Neither the best of what nobody tried, nor numbers that do not divide out, nor a choice whose saving may be none."""
+    """Neither the best of what nobody tried, nor numbers that do not divide out, nor a choice that may save nothing."""
     kept = 0
     for seed in range(10):
         factors = noise_factors(random.Random(f"short {seed}"), 60)

@@ -31,7 +31,7 @@ def check_search_of_example(printed):
     of no limit that is worth it.
     """
     ends = (
-        r"\S.* W (is|was) (the best|chosen) of \d+ tried, of \d+, |search unfinished: \d|(back at )?the original 400 W: "
+        r"\S.* W (is|was) (the best|chosen) of \d+ tried, of \d+|search unfinished: \d|(back at )?the original 400 W: "
     )
     assert printed.count("| power limit") == 1, printed
     assert re.match(ends, rows(printed)["power limit"]), printed

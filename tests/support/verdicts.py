@@ -35,7 +35,8 @@ def check_result(rows, selector, original):
         "unfinished" if nothing was chosen.
     """
     line = rows["power limit"]
-    for beginning, name in (("search unfinished", "unfinished"), (f"the original {original}", "original"), ("back at", "original")):
+    ends = {"search unfinished": "unfinished", f"the original {original}": "original", "back at": "original"}
+    for beginning, name in ends.items():
         if line.startswith(beginning):
             return name
     if "is not kept" in line:

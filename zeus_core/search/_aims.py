@@ -137,9 +137,7 @@ def aim_for(selector: OptimumSelector, confidence: float) -> Aim | None:
     return None if selector.objective is None else LeastCost(selector.objective)
 
 
-def best_place(
-    selector: OptimumSelector, costs: Array, keeps: NDArray[np.bool_], tried: Collection[int] = (0,)
-) -> int:
+def best_place(selector: OptimumSelector, costs: Array, keeps: NDArray[np.bool_], tried: Collection[int] = (0,)) -> int:
     """Return the place of the best setting.
 
     Args:

@@ -15,7 +15,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters.contained import Hooked
 from zeus_core.adapters.result import show_result
 from zeus_core.codec import encode
-from zeus_core.device.simulated.step_load import load_rows, step_loads
+from zeus_core.device.simulated.step_load import begin_step, end_step, load_rows, step_loads
 from zeus_core.errors import UsageError
 from zeus_core.events import (
     PASS_END,
@@ -179,7 +179,9 @@ class TrainingEnergy(TrainingHooks, Hooked):
     def result(self) -> dict[str, str]:
         """Return the result of the latest training for people, as labelled lines; empty if there is none."""
         names = ", ".join(sorted({gpu.name for gpu in self.monitor.gpus.values()}))
-        rows = {} if self.summary is None or not names else {"measured on": names, **load_rows(self._loads), **self.summary.rows()}
+        rows = {}
+        if self.summary is not None and names:
+            rows = {"measured on": names, **load_rows(self._loads), **self.summary.rows()}
         return {**rows, **self._cpus.rows(), **self._optimizer.result()}
 
     def use_world(self, world: World) -> None:
@@ -262,11 +264,10 @@ class TrainingEnergy(TrainingHooks, Hooked):
         elif isinstance(event, TrainBegin):
             self._prepare(event)
         if kind is StepEnd and self._loads:
-            self._outside_of_hooks(lambda: [load.end() for load in self._loads])
+            self._outside_of_hooks(lambda: end_step(self._loads))
         self._observers.send(event)
         if kind is StepBegin:
-            for load in self._loads:
-                load.begin()
+            begin_step(self._loads)
         if kind is TrainEnd:
             self._conclude()
 

@@ -1,4 +1,4 @@
-"""The work of a simulated GPU while a loop computes elsewhere: each step is a piece of work as long as the loop's own."""
+"""The work of a simulated GPU while a loop computes elsewhere: each step is a piece as long as the loop's own."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class StepLoad:
             self._own_seconds.append(max(self._gpu._time_source.now() - began, 1e-3))
         self._gpu.synchronize()
         watts = _ACTIVE_SHARE * self._gpu.preset.default_limit_watts
-        self.work = Work(sorted(self._own_seconds)[len(self._own_seconds) // 2], watts, _ACTIVE_FRACTION, _COMPUTE_BOUND)
+        seconds = sorted(self._own_seconds)[len(self._own_seconds) // 2]
+        self.work = Work(seconds, watts, _ACTIVE_FRACTION, _COMPUTE_BOUND)
 
     @property
     def _is_off(self) -> bool:
@@ -66,6 +67,18 @@ def step_loads(gpus: Iterable[Gpu]) -> list[StepLoad]:
     """Return the loads of those GPUs that have one."""
     loads = (getattr(gpu, "step_load", None) for gpu in gpus)
     return [load for load in loads if load is not None]
+
+
+def end_step(loads: Iterable[StepLoad]) -> None:
+    """End a step of all."""
+    for load in loads:
+        load.end()
+
+
+def begin_step(loads: Iterable[StepLoad]) -> None:
+    """Begin a step of all."""
+    for load in loads:
+        load.begin()
 
 
 def load_rows(loads: Iterable[StepLoad]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,10 +22,8 @@ from zeus_core.optimizer.trial_store import Conditions, TrialStore
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import WholeNumbers
 from zeus_core.search import Trial
-from zeus_core.search.comparison import Comparison
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.trial import pooled_trial
-from zeus_core.search.verdict import is_worth_keeping
 from zeus_core.settings.kinds import Kind
 
 if TYPE_CHECKING:
@@ -35,10 +32,6 @@ if TYPE_CHECKING:
 # Readings are lost while a driver restarts or another process interferes, which passes. More tries lengthen a search
 # that cannot succeed; fewer end one that could.
 _MAX_TRIES = 3
-
-# A choice whose saving may be none is measured until the last of so many parts of the run; or, in a run whose end nobody
-# knows, until the edges of its blocks at an energy counter add less than 0.1 % (0.1 s of 120).
-_LAST_SHARE, _LONG_ENOUGH_SECONDS = 8, 120.0
 _MIN_STEPS = 2  # measured before a block may end early: one step has no scatter
 
 # Steps of a block after which the search is asked whether it may go on: seldom enough for exchanges of many ranks.
@@ -122,8 +115,6 @@ class SettingSearch:
         self._taken: dict[int, int] = {}  # by the setting that was asked for: the one that all boards take for it
         self._setting: int | None = None  # of the latest block, unless it is to be set again
         self._tries = 0
-        self._selector = arguments.selector
-        self._left_because: str | None = None  # on rank 0: the reason that the choice was left for the original
 
     @property
     def run_steps(self) -> int:
@@ -353,44 +344,14 @@ class SettingSearch:
 
         def decide() -> Order:
             tell()
-            return self._kept(self._orders.next(self.run.steps, self.run.seconds))
+            order = self._orders.next(self.run.steps, self.run.seconds)
+            return self._orders.kept(order, self.measured, self.run.steps)
 
         self._before, self._tries = self.order, 0
         self.order = order = self._exchange.decide_of(Order, decide, phase)
         if order.announcement is not None:
             _logger.info("the search for a %s takes %s", self.kind.words, order.announcement)
         return None if self._options.is_followed else self._outcome()
-
-    def _kept(self, order: Order) -> Order:
-        """Return the order; near the end of the run the original in place of a choice whose saving may be none.
-
-        Until then such a choice is measured. In a run without a known end, that is for so many seconds at choices.
-        """
-        doubtful = self._doubtful(order)
-        if self._left_because is None and doubtful is not None:
-            steps_left = math.inf if self.max_steps is None else self.max_steps - self.run.steps
-            last_steps = max((self.max_steps or 0) // _LAST_SHARE, order.least_steps)
-            seconds = sum(trial.measurement.time for trial in self.measured.at_choices.values())
-            if steps_left > last_steps + order.settle_steps and (self.max_steps or seconds < _LONG_ENOUGH_SECONDS):
-                return replace(order, steps=round(min(order.steps, steps_left - last_steps)))
-            at = self.kind.text(order.setting)
-            self._left_because = f"{at} is not kept, as its saving may be none: {doubtful.bare_saving_text}"
-        if self._left_because is None or not order.is_choice:
-            return order
-        return replace(
-            order,
-            setting=self.original,
-            best=self.original,
-            reason="the saving of the choice is not certain",
-            stepped_aside=self._left_because,
-        )
-
-    def _doubtful(self, order: Order) -> Comparison | None:
-        """Return the comparison of a choice whose interval of the saving holds 0; None if it does not, or is unknown."""
-        if not order.is_choice or order.is_fixed or self._options.is_followed or self._options.has_own_settings:
-            return None
-        comparison = self.measured.comparison(order.setting)
-        return None if comparison is None or is_worth_keeping(self._selector, comparison) else comparison
 
     def go_on(self, setting: int | None, steps: int, reason: str) -> Outcome:
         """Go on as an observer directs, at its setting for so many steps; as the search asked for if None.

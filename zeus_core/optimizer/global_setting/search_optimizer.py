@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from zeus_core.adapters import contained
 from zeus_core.adapters.result import show_result
-from zeus_core.device.simulated.step_load import load_rows, step_loads
+from zeus_core.device.simulated.step_load import begin_step, end_step, load_rows, step_loads
 from zeus_core.errors import UsageError
 from zeus_core.events import (
     INTERFERENCE,
@@ -188,8 +188,12 @@ class SearchOptimizer(SearchFacts):
         """
         kind = type(event)
         if kind is StepEnd:
-            for load in self._loads:
-                load.end()
+            end_step(self._loads)
+        self._receive(kind, event)
+        if kind is StepBegin:
+            begin_step(self._loads)
+
+    def _receive(self, kind: type[Event], event: Event) -> None:
         if self._visits is not None and kind is not Pause:
             self._visit(event)
         if isinstance(event, StepBegin):
@@ -211,9 +215,6 @@ class SearchOptimizer(SearchFacts):
             self._recorder.skips_next_step = False
             if self._expects_interference:
                 self._course.receive(Pause())
-        elif kind is StepBegin:
-            for load in self._loads:
-                load.begin()
 
     @contained(on_fault=lambda self, error: self._course.fail(error))
     def _visit(self, event: Event) -> None:
@@ -324,7 +325,8 @@ class SearchOptimizer(SearchFacts):
         credit = None if self._follower is None else self._follower.credit
         search = self._search
         own = {} if search is None else search.rows()
-        return {**load_rows(self._loads), **result.rows(), **own, **self._course.rival_rows, **({} if credit is None else credit.rows())}
+        rows = {**load_rows(self._loads), **result.rows(), **own, **self._course.rival_rows}
+        return rows if credit is None else {**rows, **credit.rows()}
 
     @property
     def _is_at_rest(self) -> bool:
