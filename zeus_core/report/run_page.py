@@ -169,7 +169,7 @@ def _cards(run: RunRecord) -> str:
     comparison = None if record is None or record.result is None else record.result.comparison
     if comparison is not None and math.isfinite(comparison.slowdown_uncertainty):
         if "saving_fraction" not in metrics:
-            cards.append(card("saved by the chosen setting", "not certain", comparison.bare_saving_text))
+            cards.append(card("saved by the chosen setting", "not certain"))
         longer = percentage(comparison.slowdown_factor - 1, comparison.slowdown_uncertainty, sign="+")
         cards.append(card("longer steps at it", longer))
     return f'<div class="cards">{"".join(cards)}</div>'

@@ -127,14 +127,14 @@ class Comparison:
     def saving_text(self) -> str:
         """The saving for people, or the reason that there is none to report."""
         if self.doubt is not None or math.isinf(self.saving_uncertainty):
-            return self.bare_saving_text
-        saving = f"{self.bare_saving_text}{self._correction_text}"
+            return self._bare_saving_text
+        saving = f"{self._bare_saving_text}{self._correction_text}"
         if not self.is_certain:
             return f"too small, or too briefly measured, to be certain: {saving}{self.changed_text}"
         return f"{saving}{self.changed_text}"
 
     @property
-    def bare_saving_text(self) -> str:
+    def _bare_saving_text(self) -> str:
         """The saving and its uncertainty without any remark; or the reason that it is not known."""
         if self.doubt is not None:
             return f"not known: {self.doubt}"

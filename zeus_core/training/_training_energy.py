@@ -15,7 +15,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters.contained import Hooked
 from zeus_core.adapters.result import show_result
 from zeus_core.codec import encode
-from zeus_core.device.simulated.step_load import begin_step, end_step, load_rows, step_loads
+from zeus_core.device.gpu import StepLoads
 from zeus_core.errors import UsageError
 from zeus_core.events import (
     PASS_END,
@@ -150,7 +150,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self._electricity,
             self._trace,
         )
-        self._loads = step_loads(self.monitor.gpus.values())
+        self._loads = StepLoads(self.monitor.gpus.values())
         self._observers = Observers(optimizer, self._trace, self._recorder)
         self.detected_evaluations: int = 0
         self._cpus = CpuWindow(self.monitor)
@@ -181,7 +181,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         names = ", ".join(sorted({gpu.name for gpu in self.monitor.gpus.values()}))
         rows = {}
         if self.summary is not None and names:
-            rows = {"measured on": names, **load_rows(self._loads), **self.summary.rows()}
+            rows = {"measured on": names, **self._loads.rows(), **self.summary.rows()}
         return {**rows, **self._cpus.rows(), **self._optimizer.result()}
 
     def use_world(self, world: World) -> None:
@@ -264,10 +264,10 @@ class TrainingEnergy(TrainingHooks, Hooked):
         elif isinstance(event, TrainBegin):
             self._prepare(event)
         if kind is StepEnd and self._loads:
-            self._outside_of_hooks(lambda: end_step(self._loads))
+            self._outside_of_hooks(self._loads.end)
         self._observers.send(event)
         if kind is StepBegin:
-            begin_step(self._loads)
+            self._loads.begin()
         if kind is TrainEnd:
             self._conclude()
 
@@ -417,7 +417,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Bring the file of the run up to date, on the rank that keeps it."""
         self._recorder.keep_run(
             lambda: Outcome(
-                {**load_rows(self._loads), **remark_rows(self._recorder.remarks), **self._optimizer.result()},
+                {**self._loads.rows(), **remark_rows(self._recorder.remarks), **self._optimizer.result()},
                 _search_of(self.optimizer),
                 self.saving_fraction,
                 self._optimizer.saving_uncertainty,

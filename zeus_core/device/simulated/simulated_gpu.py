@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from zeus_core.device.gpu import PowerRange
+from zeus_core.device.gpu import PowerRange, StepLoad
 from zeus_core.device.simulated.power_model import OperatingPoint, Work
 from zeus_core.device.simulated.presets import GpuPreset
-from zeus_core.device.simulated.step_load import StepLoad
 from zeus_core.errors import PermissionDeniedError, UsageError
 from zeus_core.ports import TimeSource
 from zeus_core.ports.time_source import checked_time_source

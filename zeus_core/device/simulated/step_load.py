@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from zeus_core.device.gpu import Gpu
 from zeus_core.device.simulated.power_model import Work
 from zeus_core.units import duration_text
 
@@ -17,7 +15,7 @@ _STEPS = 3  # whose median is taken: the first one of a loop also loads and comp
 _ACTIVE_SHARE, _ACTIVE_FRACTION, _COMPUTE_BOUND = 1.2, 0.94, 0.74
 
 
-class StepLoad:
+class SimulatedLoad:
     """Gives a simulated GPU work in each step, unless a program submits its own.
 
     Without it the GPU would idle through a whole training, and a search would find the lowest limit best.
@@ -62,29 +60,9 @@ class StepLoad:
             self.work = None
         return self._gpu.submitted > self._submitted
 
-
-def step_loads(gpus: Iterable[Gpu]) -> list[StepLoad]:
-    """Return the loads of those GPUs that have one."""
-    loads = (getattr(gpu, "step_load", None) for gpu in gpus)
-    return [load for load in loads if load is not None]
-
-
-def end_step(loads: Iterable[StepLoad]) -> None:
-    """End a step of all."""
-    for load in loads:
-        load.end()
-
-
-def begin_step(loads: Iterable[StepLoad]) -> None:
-    """Begin a step of all."""
-    for load in loads:
-        load.begin()
-
-
-def load_rows(loads: Iterable[StepLoad]) -> dict[str, str]:
-    """Return a labelled line that says that the work of a training did not run on its GPUs; nothing if it did."""
-    works = [load.work for load in loads if load.work is not None]
-    if not works:
-        return {}
-    seconds, watts = duration_text(works[0].seconds), f"{works[0].active_power_watts:.0f} W"
-    return {"simulated": f"the work did not run on it; each step counts as {seconds} of work that wants {watts}"}
+    def rows(self) -> dict[str, str]:
+        """Return a labelled line that says that the work of a training did not run here; nothing if it did."""
+        if self.work is None:
+            return {}
+        seconds, watts = duration_text(self.work.seconds), f"{self.work.active_power_watts:.0f} W"
+        return {"simulated": f"the work did not run on it; each step counts as {seconds} of work that wants {watts}"}

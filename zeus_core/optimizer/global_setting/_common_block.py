@@ -41,7 +41,7 @@ class _OwnPart(NamedTuple):
     """The part of a rank in a block.
 
     Attributes:
-        part: What it measured.
+        part: The measured part.
         held: The words for the setting that somebody else has set; None for none.
         is_idle: Whether none of its GPUs computed anything in the latest second, as far as all of them say that.
     """

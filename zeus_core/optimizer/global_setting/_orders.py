@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer.global_setting.search_options import DEFAULT_STEPS, SETTLE_UPDATES, SearchArguments
 from zeus_core.search import Trial
-from zeus_core.search.comparison import Comparison
+from zeus_core.search.comparison import Comparison, percentage
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.run.run_search import Block, RunSearch
@@ -228,7 +228,8 @@ class Orders:
             if steps_left > last_steps + order.settle_steps and (max_steps or seconds < _LONG_ENOUGH_SECONDS):
                 return replace(order, steps=round(min(order.steps, steps_left - last_steps)))
             at = self._arguments.kind.text(order.setting)
-            self._left_because = f"{at} is not kept, as its saving may be none: {doubtful.bare_saving_text}"
+            saving = percentage(doubtful.saving_fraction, doubtful.saving_uncertainty)
+            self._left_because = f"{at} is not kept, as its saving may be none: {saving} of the energy of a step"
         if self._left_because is None or not order.is_choice:
             return order
         return replace(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from zeus_core.adapters import contained
 from zeus_core.adapters.result import show_result
-from zeus_core.device.simulated.step_load import begin_step, end_step, load_rows, step_loads
+from zeus_core.device.gpu import StepLoads
 from zeus_core.errors import UsageError
 from zeus_core.events import (
     INTERFERENCE,
@@ -111,7 +111,7 @@ class SearchOptimizer(SearchFacts):
         self.monitor: ZeusMonitor = monitor
         """The monitor that measures."""
         self._gpus = list(monitor.gpus.values())
-        self._loads = step_loads(self._gpus)
+        self._loads = StepLoads(self._gpus)
         store: TrialStore = (
             TrialStore()
             if profile_path is None
@@ -188,10 +188,10 @@ class SearchOptimizer(SearchFacts):
         """
         kind = type(event)
         if kind is StepEnd:
-            end_step(self._loads)
+            self._loads.end()
         self._receive(kind, event)
         if kind is StepBegin:
-            begin_step(self._loads)
+            self._loads.begin()
 
     def _receive(self, kind: type[Event], event: Event) -> None:
         if self._visits is not None and kind is not Pause:
@@ -325,7 +325,7 @@ class SearchOptimizer(SearchFacts):
         credit = None if self._follower is None else self._follower.credit
         search = self._search
         own = {} if search is None else search.rows()
-        rows = {**load_rows(self._loads), **result.rows(), **own, **self._course.rival_rows}
+        rows = {**self._loads.rows(), **result.rows(), **own, **self._course.rival_rows}
         return rows if credit is None else {**rows, **credit.rows()}
 
     @property
