@@ -41,6 +41,13 @@ def test_means_that_contradict_the_saving_say_why():
     assert "in turn" in str(contradicted)
 
 
+def test_a_saving_that_the_means_do_not_give_has_both():
+    before, after = trial(400, 3096.0, uncertainty=9.0), trial(300, 3026.4, uncertainty=9.0)  # 77.4 and 75.66 J
+    found = Comparison(before, after, saving=(0.012, 0.011), slowdown=(1.0, 0.01)).saving_text
+    assert found == "1.2% ±1.1 of the energy of a step, corrected for drift (2.2% by the means of all steps)"
+    assert "corrected" not in Comparison(before, after).saving_text
+
+
 def test_one_setting_saves_nothing_however_far_two_measurements_of_it_differ():
     assert not Comparison(trial(400, 4000.0), trial(400, 3000.0)).is_certain
 

@@ -102,3 +102,13 @@ def test_durations_are_in_a_unit_that_people_use():
         "2 h 0 min",
         "2 h 5 min",
     ]
+
+
+def test_a_box_has_at_most_100_columns_where_there_is_no_terminal(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    text = " ".join(["300 W is the best"] * 20)
+    show_result({"power limit": text, "energy": "62 kJ"})
+    lines = capsys.readouterr().err.splitlines()
+    assert {len(line) for line in lines} <= set(range(90, 101))
+    words = " ".join(line[15:-1].strip() for line in lines[1:-2])
+    assert words == text

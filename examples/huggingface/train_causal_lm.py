@@ -14,7 +14,6 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
@@ -42,7 +41,7 @@ EVALUATION_BYTES = 8_192
 # A forward pass of GPT-3 XL as fitted to its published sweep on A100s, shortened to suit a demonstration.
 FORWARD_WORK = Work(seconds=0.08, active_power_watts=484.9, active_fraction=0.938, compute_bound_fraction=0.744)
 
-SELECTORS = {
+SELECTORS = {  # beside "auto", the least energy within 10 % more time
     "slowdown": lambda factor: MaxSlowdownConstraint(factor),
     "energy-within": lambda factor: EnergyWithin(factor),
     "energy": lambda _: Energy(),
@@ -75,8 +74,8 @@ def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulate", metavar="MODEL", help="GPU model to simulate, such as A100-SXM4-80GB")
     parser.add_argument("--output", type=Path, default=Path("zeus-demo"), help="folder for all files (%(default)s)")
-    parser.add_argument("--selector", choices=SELECTORS, default="slowdown", help="what is best (%(default)s)")
-    parser.add_argument("--factor", type=float, default=1.1, help="slowdown bound (%(default)s)")
+    parser.add_argument("--selector", choices=["auto", *SELECTORS], default="auto", help="what is best (%(default)s)")
+    parser.add_argument("--factor", type=float, default=1.1, help="slowdown bound of those that have one (%(default)s)")
     parser.add_argument("--steps", type=int, default=220, help="steps of the training (%(default)s)")
     parser.add_argument("--picture", choices=["png", "svg"], default="png", help="format of the picture (%(default)s)")
     return parser.parse_args()
@@ -134,19 +133,22 @@ def main() -> int:
 
 def train(arguments: argparse.Namespace) -> int:
     monitor = ZeusMonitor()
-    selector = SELECTORS[arguments.selector](arguments.factor)
-    optimizer = GlobalPowerLimitOptimizer(monitor, selector)
-    callback = ZeusTrainerCallback(optimizer=optimizer)
+    if arguments.selector == "auto":
+        callback = ZeusTrainerCallback(monitor, optimizer="auto")
+    else:
+        selector = SELECTORS[arguments.selector](arguments.factor)
+        callback = ZeusTrainerCallback(optimizer=GlobalPowerLimitOptimizer(monitor, selector))
     trainer = make_trainer(arguments.output, arguments.steps, bool(arguments.simulate), callback)
     if arguments.simulate:
         SimulatedCompute(trainer.model, monitor.gpus[0], forward=FORWARD_WORK)
     print(f"{arguments.steps} steps of training, 4 samples each; the search tries limits meanwhile")
     trainer.train()
     print(f"\nWhere the energy of this run went\n{callback.summary}")
-    return report(optimizer, selector, monitor.gpus[0].name, arguments)
+    return report(callback.optimizer, monitor.gpus[0].name, arguments)
 
 
-def report(optimizer: GlobalPowerLimitOptimizer, selector: Any, gpu_name: str, arguments: argparse.Namespace) -> int:
+def report(optimizer: GlobalPowerLimitOptimizer, gpu_name: str, arguments: argparse.Namespace) -> int:
+    selector = optimizer.optimum_selector
     if optimizer.confirmation is None:
         print("no limit was chosen", file=sys.stderr)
         return 1

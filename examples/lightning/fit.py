@@ -20,7 +20,6 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.pytorch import SimulatedCompute
 from zeus_lightning import ZeusCallback
 
@@ -91,12 +90,6 @@ class OnSimulatedGpu(Callback):
         self.compute.detach()
 
 
-def make_optimizer(monitor: ZeusMonitor) -> GlobalPowerLimitOptimizer:
-    """Short trials, to suit a demonstration."""
-    selector = MaxSlowdownConstraint(factor=1.1)
-    return GlobalPowerLimitOptimizer(monitor, selector, warmup_steps=1, profile_steps=12, pl_step=50)
-
-
 def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulate", metavar="MODEL", help="GPU model to simulate, such as A100-SXM4-80GB")
@@ -111,7 +104,7 @@ def main() -> int:
     arguments = parsed_arguments()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     logging.getLogger("zeus_core").setLevel(logging.INFO)
-    callbacks: list[Callback] = [energy := ZeusCallback(optimizer=make_optimizer, tokens=lambda batch: batch.numel())]
+    callbacks: list[Callback] = [energy := ZeusCallback(optimizer="auto", tokens=lambda batch: batch.numel())]
     if arguments.simulate:
         os.environ[SIMULATED_GPUS_VARIABLE] = arguments.simulate
         torch.set_num_threads(1)

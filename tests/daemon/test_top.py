@@ -38,13 +38,13 @@ def test_the_table_shows_what_is_in_force_since_when_and_by_whom(world):
     assert " ".join(header.split()) == (
         "GPU name busy memory temp power limit enforced default SM clock used by controlled by"
     )
-    load = r"NVIDIA H200 +0% +"
+    load = r"NVIDIA H200 +100% +"
     by = rf"process {holder.pid} \(-c\) of user {MEMBER}, job 12345, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
     assert re.fullmatch(rf" *0  {load}1/80 GiB +45 C +75 W +250 W +240 W +650 W +1980 MHz  {MEMBER} 12345  {by}", first)
-    assert re.fullmatch(r" *1  NVIDIA H200 +0% +0/80 GiB +45 C +90 W +450 W +450 W +650 W +1980 MHz  - +-", second)
+    assert re.fullmatch(r" *1  NVIDIA H200 +100% +0/80 GiB +45 C +90 W +450 W +450 W +650 W +1980 MHz  - +-", second)
     output, _ = top(world, "--json", "--sort", "power").communicate(timeout=240)
     other, one = json.loads(output)["gpus"]
-    assert (other["index"], one["users"], one["utilization"]) == (1, [[f"{MEMBER}", "12345"]], 0.0)
+    assert (other["index"], one["users"], one["utilization"]) == (1, [[f"{MEMBER}", "12345"]], 1.0)
     output, _ = top(world, "--json", "--user", f"{MEMBER}", "--job", "12345").communicate(timeout=240)
     (first,) = json.loads(output)["gpus"]
     assert (first["index"], first["memory_bytes"], first["limit_watts"]) == (0, 80 << 30, 250.0)

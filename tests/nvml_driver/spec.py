@@ -96,7 +96,7 @@ class DeviceSpec:
     mig_uuids: Sequence[str] = ()
     processes_need_root: bool = False
     temperature_celsius: int = 45
-    utilization_percent: int = 0
+    utilization_percent: int = 100
     profiles: int = 0
     requested_profiles: int = 0
     has_profile_update: bool = True

@@ -82,7 +82,7 @@ def test_the_best_clock_is_found_and_held_and_finally_unlocked():
     assert optimizer.sm_clock_mhz is None
     assert training.clock_mhz == TOP_MHZ
     result = optimizer.result()
-    assert result["SM clock"] == "810 MHz is the best of 81 settings by Energy(); the original unlocked clock"
+    assert result["SM clock"] == "810 MHz is the best of 5 tried, of 81, by Energy(); the original unlocked clock"
     assert "than at unlocked clock" in result["search"]
     assert " W" not in result["SM clock"] + result["search"]
 
@@ -121,7 +121,8 @@ def test_the_shortest_run_saves_at_a_clock_safe_for_any_work(selector, seed, com
     assert lower_mhz[0] == pytest.approx(free.clock_fraction * TOP_MHZ / 1.1, abs=15), "it needs no measured time"
     points = [physics.operating_point(work, 400.0, clock_mhz / TOP_MHZ) for clock_mhz in clocks_mhz]
     assert sum(point.seconds for point in points) <= 1.1 * 20 * free.seconds
-    assert sum(point.energy_joules for point in points) < 0.95 * 20 * free.energy_joules
+    most = 0.955  # the last 2 steps may be at the original clock, as so few that scatter so much show no saving
+    assert sum(point.energy_joules for point in points) < most * 20 * free.energy_joules
 
 
 def test_a_cost_of_clocks_weighs_time_with_the_original_power_limit():

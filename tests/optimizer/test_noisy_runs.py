@@ -1,6 +1,7 @@
 """Searches in runs whose steps other work disturbs: what their results say, and which settings they leave."""
 
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -56,3 +57,25 @@ def test_the_result_of_a_sweep_never_contradicts_its_numbers(selector):
         counts = {"wait_steps": 1, "warmup_steps": 2, "profile_steps": 8, "pl_step": 50}
         optimizer = trained(noise_factors(random.Random(seed), STEPS // 2), sweep, selector, **counts)
         check_result(optimizer.result(), repr(selector), "400 W")
+
+
+def test_no_box_of_a_short_noisy_run_claims_more_than_it_knows():
+    """Neither the best of what nobody tried, nor numbers that do not divide out, nor a choice that may save nothing."""
+    kept = 0
+    for seed in range(10):
+        factors = noise_factors(random.Random(f"short {seed}"), 60)
+        rows = trained(factors, GlobalPowerLimitOptimizer, EnergyWithin(1.1)).result()
+        line = rows["power limit"]
+        assert "of 61 settings" not in line, "few are tried in so short a run"
+        saving = re.match(r"(?:too small.*: )?(-?[\d.]+)% ±([\d.]+|\?) of", rows.get("saving", ""))
+        if " is the best of " in line or " is chosen of " in line:
+            kept += 1
+            assert saving is not None, rows
+            assert float(saving[1]) > float(saving[2]), rows
+        steps = re.match(r"([\d.]+) (?:±[\d.]+ )?J in .* before; ([\d.]+) (?:±[\d.]+ )?J in", rows.get("per step", ""))
+        if steps is None or saving is None:
+            continue
+        shown = 100 * (1 - float(steps[2]) / float(steps[1]))
+        corrected = re.search(r"corrected for drift \((-?[\d.]+)% by the means", rows["saving"])
+        assert shown == pytest.approx(float((corrected or saving)[1]), abs=0.3), rows
+    assert kept > 0

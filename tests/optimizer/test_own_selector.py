@@ -128,7 +128,7 @@ def test_a_cost_is_minimized_by_the_search_of_a_run(selector):
     assert optimizer.optimum_selector is selector
     chosen = optimizer.chosen_limit_watts
     assert true_cost(selector, chosen) <= 1.02 * min(true_cost(selector, watts) for watts in range(100, 401, 25))
-    assert f" settings by {selector!r}" in optimizer.result()["power limit"]
+    assert f", of 13, by {selector!r}" in optimizer.result()["power limit"]
 
 
 @pytest.mark.parametrize("selector", [EnergyWithinFactor(2.0), PriceOfTime()], ids=lambda one: type(one).__name__)

@@ -262,7 +262,10 @@ def test_a_slowdown_bound_is_met_by_least_energy_not_the_lowest_limit(make):
         measurements = [PowerLimitMeasurement.from_trial(trial, 1) for trial in trials.values()]
         choices.append(search.choice or selector.select(measurements))
     assert board.regret(Energy(), choices[0]) < 0.01
-    assert choices[1] < choices[0], "the lowest limit that keeps the bound, of those that were tried"
+    if make is AdaptiveSearch:
+        assert choices[1] <= choices[0], "the lowest limit that keeps the bound, unless another that was tried beats it"
+    else:
+        assert choices[1] < choices[0], "the published rule alone"
 
 
 def test_a_bound_that_no_lower_setting_keeps_leaves_the_original():

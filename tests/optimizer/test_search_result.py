@@ -66,7 +66,7 @@ def test_a_finished_search_says_what_it_chose_saved_and_cost(capsys):
     optimizer, gpu = result_after(CONFIRMED + 200)
     rows, chosen = optimizer.result(), optimizer.chosen_limit_watts
     before, after = (gpu.preset.physics.operating_point(WORK, limit) for limit in (400, chosen))
-    assert rows["power limit"] == f"{chosen} W is the best of 7 settings by Energy(); the original 400 W"
+    assert rows["power limit"] == f"{chosen} W is the best of 7 settings, by Energy(); the original 400 W"
     saving, uncertainty = re.fullmatch(r"(.+)% ±(.+) of the energy of a step", rows["saving"]).groups()
     assert float(saving) == pytest.approx(
         100 * (1 - after.energy_joules / before.energy_joules), abs=float(uncertainty)
@@ -166,7 +166,7 @@ def test_where_the_original_limit_is_chosen_nothing_was_saved():
     assert optimizer.saving_fraction is None
     assert optimizer.comparison is None
     assert optimizer.result().keys() == {"power limit", "search"}
-    assert optimizer.result()["power limit"] == "the original 400 W is the best of 7 settings by Original()"
+    assert optimizer.result()["power limit"] == "the original 400 W is the best of 7 settings, by Original()"
 
 
 def test_where_limits_may_not_be_set_nothing_was_saved():

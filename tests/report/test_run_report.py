@@ -112,6 +112,7 @@ def test_the_page_needs_nothing_else_and_says_where_the_energy_went(searched, tm
         ),
         *("What was not measured, and why", "fans, power supplies", "Hardware and versions", "A100-SXM4-80GB"),
         f"{run.latest.search_record().result.chosen} W",
+        *("saved by the chosen setting", "longer steps at it"),
     ):
         assert words in text
     assert source.count("<svg") == 3

@@ -31,12 +31,18 @@ def check_result(rows, selector, original):
         original: The original setting in words, such as "400 W".
 
     Returns:
-        The verdict of the line: True, False or None; "original" if that was chosen, "unfinished" if nothing was.
+        The verdict of the line: True, False or None; "original" if that was chosen, "unkept" if it is to return,
+        "unfinished" if nothing was chosen.
     """
     line = rows["power limit"]
-    for beginning, name in (("search unfinished", "unfinished"), (f"the original {original}", "original")):
+    ends = {"search unfinished": "unfinished", f"the original {original}": "original", "back at": "original"}
+    for beginning, name in ends.items():
         if line.startswith(beginning):
             return name
+    if "is not kept" in line:
+        unkept = _SAVING.search(rows.get("saving", ""))
+        assert unkept is None or _interval(unkept)[0] <= _ROUNDING, rows
+        return "unkept"
     verdict = True if " is the best of " in line else False if ", but " in line else None
     assert verdict or " is chosen of " in line, line
     factor = re.search(r"(?:MaxSlowdownConstraint\(factor|EnergyWithin\(slowdown)=([\d.]+)\)", selector)

@@ -1,11 +1,12 @@
 """The result that `TrainingEnergy` shows at the end of training."""
 
 import re
+import time
 
 import pytest
 
 from tests.support.result_boxes import boxes, rows
-from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.device import SimulatedGpu, Work, discover_gpus, find_preset
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
@@ -146,3 +147,39 @@ def test_of_several_ranks_the_first_shows_the_total_of_all(capsys):
     first, *others = ThreadWorld.run(3, rank_main, 60.0)
     assert others == [first, first]
     assert len(boxes(capsys)) == 1
+
+
+@pytest.mark.parametrize(("model", "is_followed_alone"), [("A40", False), ("V100-SXM2-32GB", True)])
+def test_a_simulated_gpu_gets_a_load_from_the_steps_of_a_script(monkeypatch, model, is_followed_alone):
+    """It had idled through a script of a user's own, and a limit was chosen for that."""
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", f"{model}:1")
+    (gpu,) = discover_gpus()
+    idle_watts = gpu.read_power_watts()
+    hooks = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu]), Energy(), quiet=True)
+    if not is_followed_alone:
+        hooks = TrainingEnergy(hooks.monitor, hooks, quiet=True)
+    hooks.on_train_begin()
+    busy = []
+    for _ in range(12):
+        hooks.on_step_begin()
+        busy.append(gpu.read_power_watts() > idle_watts)
+        time.sleep(0.01)
+        hooks.on_step_end()
+    assert busy[0] is False, "how long a step is, the first one tells"
+    assert all(busy[1:])
+    assert gpu.read_power_watts() == idle_watts, "between two steps it waits"
+    said = hooks.result()["simulated"]
+    assert re.fullmatch(r"the work did not run on it; each step counts as [\d.]+ s of work that wants 36[0-9] W", said)
+    hooks.on_train_end()
+
+
+def test_a_script_that_submits_its_work_gets_no_other(monkeypatch):
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "Quadro RTX 6000:1")
+    (gpu,) = discover_gpus()
+    energy = TrainingEnergy(ZeusMonitor(gpus=[gpu]), quiet=True)
+    with energy:
+        for _ in range(4):
+            with energy.step():
+                gpu.execute(Work(0.01, 300.0))
+    assert gpu.submitted == 4
+    assert "simulated" not in energy.result()

@@ -40,7 +40,7 @@ def _in_ascii(text: str) -> str:
 
 
 _LEAST_TEXT = 24  # characters in a line of a wrapped row
-_UNLIMITED = 10**6  # where there is no terminal
+_MOST_COLUMNS = 100  # also where there is no terminal, as in the log of a job
 
 
 def _boxed(rows: Mapping[str, str]) -> str:
@@ -48,7 +48,8 @@ def _boxed(rows: Mapping[str, str]) -> str:
     import textwrap
 
     label_width = max(len(label) for label in rows)
-    room = max(shutil.get_terminal_size((_UNLIMITED, 0)).columns - label_width - len("|   |") - 1, _LEAST_TEXT)
+    columns = min(shutil.get_terminal_size((_MOST_COLUMNS + 1, 0)).columns - 1, _MOST_COLUMNS)
+    room = max(columns - label_width - len("|    |"), _LEAST_TEXT)
     lines = []
     for label, text in rows.items():
         first, *more = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -23,6 +24,7 @@ SUMMARY = "Predict what a power limit saves on a GPU, before any training"
 _WORKS = ("memory", "mixed", "compute")  # those of `prediction`, which loads numpy, and help must not
 _SLOWDOWNS = ("5%", "10%", "20%")
 _STEP_WATTS = 5
+_SWEPT = ("V100", "A40", "A100")  # the boards of the prior, by tools/fit_search_prior.py
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,11 +88,24 @@ def execute(arguments: argparse.Namespace) -> int:
         _write_table(title, texts, kwh)
     write(
         "\nPredicted, not measured: the median, and the range of 9 trainings in 10, by\n"
-        "published sweeps of V100, A40 and A100. A search measures what yours saves:\n"
-        "zeus-core run --save 10% -- COMMAND",
+        f"published sweeps of {_and(_SWEPT)}.\n{_unknown_text(boards, arguments)}"
+        "A search measures what yours saves: zeus-core run --save 10% -- COMMAND",
         sys.stdout,
     )
     return 0
+
+
+def _unknown_text(boards: Iterable[str], arguments: argparse.Namespace) -> str:
+    """Return in lines what is not known: boards without a sweep, and the kind of work, unless it was stated."""
+    others = [name for name in boards if not any(re.search(rf"\b{swept}\b", name) for swept in _SWEPT)]
+    lines = [f"Not known for {_and(others)}: the rows are by other boards' sweeps."] if others else []
+    if arguments.work is None and arguments.draw is None:
+        lines.append("Not known for your kind of work: --work and --draw say which it is.")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _write_table(title: str, slowdowns: Sequence[str], cells: Mapping[str, Iterable[str]]) -> None:

@@ -150,6 +150,7 @@ def _warn_of_folder(root: str) -> None:
 def _simulated_gpus(simulated_machine: str) -> tuple["SimulatedGpu", ...]:
     from zeus_core.device.simulated.presets import find_preset
     from zeus_core.device.simulated.simulated_gpu import SimulatedGpu
+    from zeus_core.device.simulated.step_load import SimulatedLoad
 
     kind: Callable[..., SimulatedGpu] = SimulatedGpu
     if simulated_machine == OF_DAEMON:
@@ -167,6 +168,7 @@ def _simulated_gpus(simulated_machine: str) -> tuple["SimulatedGpu", ...]:
         preset = find_preset(match["model"])
         for _ in range(int(match["count"] or 1)):
             gpus.append(kind(preset, index=len(gpus)))
+            gpus[-1].step_load = SimulatedLoad(gpus[-1])
     is_first = os.environ.get("LOCAL_RANK", "0") == "0" and SIMULATED not in os.environ
     _logger.log(
         logging.WARNING if is_first else logging.DEBUG,  # once a machine, not a rank or a command

@@ -117,6 +117,51 @@ class Gpu(Protocol):
 # What only some GPUs have, as optional attributes: a GPU need not have them to be a `Gpu`.
 
 
+class StepLoad(Protocol):
+    """The work that a simulated GPU does in each step of a loop which computes elsewhere: its `step_load`."""
+
+    def begin(self) -> None:
+        """Begin a step; nothing if one is under way."""
+        ...
+
+    def end(self) -> None:
+        """End the step, once its work is done; nothing if none is under way."""
+        ...
+
+    def rows(self) -> dict[str, str]:
+        """Return a labelled line on this for people; nothing where a program submits all work itself."""
+        ...
+
+
+class StepLoads:
+    """The loads of those of some GPUs that have one.
+
+    Args:
+        gpus: The GPUs.
+    """
+
+    def __init__(self, gpus: Iterable[Gpu]) -> None:
+        loads: list[StepLoad | None] = [getattr(gpu, "step_load", None) for gpu in gpus]
+        self._loads = [load for load in loads if load is not None]
+
+    def __bool__(self) -> bool:
+        return bool(self._loads)
+
+    def begin(self) -> None:
+        """Begin a step on all."""
+        for load in self._loads:
+            load.begin()
+
+    def end(self) -> None:
+        """End it on all."""
+        for load in self._loads:
+            load.end()
+
+    def rows(self) -> dict[str, str]:
+        """Return the labelled line of the first one."""
+        return self._loads[0].rows() if self._loads else {}
+
+
 def driver_of(gpu: Gpu) -> str | None:
     """Return the name of the driver by which other processes reach a GPU, "nvml" or that of the kernel.
 

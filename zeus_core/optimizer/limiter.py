@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import uuid_in_job
+from zeus_core.device.gpu import read_utilization, uuid_in_job
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.optimizer.gpu_facts import GpuFacts, facts_of_gpu
 from zeus_core.settings.holders import KnobUser
@@ -79,6 +79,11 @@ class Limiter:
         """The setting in force, the highest if GPUs differ; None if it is unknown, and once `restore` was called."""
         is_given_up = not self.observes and self._knob is not None and self._knob.in_force is None
         return None if is_given_up else self._setting
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether each of the GPUs says that it computed nothing in the latest second or so."""
+        return all(read_utilization(gpu) == 0 for gpu in self._gpus)
 
     def leave(self, uuids: Collection[str]) -> None:
         """Leave some of the GPUs to other ranks, which set the same: one process alone can control a GPU.

@@ -101,6 +101,7 @@ class SearchResult:
         temperatures_celsius: The temperature of the hottest GPU of this rank at the end of each block, if it is known.
         refused: The settings that a board does not enforce, each with the reason.
         activities: The steps and all activities, by name, if these have settings of their own.
+        is_kept: Whether the choice certainly does better than the original; False where its saving may be none.
     """
 
     name: str
@@ -130,6 +131,7 @@ class SearchResult:
     refused: Mapping[int, str] = field(default_factory=dict)
     temperatures_celsius: tuple[float, ...] = ()
     activities: Mapping[str, ActivityResult] = field(default_factory=dict)
+    is_kept: bool = True
 
     def rows(self) -> dict[str, str]:
         """Return the result as labelled lines."""
@@ -144,8 +146,10 @@ class SearchResult:
             rows["temperature"] = self._warming_text
         if self.slowdown_text:
             rows["slowdown"] = self.slowdown_text
-        if self.comparison is not None and self.comparison.doubt is None and self.comparison.is_of_the_trials:
-            rows["per step"] = _per_step_text(self.comparison)
+        comparison = self.comparison
+        is_known = comparison is not None and comparison.doubt is None and math.isfinite(comparison.saving_uncertainty)
+        if comparison is not None and is_known and comparison.is_of_the_trials:
+            rows["per step"] = _per_step_text(comparison)
         if self.prediction is not None and self.prediction.setting != self.original:
             rows["predicted"] = self._prediction_text(self.prediction)
             if self.command is not None:
@@ -227,15 +231,28 @@ class SearchResult:
             return f"search unfinished: {tried}{best}{restored}"
         verdict = self.verdict or Verdict(None, "")
         if self.chosen == self.original:
-            fact = self.stepped_aside and f": {self.stepped_aside}"
-            fact = fact or f" is the best of {self.settings} settings by {self.rule}"
             broken = "; the run did not keep its bound" if verdict.holds is False else ""
-            return f"{original}{fact}{broken}{unrestored}"
+            if not self.stepped_aside:
+                return f"{original} is the best of {self._tried_text}, by {self.rule}{broken}{unrestored}"
+            back = "" if self._tried == {self.original} else "back at "
+            return f"{back}{original}: {self.stepped_aside}{broken}{unrestored}"
         unconfirmed = "; saving unknown, as training ended too early" if self.comparison is None else ""
         best = "the best" if verdict.holds else "chosen"
         chosen = setting_text(self.chosen, self.unit)
-        choice = f"{chosen} is {best} of {self.settings} settings by {self.rule}{verdict.text}"
+        choice = f"{chosen} is {best} of {self._tried_text}, by {self.rule}{verdict.text}"
+        if not self.is_kept:
+            choice = f"{chosen} was chosen of {self._tried_text}, and is not kept, as its saving may be none"
         return f"{choice}{unrestored or f'; {original}'}{unconfirmed}"
+
+    @property
+    def _tried(self) -> set[int]:
+        """The settings at which steps were measured in this run, or in one that the search knows, and the original."""
+        return {self.original, *self.trials, *self.choices, *self.searched_steps}
+
+    @property
+    def _tried_text(self) -> str:
+        tried = len(self._tried)
+        return f"{self.settings} settings" if tried == self.settings else f"{tried} tried, of {self.settings}"
 
     def _prediction_text(self, prediction: Prediction) -> str:
         saving = _interval_text(prediction.saving_fraction, prediction.saving_interval)

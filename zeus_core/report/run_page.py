@@ -20,6 +20,7 @@ from zeus_core.report.run_sections import (
     steps_text,
     unrecorded_line,
 )
+from zeus_core.search.comparison import percentage
 from zeus_core.training.record.loss_curve import energy_to, equal_loss
 from zeus_core.training.record.run_records import RunRecord
 from zeus_core.units import amount_text, duration_text, energy_text, number_text
@@ -164,6 +165,13 @@ def _cards(run: RunRecord) -> str:
     ]
     cards = [card(label, text) for label, text in shown]
     cards.insert("saving_fraction" in metrics, card("energy of all GPUs", energy_line(run), unrecorded_line(run)))
+    record = run.latest.search_record()
+    comparison = None if record is None or record.result is None else record.result.comparison
+    if comparison is not None and math.isfinite(comparison.slowdown_uncertainty):
+        if "saving_fraction" not in metrics:
+            cards.append(card("saved by the chosen setting", "not certain"))
+        longer = percentage(comparison.slowdown_factor - 1, comparison.slowdown_uncertainty, sign="+")
+        cards.append(card("longer steps at it", longer))
     return f'<div class="cards">{"".join(cards)}</div>'
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, TypeAlias
@@ -136,16 +137,19 @@ def aim_for(selector: OptimumSelector, confidence: float) -> Aim | None:
     return None if selector.objective is None else LeastCost(selector.objective)
 
 
-def best_place(selector: OptimumSelector, costs: Array, keeps: NDArray[np.bool_]) -> int:
+def best_place(selector: OptimumSelector, costs: Array, keeps: NDArray[np.bool_], tried: Collection[int] = (0,)) -> int:
     """Return the place of the best setting.
 
     Args:
-        selector: The rule. If it prefers the lowest setting, none is worth more cost than the original one has.
+        selector: The rule. If it prefers the lowest setting, that costs no more than any higher one that was tried.
         costs: The expected cost at each setting, which is the energy where time is bound.
         keeps: Whether each setting may be chosen, as the original one may.
+        tried: The places that were tried, with 0 for the original one.
     """
     if selector.prefers_lowest:
-        return int(np.flatnonzero(keeps & (costs <= costs[0]))[-1])
+        is_tried = np.isin(np.arange(len(costs)), list(tried))
+        least = np.minimum.accumulate(np.where(is_tried, costs, np.inf))
+        return int(np.flatnonzero(keeps & (costs <= least))[-1])
     return int(np.where(keeps, costs, np.inf).argmin())
 
 

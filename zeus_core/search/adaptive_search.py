@@ -216,7 +216,7 @@ class AdaptiveSearch:
         known = self._near(tried) if prospects.are_open else tried
         best = min((place for place in known if prospects.keeps[place]), key=prospects.expected_costs.__getitem__)
         may_be_chosen = prospects.keeps & np.isin(np.arange(len(self._settings)), known)
-        choice = best_place(self._selector, prospects.expected_costs, may_be_chosen)
+        choice = best_place(self._selector, prospects.expected_costs, may_be_chosen, tried)
         return self._promising(curves, prospects, best, alike), self._settings[choice]
 
     def _near(self, tried: list[int]) -> list[int]:

@@ -126,14 +126,29 @@ class Comparison:
     @property
     def saving_text(self) -> str:
         """The saving for people, or the reason that there is none to report."""
+        if self.doubt is not None or math.isinf(self.saving_uncertainty):
+            return self._bare_saving_text
+        saving = f"{self._bare_saving_text}{self._correction_text}"
+        if not self.is_certain:
+            return f"too small, or too briefly measured, to be certain: {saving}{self.changed_text}"
+        return f"{saving}{self.changed_text}"
+
+    @property
+    def _bare_saving_text(self) -> str:
+        """The saving and its uncertainty without any remark; or the reason that it is not known."""
         if self.doubt is not None:
             return f"not known: {self.doubt}"
         if math.isinf(self.saving_uncertainty):
             return "not known: too few steps were measured, or too little of their energy"
-        saving = percentage(self.saving_fraction, self.saving_uncertainty)
-        if not self.is_certain:
-            return f"too small, or too briefly measured, to be certain: {saving}{self.changed_text}"
-        return f"{saving} of the energy of a step{self.changed_text}"
+        return f"{percentage(self.saving_fraction, self.saving_uncertainty)} of the energy of a step"
+
+    @property
+    def _correction_text(self) -> str:
+        """The saving by the two means, where these are shown and a reader who divides them finds another one."""
+        plain = 1 - _quotient(self.after.joules_per_step, self.before.joules_per_step)
+        if not self.is_of_the_trials or f"{plain:.1%}" == f"{self.saving_fraction:.1%}":
+            return ""
+        return f", corrected for drift ({plain:.1%} by the means of all steps)"
 
     @property
     def changed_text(self) -> str:

@@ -292,7 +292,8 @@ class ZeusCost(Objective):
 class MaxSlowdownConstraint(Objective):
     """Chooses the lowest limit at which steps last no longer than a factor times their original duration.
 
-    This limit need not be the one that takes the least energy: see `EnergyWithin`.
+    This limit need not be the one that takes the least energy: see `EnergyWithin`. A search never ends at one that
+    another measured one beats both in time and in energy.
 
     Args:
         factor: The longest acceptable duration over the duration at the original limit, at least 1.

@@ -15,6 +15,7 @@ from zeus_core.adapters import contained
 from zeus_core.adapters.contained import Hooked
 from zeus_core.adapters.result import show_result
 from zeus_core.codec import encode
+from zeus_core.device.gpu import StepLoads
 from zeus_core.errors import UsageError
 from zeus_core.events import (
     PASS_END,
@@ -27,6 +28,7 @@ from zeus_core.events import (
     PassBegin,
     Pause,
     StepBegin,
+    StepEnd,
     TrainBegin,
     TrainEnd,
     TrainingHooks,
@@ -154,6 +156,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self._trace,
             says_how=not quiet,
         )
+        self._loads = StepLoads(self.monitor.gpus.values())
         self._observers = Observers(optimizer, self._trace, self._recorder)
         self.detected_evaluations: int = 0
         self._cpus = CpuWindow(self.monitor)
@@ -182,7 +185,9 @@ class TrainingEnergy(TrainingHooks, Hooked):
     def result(self) -> dict[str, str]:
         """Return the result of the latest training for people, as labelled lines; empty if there is none."""
         names = ", ".join(sorted({gpu.name for gpu in self.monitor.gpus.values()}))
-        rows = {} if self.summary is None or not names else {"measured on": names, **self.summary.rows()}
+        rows = {}
+        if self.summary is not None and names:
+            rows = {"measured on": names, **self._loads.rows(), **self.summary.rows()}
         return {**rows, **self._cpus.rows(), **self._optimizer.result()}
 
     def leave_settings_alone(self) -> None:
@@ -270,7 +275,11 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self._outside_of_hooks(lambda: self._optimizer.pause(self._recorder.keep))
         elif isinstance(event, TrainBegin):
             self._prepare(event)
+        if kind is StepEnd and self._loads:
+            self._outside_of_hooks(self._loads.end)
         self._observers.send(event)
+        if kind is StepBegin:
+            self._loads.begin()
         if kind is TrainEnd:
             self._conclude()
 
@@ -420,7 +429,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Bring the file of the run up to date, on the rank that keeps it."""
         self._recorder.keep_run(
             lambda: Outcome(
-                {**remark_rows(self._recorder.remarks), **self._optimizer.result()},
+                {**self._loads.rows(), **remark_rows(self._recorder.remarks), **self._optimizer.result()},
                 _search_of(self.optimizer),
                 self.saving_fraction,
                 self._optimizer.saving_uncertainty,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from zeus_core.device.gpu import PowerRange
+from zeus_core.device.gpu import PowerRange, StepLoad
 from zeus_core.device.simulated.power_model import OperatingPoint, Work
 from zeus_core.device.simulated.presets import GpuPreset
 from zeus_core.errors import PermissionDeniedError, UsageError
@@ -20,6 +20,7 @@ from zeus_core.validate import checked_flag, checked_instance, checked_number, c
 
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples, less their whole part, are spread evenly
 
+_UTILIZATION_SECONDS = 1.0  # that NVML averages over, at most
 _INSTANT_SECONDS = 1e-9  # above the rounding errors of a stage, below the resolution of any time source
 
 
@@ -137,6 +138,8 @@ class SimulatedGpu:
     """
 
     is_simulated = True
+    step_load: StepLoad | None = None
+    """The work of each step of a loop that computes elsewhere; None where a program submits all work itself."""
     power_average_seconds: float = 0.0
 
     def __init__(
@@ -157,6 +160,8 @@ class SimulatedGpu:
         self.uuid: str = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core simulated {preset.name} {index}')}"
         self.energy_counter_period_seconds: float = preset.counter_period_seconds
         self._time_source = checked_time_source(time_source)
+        self.submitted: int = 0
+        """How many pieces of work were submitted."""
         self._random = random.Random(f"{self._noise.seed} {index}")
         self._grants_control = checked_flag("grants_control", grants_control)
         self._power_factor = 1 + self._noise.board_spread * self._noise._place_of(index)
@@ -173,6 +178,7 @@ class SimulatedGpu:
         self._jobs: list[_Job] = []
         # The driver was loaded some time ago, so that the counter has been updated before.
         self._integrated_until = self._time_source.now() - 2 * preset.counter_period_seconds
+        self._worked_until = -math.inf
         self._is_integrating = False
         self._energy_joules = 0.0
         self._counter_joules = 0.0
@@ -185,6 +191,7 @@ class SimulatedGpu:
         power_factor = 1 + self._noise.power_cv * self._random.gauss(0.0, 1.0)
         with self._lock:
             self._integrate()
+            self.submitted += 1
             self._jobs.append(_Job(work, time_factor, power_factor))
 
     def synchronize(self) -> None:
@@ -226,10 +233,10 @@ class SimulatedGpu:
             return round(power_watts, 3)
 
     def read_utilization(self) -> float:
-        """Read whether there is work, 1, or none, 0."""
+        """Read whether there was work in the latest second, 1, or none, 0."""
         with self._lock:
             self._integrate()
-            return 1.0 if self._jobs else 0.0
+            return 1.0 if self._integrated_until - self._worked_until < _UTILIZATION_SECONDS else 0.0
 
     def read_power_limit_watts(self) -> float:
         """Read the limit set last."""
@@ -348,6 +355,7 @@ class SimulatedGpu:
             seconds = min(stage_seconds, moment - self._integrated_until)
             self._energy_joules += power_watts * seconds
             self._integrated_until += seconds
+            self._worked_until = self._integrated_until
             job.spend(point, seconds, stage_seconds)
             if job.is_done:
                 self._jobs.pop(0)

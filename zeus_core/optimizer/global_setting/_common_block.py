@@ -38,10 +38,17 @@ class RunSteps:
 
 
 class _OwnPart(NamedTuple):
-    """The part of a rank in a block, and the words for the setting that somebody else has set; None for none."""
+    """The part of a rank in a block.
+
+    Attributes:
+        part: The measured part.
+        held: The words for the setting that somebody else has set; None for none.
+        is_idle: Whether none of its GPUs computed anything in the latest second, as far as all of them say that.
+    """
 
     part: TrialPart
     held: str | None = None
+    is_idle: bool = False
 
 
 class _Unusual(NamedTuple):
@@ -60,12 +67,14 @@ class _Ended(NamedTuple):
         is_spoiled: Whether the part of a rank holds work that is not training.
         run_seconds: The longest time of all steps of the run on a rank.
         held: The words for settings that somebody else has set, by rank; empty if nobody has.
+        is_idle: Whether no GPU of the job computed anything at its end.
     """
 
     trial: Trial | None
     is_spoiled: bool
     run_seconds: float
     held: tuple[str | None, ...] = ()
+    is_idle: bool = False
 
 
 class CommonBlock:
@@ -87,6 +96,8 @@ class CommonBlock:
         """The steps since it began."""
         self.is_spoiled: bool = False
         """Whether a rank's part in the latest one holds work that is not training."""
+        self.is_idle: bool = False
+        """Whether no GPU of the job computed anything at the end of the latest one."""
         self._setting = 0
         self._is_settling = False
         self._began_seconds = 0.0
@@ -133,7 +144,7 @@ class CommonBlock:
             raise ReplacedError(exchange.complaint(ended.held))
         run.outlier_steps += unusual.outlier_steps
         run.excess_seconds += unusual.excess_seconds
-        self.is_spoiled, trial = ended.is_spoiled, ended.trial
+        self.is_spoiled, self.is_idle, trial = ended.is_spoiled, ended.is_idle, ended.trial
         if trial is not None:
             text = self._limiter.kind.text(trial.setting)
             _logger.info(
@@ -159,6 +170,7 @@ class CommonBlock:
             any(part.is_spoiled for part in parts),
             max(part.run_seconds for part in parts),
             tuple(own.held for own in ranks) if any(own.held for own in ranks) else (),
+            all(own.is_idle for own in ranks),
         )
 
     def _own_part(self, left_out: Sequence[int]) -> _OwnPart:
@@ -173,4 +185,4 @@ class CommonBlock:
                 self._limiter.kind.words,
             )
             part = replace(part, is_spoiled=True)
-        return _OwnPart(part)
+        return _OwnPart(part, is_idle=self._limiter.is_idle)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer.global_setting.search_options import DEFAULT_STEPS, SETTLE_UPDATES, SearchArguments
 from zeus_core.search import Trial
+from zeus_core.search.comparison import Comparison, percentage
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.run.run_search import Block, RunSearch
+from zeus_core.search.verdict import is_worth_keeping
 
 if TYPE_CHECKING:
     from zeus_core.search.adaptive_search import AdaptiveSearch
@@ -22,6 +25,9 @@ _MIN_BLOCK_UPDATES = 5
 _MIN_PIECE_UPDATES = 3
 _PIECES = 8  # of a block: one that is left out costs so little, and they are enough to tell whether the GPU has settled
 _MIN_BASELINE_STEPS, _MAX_BASELINE_SHARE = 10, 0.05  # at the original setting in a run that is resumed; of its rest
+# A choice whose saving may be none is measured until the last of so many parts of the run; or, in a run whose end
+# nobody knows, until the edges of its blocks at an energy counter add less than 0.1 % (0.1 s of 120).
+_LAST_SHARE, _LONG_ENOUGH_SECONDS = 8, 120.0
 _FIRST = "it is measured once more, as steps of another process are not comparable"
 _LAST = "it is measured once more, to see whether the work or the machine has changed since the search began"
 _UNKNOWN_SETTLE_STEPS = 2  # where nobody knows how long a step is
@@ -99,6 +105,7 @@ class Orders:
         self._reported: list[tuple[Trial, int, float]] = []
         self._latest: dict[int, Trial] = {}  # the latest block at each setting
         self._chosen: int | None = None
+        self._left_because: str | None = None  # the reason that the choice was left for the original
         self._cut_short: int | None = None  # the setting of a block that ended early: the next one there does not
         self._seconds_per_step: float | None = None
 
@@ -146,9 +153,9 @@ class Orders:
             return False
         return max_steps is None or run_steps + 2 * steps <= max_steps
 
-    def begin_part(self, *, is_resumed: bool) -> None:
-        """Begin a part of the run, after its earlier blocks were reported; those are compared with nothing."""
-        self.lacks_original = is_resumed
+    def begin_part(self, *, lacks_original: bool) -> None:
+        """Begin a part of the run, after its earlier blocks were reported; see `MeasuredBlocks.lacks_original`."""
+        self.lacks_original = lacks_original
         self._latest.clear()
 
     def note_reference(self, trial: Trial | None) -> None:
@@ -207,6 +214,40 @@ class Orders:
             prediction=None if self._predictor is None else self._predictor.prediction(),
             expected=search.prediction() if search.is_done else None,
         )
+
+    def kept(self, order: Order, measured: MeasuredBlocks, run_steps: int) -> Order:
+        """Return an order; near the end of the run the original in place of a choice whose saving may be none.
+
+        Until then such a choice is measured. In a run without a known end, that is for so many seconds at choices.
+        """
+        doubtful, max_steps = self._doubtful(order, measured), self._arguments.max_steps
+        if self._left_because is None and doubtful is not None:
+            steps_left = math.inf if max_steps is None else max_steps - run_steps
+            last_steps = max((max_steps or 0) // _LAST_SHARE, order.least_steps)
+            seconds = sum(trial.measurement.time for trial in measured.at_choices.values())
+            if steps_left > last_steps + order.settle_steps and (max_steps or seconds < _LONG_ENOUGH_SECONDS):
+                return replace(order, steps=round(min(order.steps, steps_left - last_steps)))
+            at = self._arguments.kind.text(order.setting)
+            saving = percentage(doubtful.saving_fraction, doubtful.saving_uncertainty)
+            self._left_because = f"{at} is not kept, as its saving may be none: {saving} of the energy of a step"
+        if self._left_because is None or not order.is_choice:
+            return order
+        return replace(
+            order,
+            setting=self._settings[0],
+            best=self._settings[0],
+            reason="the saving of the choice is not certain",
+            stepped_aside=self._left_because,
+        )
+
+    def _doubtful(self, order: Order, measured: MeasuredBlocks) -> Comparison | None:
+        """Return the comparison of a choice whose interval of the saving holds 0; None of another choice."""
+        options = self._arguments.options
+        if not order.is_choice or order.is_fixed or options.is_followed or options.has_own_settings:
+            return None
+        comparison = measured.comparison(order.setting)
+        is_certain = comparison is None or is_worth_keeping(self._arguments.selector, comparison)
+        return None if is_certain else comparison
 
     def _reason(self, setting: int, is_choice: bool, cut_short: int | None) -> str:
         """Return the reason for a setting. `cut_short` is that of a block that was too slow to go on; None for none."""

@@ -222,7 +222,7 @@ class Preparation:
                 dict[str, SearchState], lambda: self._known_activities(conditions), Phase.PREPARE
             )
             make = partial(ActivitySearch, self.visits, activities)
-        return make(
+        search = make(
             settings,
             conditions,
             known.blocks,
@@ -239,6 +239,14 @@ class Preparation:
             ),
             run,
         )
+        for before in self._searches:
+            if before.conditions != conditions:
+                continue
+            if self._work:
+                search.measured.continue_after(before.measured, before.run.steps)
+            elif self.options.is_adaptive(kind):  # nobody has said that the work is the same
+                search.measured.lacks_original |= before.original in before.measured.trials
+        return search
 
     def _known(self, conditions: Conditions) -> SearchState:
         """Return what is known under these conditions: from the checkpoint, an earlier training, or the profile.

@@ -157,7 +157,7 @@ class SearchFacts(TrainingOptimizer):
     def _search_result(self) -> SearchResult | None:
         """Return the facts of the latest search; None before its first step."""
         from zeus_core.optimizer.search_result import SearchResult  # at the end of training alone
-        from zeus_core.search.verdict import Verdict, verdict_on
+        from zeus_core.search.verdict import Verdict, is_worth_keeping, verdict_on
 
         search, course = self._search, self._course
         if search is None or search.run.steps == 0:
@@ -206,4 +206,8 @@ class SearchFacts(TrainingOptimizer):
             refused=search.refused,
             temperatures_celsius=tuple(search.temperatures_celsius),
             activities=search.activity_results(),
+            is_kept=aware is not None
+            or course.preparation.options.has_own_settings
+            or search.order.is_fixed
+            or (comparison is not None and is_worth_keeping(selector, comparison)),
         )

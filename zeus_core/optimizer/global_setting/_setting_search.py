@@ -218,7 +218,7 @@ class SettingSearch:
             if self.limiter.observes:
                 self._orders.observe(())
             self._tell_known()
-            self._orders.begin_part(is_resumed=self.measured.is_resumed)
+            self._orders.begin_part(lacks_original=self.measured.lacks_original)
 
         return self._ask(Phase.PREPARE, tell)
 
@@ -319,6 +319,13 @@ class SettingSearch:
         return Outcome.HELD
 
     def _conclude_with(self, trial: Trial) -> Outcome | None:
+        if self.block.is_idle and not self.measured.blocks:
+            if self.not_changed_because is None:
+                self.not_changed_because = "as its GPUs compute nothing"
+                _logger.warning("no %s is searched for while no GPU of this job computes anything", self.kind.words)
+            return self._ask(Phase.CONCLUDE)
+        if not self.limiter.observes and not self.is_held:
+            self.not_changed_because = None
         order, block = self.order, MeasuredBlock(trial, self.run.steps, self.run.seconds)
         if order.is_reference:
             self.measured.add_reference(block)
@@ -337,7 +344,8 @@ class SettingSearch:
 
         def decide() -> Order:
             tell()
-            return self._orders.next(self.run.steps, self.run.seconds)
+            order = self._orders.next(self.run.steps, self.run.seconds)
+            return self._orders.kept(order, self.measured, self.run.steps)
 
         self._before, self._tries = self.order, 0
         self.order = order = self._exchange.decide_of(Order, decide, phase)
@@ -367,7 +375,8 @@ class SettingSearch:
     def _outcome(self) -> Outcome:
         before, order = self._before, self.order
         if order.stepped_aside is not None and before.stepped_aside is None:
-            _logger.info("training stays at the original %s: %s", self._original_text, order.stepped_aside)
+            stays = "stays at" if set(self.searched_steps) <= {self.original} else "returns to"
+            _logger.info("training %s the original %s: %s", stays, self._original_text, order.stepped_aside)
         if not order.is_choice:
             return Outcome.ASKED
         is_moved_a_little = before.is_choice and not order.is_fixed and self.measured.confirmation is not None

@@ -178,8 +178,8 @@ class MeasuredBlocks:
         """The steps measured at the latest choice that was measured; None until then, and if their energy was lost."""
         self._original = original
         earlier = [(block.trial, block.run_steps) for block in known if block.run_steps]
-        self.is_resumed: bool = any(trial.setting == original for trial, _ in earlier)
-        """Whether the run has measured its original setting in another process."""
+        self.lacks_original: bool = any(trial.setting == original for trial, _ in earlier)
+        """Whether the original setting is measured anew before others: in another process, or for work nobody named."""
         self._visits = Visits(original, earlier, is_ordered)
         self._confirmed: dict[int, Trial] = {}  # measured at each choice
         self._after: Trial | None = None  # the steps at the choices that are compared
@@ -199,6 +199,11 @@ class MeasuredBlocks:
     def run_slowdown(self, run_steps: int, setting: int) -> tuple[float, float] | None:
         """Return the slowdown of the whole run; see `Visits.run_slowdown`."""
         return self._visits.run_slowdown(run_steps, setting)
+
+    def continue_after(self, other: MeasuredBlocks, steps: int) -> None:
+        """Compare with the blocks of an earlier training of this process, which had so many steps of the same work."""
+        if not self.lacks_original:
+            self._visits.continue_after(other._visits, steps)
 
     def take_over(self, other: MeasuredBlocks) -> None:
         """Add the blocks of another search at its original setting, if there are none here."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from zeus_core.adapters import contained
 from zeus_core.adapters.result import show_result
+from zeus_core.device.gpu import StepLoads
 from zeus_core.errors import UsageError
 from zeus_core.events import (
     INTERFERENCE,
@@ -110,6 +111,7 @@ class SearchOptimizer(SearchFacts):
         self.monitor: ZeusMonitor = monitor
         """The monitor that measures."""
         self._gpus = list(monitor.gpus.values())
+        self._loads = StepLoads(self._gpus)
         store: TrialStore = (
             TrialStore()
             if profile_path is None
@@ -185,6 +187,13 @@ class SearchOptimizer(SearchFacts):
         in the profile.
         """
         kind = type(event)
+        if kind is StepEnd:
+            self._loads.end()
+        self._receive(kind, event)
+        if kind is StepBegin:
+            self._loads.begin()
+
+    def _receive(self, kind: type[Event], event: Event) -> None:
         if self._visits is not None and kind is not Pause:
             self._visit(event)
         if isinstance(event, StepBegin):
@@ -316,7 +325,8 @@ class SearchOptimizer(SearchFacts):
         credit = None if self._follower is None else self._follower.credit
         search = self._search
         own = {} if search is None else search.rows()
-        return {**result.rows(), **own, **self._course.rival_rows, **({} if credit is None else credit.rows())}
+        rows = {**self._loads.rows(), **result.rows(), **own, **self._course.rival_rows}
+        return rows if credit is None else {**rows, **credit.rows()}
 
     @property
     def _is_at_rest(self) -> bool:

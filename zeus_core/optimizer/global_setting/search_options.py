@@ -261,7 +261,10 @@ class SearchArguments:
         selector, factor = self.selector, self.selector.bound_factor
         if selector.prefers_lowest and not self.kind.is_ordered and factor is not None:
             selector = EnergyWithin(factor)  # none is the lowest
-        choice: object = selector.select([PowerLimitMeasurement.from_trial(trial, steps) for trial in shown])
+        measured = [PowerLimitMeasurement.from_trial(trial, steps) for trial in shown]
+        if selector.prefers_lowest:
+            measured = [one for one in measured if not any(_beats(other, one) for other in measured)]
+        choice: object = selector.select(measured)
         try:
             setting = operator.index(choice)  # type: ignore[arg-type]
         except TypeError:
@@ -286,3 +289,7 @@ class SearchArguments:
 
         is_bound = longest_factor(self.selector) is not None
         return is_bound and verdict_on(self.selector, Comparison(original, trial)).holds is False
+
+
+def _beats(other: PowerLimitMeasurement, one: PowerLimitMeasurement) -> bool:
+    return other.time < one.time and other.energy < one.energy

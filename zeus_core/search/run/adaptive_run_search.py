@@ -52,8 +52,8 @@ class AdaptiveRunSearch:
     that is best by its expectation, and continues at the best one that keeps the bound with the probability
     `confidence`: the whole run, this search included, lasts no longer than the factor times its duration at the
     original setting. Every block corrects the estimate, so the choice moves closer to the bound as more is known. The
-    best is the least energy; for `MaxSlowdownConstraint`, the lowest setting that takes no more energy than the
-    original. A drift of the work is estimated together with the curves.
+    best is the least energy; for `MaxSlowdownConstraint`, the lowest setting that takes no more energy than any higher
+    one that was measured. A drift of the work is estimated together with the curves.
 
     For costs (`Energy`, `ZeusCost`, an `Objective` of your own) it tries where most is to be gained, and continues at
     the lowest expected cost. It does not bound their time. Another rule of your own is asked like in `AdaptiveSearch`.
@@ -347,7 +347,7 @@ class AdaptiveRunSearch:
         nearly_keeps[keeps == 1.0] = 1.0
         may_exceed = EXCESS_SHARE * (1 - self._confidence)
         chosen, likely = (
-            best_place(self._selector, log_joules, is_known)
+            best_place(self._selector, log_joules, is_known, tried)
             for is_known in (
                 (keeps >= self._confidence) & (nearly_keeps >= 1 - may_exceed),
                 keeps >= min(_LIKELY, self._confidence),

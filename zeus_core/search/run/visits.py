@@ -45,6 +45,11 @@ class Visits:
         """Add a visit of this part, which ends after so many steps of the run."""
         self._visits.append(Visit(trial, run_steps))
 
+    def continue_after(self, other: Visits, steps: int) -> None:
+        """Put the visits of an earlier training of this process, which had so many steps, before those of this one."""
+        earlier = [replace(visit, run_steps=visit.run_steps - steps) for visit in other._visits]
+        self._visits = earlier + self._visits
+
     def take_over(self, other: Visits) -> None:
         """Add the visits of another search of this run at its original setting."""
         self._visits += [
@@ -54,7 +59,7 @@ class Visits:
         ]
 
     def comparison(self, after: Trial, steps: Mapping[int, int], known: Trial | None) -> Comparison | None:
-        """Compare steps at the choices with steps at the original setting, of this part of the run alone.
+        """Compare steps at the choices with steps at the original setting, of this process alone.
 
         Args:
             after: The steps at the choices.
