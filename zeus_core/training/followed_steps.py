@@ -76,9 +76,9 @@ class FollowedSteps:
 
     def _rows(self) -> dict[str, str]:
         summary = self.energy.summary
-        joules = None if summary is None else summary.account.training.energy_joules
-        if summary is None or joules is None or not self.steps:
+        training, joules = summary.account.training, summary.account.training.energy_joules
+        if summary.not_measured is not None or joules is None or not self.steps:
             return dict(self.rows)
-        seconds = summary.account.training.seconds / self.steps
+        seconds = training.seconds / self.steps
         text = f"{self.steps}: {energy_text(joules / self.steps)} and {duration_text(seconds)} each"
         return {"steps": text, **self.rows}
