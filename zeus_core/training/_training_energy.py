@@ -159,7 +159,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
 
     @property
     def summary(self) -> TrainingSummary:
-        """The summary of the latest run; until it has ended, and where nothing was measured, an empty one that says why."""
+        """The summary of the latest run; until it has ended, and if nothing was measured, an empty one with why."""
         return self._summary or TrainingSummary.of_nothing(self._why_nothing)
 
     @property
@@ -168,7 +168,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
             return self.monitor.reason
         if self._training is not None:
             return "it has not ended"
-        return "the log names a fault, or finish() was not called on each rank" if self._has_begun else "it has not begun"
+        return "the log names a fault, or a rank did not call finish()" if self._has_begun else "it has not begun"
 
     @property
     def saving_fraction(self) -> float | None:

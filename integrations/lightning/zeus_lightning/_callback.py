@@ -137,7 +137,7 @@ class ZeusCallback(Callback):
     def summary(self) -> TrainingSummary:
         """The summary of the latest `fit`; until it has ended, and where nothing was measured, an empty one."""
         if self._fit_energy is None:
-            return TrainingSummary.of_nothing("no fit has begun in this process; a strategy that spawns trains in others")
+            return TrainingSummary.of_nothing("no fit has begun in this process, as with ddp_spawn")
         return self._fit_energy.summary
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
