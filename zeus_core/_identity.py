@@ -35,6 +35,10 @@ class ProcessTable:
             raise ProcessLookupError(f"process {pid} has ended")
         return int(fields[_START_TIME - 1])
 
+    def parent(self, pid: int) -> int:
+        """Return the process that began a process, or that has taken it over."""
+        return int(_read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
+
     def has_begun_in(self, namespace: str, start_ticks: int) -> bool:
         """Tell whether a process of a container lives. A process that this one cannot look into counts as alive."""
         if self.namespace() != _INITIAL_NAMESPACE:
