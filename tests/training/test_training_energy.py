@@ -530,3 +530,16 @@ def test_a_clock_locked_by_an_optimizer_is_logged_beside_the_limit(monitor, gpu)
         logged = energy.log()
         assert logged["sm_clock_mhz"] == optimizer.chosen_clock_mhz < 1410
         assert logged["power_limit_w"] == gpu.read_power_limit_watts()
+
+
+@pytest.mark.parametrize("announcement", [None, "with callback.energy.during(Activity.EVALUATION): evaluate()"])
+def test_the_hint_to_announce_an_evaluation_is_in_the_words_of_the_adapter(monitor, gpu, caplog, announcement):
+    energy = TrainingEnergy(monitor, quiet=True)
+    if announcement is not None:
+        energy.use_announcement(announcement)
+    with energy:
+        train(energy, gpu, 30)
+        monitor.time_source.advance(120)
+        train(energy, gpu, 1)
+    expected = announcement or "with energy.during(Activity.EVALUATION): evaluate()"
+    assert f"If it was an evaluation, announce it: {expected}" in caplog.text

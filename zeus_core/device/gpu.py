@@ -198,6 +198,12 @@ def read_memory_bytes(gpu: Gpu) -> tuple[int, int] | None:
     return used_and_all
 
 
+def read_persistence_mode(gpu: Gpu) -> bool | None:
+    """Read whether the driver keeps a GPU ready while no program uses it; None where it is not known. Never raises."""
+    is_on: bool | None = _optional(gpu, "read_persistence_mode")
+    return is_on
+
+
 def read_process_ids(gpu: Gpu) -> list[int] | None:
     """Read which processes compute on a GPU; None where it is not known. Never raises."""
     process_ids: list[int] | None = _optional(gpu, "read_process_ids")

@@ -75,6 +75,8 @@ class RunRecorder:
         self._reports: PartReports | None = None  # on the current part, or the latest one
         self.ended: tuple[int, Account] | None = None
         """The steps and the account of the latest training that has ended, in a job of one rank; None before."""
+        self.announcement: str = "with energy.during(Activity.EVALUATION): evaluate()"
+        """The code that announces an evaluation, in the words of the framework in use."""
         self.last_log: dict[str, float] = {}
         """The rest that no log contained of the training that `account` was called for; see `LogIntervals.close`."""
         self._work: dict[str, int | str] = {}
@@ -180,7 +182,8 @@ class RunRecorder:
         )
         # On all ranks, or on none.
         trace = None if self._trace is None else self._trace.begin(self.ranks, self._files.folder, step, run)
-        self._split = self.ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace, self.ranks.rank == 0))
+        announcement = self.announcement if self.ranks.rank == 0 else None
+        self._split = self.ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace, announcement))
         if self._trace is not None:
             self._trace.compare_clocks(self.ranks)
         self._part = part = RunPart(

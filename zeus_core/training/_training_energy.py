@@ -192,6 +192,10 @@ class TrainingEnergy(TrainingHooks, Hooked):
         rows = {} if self._summary is None or not names else {"measured on": names, **self._summary.rows()}
         return {**rows, **self._cpus.rows(), **self._optimizer.result()}
 
+    def use_announcement(self, code: str) -> None:
+        """Set the code that announces an evaluation, for a hint to people who use an adapter."""
+        self._recorder.announcement = code
+
     def use_world(self, world: World) -> None:
         """Set the ranks. Call before training begins."""
         checked_world(world)

@@ -119,6 +119,7 @@ class ZeusTrainerCallback(TrainerCallback):
             recurring_run=recurring_run,
             trace=trace,
         )
+        self.energy.use_announcement("call trainer.evaluate(), or: with callback.energy.during(Activity.EVALUATION):")
         if isinstance(optimizer, str):
             optimizer = cast("SearchOptimizer", self.energy.optimizer)
         self.optimizer = optimizer

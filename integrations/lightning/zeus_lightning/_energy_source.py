@@ -118,6 +118,7 @@ class EnergySource:
             recurring_run=recurring_run,
             trace=self._trace,
         )
+        energy.use_announcement("with zeus_callback.energy.during(Activity.EVALUATION): evaluate()")
         folder = trainer.default_root_dir
         if not trainer.fast_dev_run and ":/" not in folder:  # a journal cannot be kept in a bucket
             energy.use_folder(folder)

@@ -50,7 +50,8 @@ class ActivitySplit:
         monitor: Measures the GPUs.
         gpu_indices: The GPUs of the monitor to count.
         trace: Records the activities, the steps and the energy in time; nothing does if None.
-        says_how: Say once, at the first unusual gap between two steps, how an evaluation is announced.
+        announcement: The code that announces an evaluation, said once, at the first unusual gap between two steps;
+            nothing is said if None.
 
     Attributes:
         tallies: Time and energy of each activity, up to the latest `update` or `extend`. The energies add up to that of
@@ -66,10 +67,10 @@ class ActivitySplit:
         monitor: ZeusMonitor,
         gpu_indices: Collection[int],
         trace: TraceRecorder | None = None,
-        says_how: bool = True,
+        announcement: str | None = None,
     ) -> None:
         self._monitor = monitor
-        self._says_how = says_how
+        self._announcement = announcement
         self._trace = trace
         self._time_source = monitor.time_source
         self._is_in_real_time = isinstance(monitor.time_source, MonotonicTime)
@@ -286,11 +287,11 @@ class ActivitySplit:
         """
         now = self._time_source.now() - usual_seconds
         begin = max(now - seconds, self._since)
-        if self._says_how and other is Activity.BETWEEN_STEPS and other not in self._seconds:
+        if self._announcement is not None and other is Activity.BETWEEN_STEPS and other not in self._seconds:
             _logger.warning(
                 "%s between two steps, in which nothing was reported, are charged to no step. If it was an "
-                "evaluation, announce it: with energy.during(Activity.EVALUATION): evaluate()",
-                duration_text(now - begin),
+                "evaluation, announce it: %s",
+                *(duration_text(now - begin), self._announcement),
             )
         self._gap_seconds += (now - begin) * (other is Activity.BETWEEN_STEPS)
         self._gpus.leave_out(begin, now, other)
