@@ -47,7 +47,7 @@ class FollowedSteps:
         self, monitor: ZeusMonitor, world: World, make_optimizer: MakeOptimizer = asked_optimizer, quiet: bool = False
     ) -> None:
         self.energy: TrainingEnergy = TrainingEnergy(monitor, make_optimizer(monitor), world=world, quiet=True)
-        self.energy.use_announcement("measure the loop by a TrainingEnergy of its own (docs/pytorch.md), which has `during`")
+        self.energy.use_announcement("by a TrainingEnergy in the loop, which has `during` (docs/pytorch.md)")
         self.steps: int = 0
         self.rows: Mapping[str, str] = {}
         self._shows_result = world.rank == 0 and not quiet
