@@ -21,8 +21,9 @@ _DAY_SECONDS = 86_400.0
 _SAME = 1e-9  # so close, costs differ by rounding; the quickest of them is right: what is done is done
 # What goes slower than expected in the last interval cannot be made up for any more: so much slower it may be.
 _RESERVE_FRACTION = 0.05
-# A gain within its standard error is no reason to follow. Of 0, 0.5 and 1, the worst of 16 runs on wind that forgets with a
-# forecast of a day lost 2.7, 1.9 and 0.2 points (2026-11-28, benchmarks/carbon_replay.py, seeds 0 to 7, deadlines 1.1, 1.3).
+# A gain within its standard error is no reason to follow. With 0, 0.5 and 1 the worst of 16 runs on wind that forgets,
+# with a forecast of a day, lost 2.7, 1.9 and 0.2 points (2026-11-28, benchmarks/carbon_replay.py: seeds 0 to 7,
+# deadlines 1.1 and 1.3).
 _SURE_DEVIATIONS = 1.0
 _LONGEST_DAYS = 30.0  # that a budget may stretch the rest of a training to: grids are not foreseen for longer
 

@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 # Lines that later ones of their part stand for, from which on a file is written anew: 0.1 MB.
 _MANY_LINES = 100
 ENTRY_FRACTION: float = 1e-3
-"""The part of its own time that a part may be ahead of its journal, but for checkpoints: so lines grow as a logarithm."""
+"""The share of its time that a part may be ahead of its journal, checkpoints aside: lines grow as a logarithm."""
 
 _QUICK_LINES = 30_000  # take half a second; more wait until the run is resumed
 
