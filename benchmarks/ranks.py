@@ -191,7 +191,7 @@ def training_costs(size: int) -> Costs:
         with cpu(ends, world):
             energy.finish()
             energy.on_train_end()
-        assert energy.summary is not None
+        assert energy.summary.not_measured is None
         assert energy.summary.account.samples == size * LOGS * STEPS * 8
         file_bytes = (Path(folder) / "zeus-energy" / "run.json").stat().st_size
     return Costs(median(logs), of_log, sum(begins), begin, sum(ends), world.traffic.minus(before), file_bytes)

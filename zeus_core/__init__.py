@@ -10,7 +10,7 @@ from zeus_core._lazy_names import imported_on_use as _imported_on_use
 TYPE_CHECKING = False  # type checkers take it for true; the module `typing` takes milliseconds to import
 if TYPE_CHECKING:
     from zeus_core.events import Activity
-    from zeus_core.monitor import ZeusMonitor
+    from zeus_core.monitor import ZeusMonitor, measure
     from zeus_core.optimizer import (
         Energy,
         EnergyWithin,
@@ -34,6 +34,7 @@ __all__ = [
     "ZeusCost",
     "ZeusMonitor",
     "__version__",
+    "measure",
 ]
 
 __version__ = "0.1.0"
@@ -50,6 +51,7 @@ _HOMES = {
     "TrainingEnergy": "zeus_core.training",
     "ZeusCost": _POWER_LIMIT,
     "ZeusMonitor": "zeus_core.monitor",
+    "measure": "zeus_core.monitor",
 }
 
 if not TYPE_CHECKING:

@@ -34,6 +34,10 @@ class ProcessTable:
             raise ProcessLookupError(f"process {pid} has ended")
         return int(fields[_START_TIME - 1])
 
+    def parent(self, pid: int) -> int:
+        """Return the process that began a process, or that has taken it over."""
+        return int(_read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
+
 
 THIS_MACHINE = ProcessTable()
 

@@ -79,6 +79,13 @@ def test_where_all_is_well_nothing_needs_a_fix(on_driver):
     assert checks["GPUs"]["sentence"] == "2 visible: NVIDIA H200"
 
 
+def test_persistence_mode_that_is_off_is_said_with_its_fix(on_driver):
+    program, driver = on_driver(DeviceSpec(), DeviceSpec(persistence_mode=0))
+    output = program("doctor").stdout
+    assert "off: the driver starts anew with each program" in " ".join(output.split())
+    assert f"sudo nvidia-smi -i {driver[1].uuid} -pm 1" in output
+
+
 def test_it_sets_nothing_to_find_out_what_may_be_set(on_driver):
     program, driver = on_driver(DeviceSpec())
     program("doctor")

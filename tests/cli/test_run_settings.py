@@ -130,34 +130,60 @@ def test_off_turns_all_of_it_off(program):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "variables", "complaint"),
+    ("arguments", "complaint"),
     [
-        (["--limit", "1W"], {}, "--limit (ZEUS_LIMIT) is 1 W, and the GPUs take 100 to 400 W; 400 is the original"),
-        (["--limit", "401W"], {}, "--limit (ZEUS_LIMIT) is 401 W, and"),
-        (["--clock", "1201MHz"], {}, "--clock (ZEUS_CLOCK) is 1201 MHz, and the GPUs take "),
-        (["--limit=-5"], {}, "--limit is '-5'; it must be a whole number of W, such as 300W"),
-        (["--limit", "1e3W"], {}, "--limit is '1e3W'"),
-        (["--limit", "\u0663\u0660\u0660W"], {}, "--limit is "),
-        (["--limit", "9" * 50], {}, "--limit is "),
-        ([], {"ZEUS_CLOCK": "1.2GHz"}, "ZEUS_CLOCK is '1.2GHz'; it must be a whole number of MHz"),
-        (["--save", "0.1"], {}, "--save is '0.1'; it must be a slowdown from 0% to 100%, such as 10%"),
-        ([], {"ZEUS_SAVE": "nan%"}, "ZEUS_SAVE is 'nan%'"),
-        (["--save", "101%"], {}, "--save is '101%'"),
-        (["--save", "10%", "--clock", "1200"], {}, "--save is '10%' and --clock is '1200': a setting is searched or"),
-        (["--step-pattern", "("], {}, "--step-pattern is '('"),
-        (["--step-pattern", "x*"], {}, "--step-pattern is 'x*'; it must match some lines alone"),
-        (["--step-pattern", "(a)(b)"], {}, "--step-pattern is '(a)(b)'"),
+        (["--limit", "1W"], "--limit is 1 W, and the GPUs take 100 to 400 W; 400 is the original"),
+        (["--limit", "401W"], "--limit is 401 W, and"),
+        (["--clock", "1201MHz"], "--clock is 1201 MHz, and the GPUs take "),
+        (["--limit=-5"], "--limit is '-5'; it must be a whole number of W, such as 300W"),
+        (["--limit", "1e3W"], "--limit is '1e3W'"),
+        (["--limit", "\u0663\u0660\u0660W"], "--limit is "),
+        (["--limit", "9" * 50], "--limit is "),
+        (["--save", "0.1"], "--save is '0.1'; it must be a slowdown from 0% to 100%, such as 10%"),
+        (["--save", "101%"], "--save is '101%'"),
+        (["--save", "10%", "--clock", "1200"], "--save is '10%' and --clock is '1200': a setting is searched or"),
+        (["--step-pattern", "("], "--step-pattern is '('"),
+        (["--step-pattern", "x*"], "--step-pattern is 'x*'; it must match some lines alone"),
+        (["--step-pattern", "(a)(b)"], "--step-pattern is '(a)(b)'"),
     ],
 )
-def test_a_wrong_value_is_refused_by_its_name(in_process, monkeypatch, tmp_path, arguments, variables, complaint):
+def test_a_wrong_value_is_refused_by_its_name(in_process, monkeypatch, tmp_path, arguments, complaint):
     monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A100-SXM4-80GB:1")
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     ended = in_process("run", *arguments, "--", "touch", "started")
     assert ended.returncode == 2
     assert complaint in ended.stderr
     assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "complaints", "expected"),
+    [
+        ([], {"ZEUS_SAVE": "ten"}, ["ZEUS_SAVE is 'ten'; it must be a slowdown"], (ORIGINAL_WATTS, None)),
+        ([], {"ZEUS_CLOCK": "1.2GHz", "ZEUS_LIMIT": "much"}, ["'1.2GHz'; it", "'much'; it"], (ORIGINAL_WATTS, None)),
+        ([], {"ZEUS_LIMIT": "9W"}, ["ZEUS_LIMIT is 9 W, and the GPUs take 200 to 4", ": 200 W is set"], (200, None)),
+        ([], {"ZEUS_LIMIT": "700W"}, [f": {ORIGINAL_WATTS:g} W is set"], (ORIGINAL_WATTS, None)),
+        ([], {"ZEUS_CLOCK": "1201MHz"}, ["ZEUS_CLOCK is 1201 MHz, and ", ": 1200 MHz is set"], (ORIGINAL_WATTS, 1200)),
+        (
+            [],
+            {"ZEUS_SAVE": "5%", "ZEUS_LIMIT": "300W"},
+            ["ZEUS_SAVE is ignored: a setting is"],
+            (300, None),
+        ),
+        (["--limit", "300W"], {"ZEUS_SAVE": "5%"}, ["ZEUS_SAVE is ignored"], (300, None)),
+        (["--save", "5%"], {"ZEUS_LIMIT": "300W"}, ["ZEUS_LIMIT and ZEUS_CLOCK are ignored"], (ORIGINAL_WATTS, None)),
+    ],
+)
+def test_a_variable_of_a_site_never_stops_a_job(program, arguments, variables, complaints, expected):
+    run, driver = program
+    run.environment |= variables
+    process = run.start("run", *arguments, "--", *WAITING)
+    assert process.stdout.readline() == "ready\n"
+    assert (driver[0].power_limit_watts, driver[0].locked_clock_mhz) == expected
+    errors = process.communicate("go on\n")[1]
+    assert process.returncode == 3
+    assert [complaint for complaint in complaints if complaint not in errors] == []
+    assert (driver[0].power_limit_watts, driver[0].locked_clock_mhz) == (ORIGINAL_WATTS, None)
 
 
 @pytest.mark.parametrize(

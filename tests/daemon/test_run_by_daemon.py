@@ -78,11 +78,8 @@ def test_a_limit_lasts_as_long_as_the_run(strict_world, end):
 def test_a_hostile_value_gets_no_more_than_the_policy_allows(strict_world, options, variables):
     process = strict_world.client(RUN.format(options=options), **variables)
     output, errors = process.communicate("go on\n", timeout=WAIT_SECONDS)
-    assert (process.returncode, output) in {(3, "ready\n"), (2, "")}
-    if process.returncode == 3:
-        assert "was not changed to" in errors
-    else:
-        assert any(name in errors for name in ("--limit", "--save", "ZEUS_LIMIT", "ZEUS_SAVE"))
+    assert (process.returncode, output) == ((3, "ready\n") if variables or "451W" not in options else (2, ""))
+    assert any(words in errors for words in ("was not changed to", "--limit is", "ignored: ZEUS_"))
     assert states(strict_world) == [(ORIGINAL_WATTS, None)]
     assert not [line for line in strict_world.audited("set") if line["new"] < 300]
     if options == ["--limit", "200W"]:

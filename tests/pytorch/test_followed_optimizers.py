@@ -383,8 +383,8 @@ def test_a_training_that_measures_itself_is_left_alone(loop, monitor, capsys):
         loop.train(5)
         assert followed_energy() is None
     loop.train(5)
-    assert followed_energy().summary is None
-    assert energy.summary is not None
+    assert followed_energy().summary.not_measured is not None
+    assert energy.summary.not_measured is None
     with TrainingEnergy(monitor, quiet=True):
         loop.train(5)
     assert followed_energy() is None

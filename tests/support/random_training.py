@@ -278,7 +278,7 @@ def _measured(case: Case, gpu: DrivenGpu, unanswered: int | None, folder: Path |
     charge(Activity.IDLE)
     calls = gpu.calls[first_call:]
     energy.on_train_end()
-    assert energy.summary is not None
+    assert energy.summary.not_measured is None
     return Outcome(
         energy.summary,
         truth,

@@ -10,6 +10,7 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.files import without_links, write_atomically
 from zeus_core.measurement import DeviceEnergy
+from zeus_core.training import TrainingEnergy
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.journal import Journal, earlier_account
@@ -181,3 +182,28 @@ def test_a_line_written_to_a_file_that_was_replaced_is_written_again(tmp_path, m
 
 def test_lines_without_earlier_entries_are_those_of_before():
     assert "before" not in json.loads(ENTRY.to_line())
+
+
+def test_logs_of_a_long_run_leave_lines_as_its_logarithm_and_checkpoints_are_exact(tmp_path, monitor, monkeypatch):
+    """Each log wrote a line: 0.6 GB in a million of steps."""
+    monkeypatch.setattr("zeus_core.training._run_part.ENTRY_FRACTION", 0.1)  # a short part stands for a long one
+    energy = TrainingEnergy(monitor, folder=tmp_path, quiet=True)
+    energy.on_train_begin()
+    path = tmp_path / "zeus-energy" / "rank-0.jsonl"
+
+    def entries_after(steps):
+        for _ in range(steps):
+            with energy.step():
+                monitor.time_source.advance(1)
+            energy.log()
+        (part,) = Journal(path.parent, 0, 1).read(json.loads(path.read_text().splitlines()[0])["run"])[0]
+        return part
+
+    first, second = entries_after(60), entries_after(60)
+    assert len(first.points) < 35
+    assert len(second.points) - len(first.points) < 12
+    assert 120 - second.account.total.seconds <= 0.1 * 120 + 1
+    energy.state_dict()
+    latest = entries_after(0)
+    assert (latest.step, round(latest.account.total.seconds)) == (120, 120)
+    energy.on_train_end()

@@ -65,7 +65,7 @@ def test_logs_that_follow_each_other_quickly_add_up_and_never_fall(energy, gpu):
 def test_outside_of_training_there_is_nothing_to_log(energy):
     assert energy.log() == {}
     assert energy.state_dict() == {}
-    assert energy.finish() is None
+    assert energy.finish().values() == {}
 
 
 def test_an_evaluation_is_told_apart_and_measured_by_itself(energy, gpu):
@@ -275,7 +275,7 @@ def test_the_optimizer_is_told_the_same(monitor, gpu):
     )
     with TrainingEnergy(optimizer=optimizer) as energy:
         train(energy, gpu, 20)
-        assert energy.summary is None
+        assert energy.summary.not_measured is not None
     assert optimizer.chosen_limit_watts is not None
     assert energy.summary.saving_fraction == optimizer.saving_fraction
     assert gpu.read_power_limit_watts() == 350
@@ -328,11 +328,12 @@ def test_a_run_that_moves_between_folders_takes_its_costs_along(tmp_path, monito
 def test_a_training_that_cannot_begin_has_no_summary_of_another(energy, gpu, monkeypatch):
     with energy:
         train(energy, gpu, 5)
-    assert energy.summary is not None
+    assert energy.summary.not_measured is None
     monkeypatch.setattr(energy.monitor, "read", lambda **_: 1 / 0)
     energy.on_train_begin()
-    assert energy.finish() is None
-    assert energy.summary is None
+    assert energy.finish().values() == {}
+    energy.on_train_end()
+    assert "the log names a fault" in str(energy.summary)
 
 
 def test_a_resumed_run_knows_what_was_spent(tmp_path, monitor, gpu):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 _TITLE = "zeus-core"
 
@@ -14,14 +14,22 @@ def show_result(rows: Mapping[str, str]) -> None:
     The text is plain: no colours and no control codes, so that it reads the same in a notebook and in a file. Where the
     stream cannot encode a character, the whole box is in ASCII. Never raises: a closed stream gets no box.
     """
+    if rows:
+        _show(lambda: _boxed(rows), lambda: _boxed({label: _in_ascii(row) for label, row in rows.items()}))
+
+
+def show_line(text: str) -> None:
+    """Write a line to standard error, as `show_result` writes a box."""
+    _show(lambda: f"{_TITLE}: {text}\n", lambda: f"{_TITLE}: {_in_ascii(text)}\n")
+
+
+def _show(make: Callable[[], str], make_in_ascii: Callable[[], str]) -> None:
     stream = sys.stderr
-    if not rows or stream is None:
+    if stream is None:
         return
     try:
-        text = _boxed(rows)
-        if not _is_encodable(text, getattr(stream, "encoding", None) or "utf-8"):
-            text = _boxed({label: _in_ascii(row) for label, row in rows.items()})
-        stream.write(text)
+        text = make()
+        stream.write(text if _is_encodable(text, getattr(stream, "encoding", None) or "utf-8") else make_in_ascii())
         stream.flush()
     except Exception:  # a replaced stream may raise anything, and there is no better place to say so
         return

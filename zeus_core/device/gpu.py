@@ -1,5 +1,6 @@
 """The interface of all GPUs."""
 
+import os
 from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Any, NamedTuple, Protocol
@@ -242,10 +243,43 @@ def read_memory_bytes(gpu: Gpu) -> tuple[int, int] | None:
     return used_and_all
 
 
+def read_persistence_mode(gpu: Gpu) -> bool | None:
+    """Read whether the driver keeps a GPU ready while no program uses it; None where it is not known. Never raises."""
+    is_on: bool | None = _optional(gpu, "read_persistence_mode")
+    return is_on
+
+
 def read_process_ids(gpu: Gpu) -> list[int] | None:
     """Read which processes compute on a GPU; None where it is not known. Never raises."""
     process_ids: list[int] | None = _optional(gpu, "read_process_ids")
     return process_ids
+
+
+def count_others(gpu: Gpu, is_rank: bool = False) -> int | None:
+    """Count the processes that compute on a GPU beside this one and those that it has begun. Never raises.
+
+    Args:
+        gpu: The GPU.
+        is_rank: Whether this process is one of several ranks of this machine: the others of its parent are its job's.
+
+    Returns:
+        None where it is not known: the driver does not say, or it lists no process of ours, as before we compute, or
+        in a container, where processes may have other ids.
+    """
+    roots = {os.getpid(), os.getppid()} if is_rank else {os.getpid()}
+    process_ids = set(read_process_ids(gpu) or ())
+    ours = {process_id for process_id in process_ids if _is_below(process_id, roots)}
+    return len(process_ids - ours) if ours else None
+
+
+def _is_below(process_id: int, roots: Collection[int]) -> bool:
+    """Return whether a process is one of some, or was begun by one of them."""
+    try:
+        while process_id > 1 and process_id not in roots:
+            process_id = THIS_MACHINE.parent(process_id)
+    except (OSError, ValueError, IndexError):  # it has ended, or this system has no /proc
+        return False
+    return process_id in roots
 
 
 def _optional(gpu: Gpu, name: str) -> Any:

@@ -16,6 +16,7 @@ from zeus_core.training._ranks import Ranks
 from zeus_core.training._run_files import RunFiles
 from zeus_core.training.account import TRAINING, Account, unusual_activities
 from zeus_core.training.activities.activity_split import ActivitySplit
+from zeus_core.training.record.journal import ENTRY_FRACTION
 from zeus_core.training.record.journal_lines import Entry
 from zeus_core.training.record.loss_curve import LossCurves, LossPoint
 from zeus_core.training.record.run_records import RankRecord
@@ -84,6 +85,7 @@ class RunPart:
         self.others: WholeNumbers | None = None
         self.is_whole: bool = False
         self.leaves_out: bool = False
+        self._written_at_seconds = -math.inf
         self._logged_step = steps_before
         self._final: Account | None = None  # of this rank, if it was recorded as its last, and nothing was since
         self._samples = self._tokens = self._generated_tokens = 0
@@ -129,12 +131,20 @@ class RunPart:
         if generated_tokens and self.split.activity is Activity.GENERATION:
             self._generated_tokens += generated_tokens
 
-    def record(self, is_last: bool = False) -> Account:
-        """Record the account of this rank in the journal, of the part so far, and return it."""
+    def record(self, is_last: bool = False, is_log: bool = False) -> Account:
+        """Record the account of this rank in the journal, of the part so far, and return it.
+
+        Args:
+            is_last: It is that of the whole part.
+            is_log: It is that of a log, which the journal leaves out while its latest entry is new beside the part.
+        """
         self.split.update(is_last)
         self.own = self._account()
         self._final = self.own if is_last else None
-        self._files.write(self.entry(self.clock(), is_last))
+        now = self.clock()
+        if not is_log or now - self._written_at_seconds >= ENTRY_FRACTION * (now - self.begun_at_seconds):
+            self._written_at_seconds = now
+            self._files.write(self.entry(now, is_last))
         return self.own
 
     def latest(self, is_last: bool = False) -> Account:
@@ -210,7 +220,7 @@ class RunPart:
 
     def _soon(self) -> Account:
         """Return the account of this rank for a log, which extends what was known at one just before."""
-        return self._account() if self.split.extend() else self.record()
+        return self._account() if self.split.extend() else self.record(is_log=True)
 
     def _account(self) -> Account:
         """Return the account of this rank, up to the latest `ActivitySplit.update` or `extend`."""

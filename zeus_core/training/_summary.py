@@ -40,6 +40,7 @@ class TrainingSummary:
         overhead: Time this process has spent in our hooks, and what was waited for in them.
         last_log: `energy_j` and `eval_energy_j` since the latest logs of this part: with them, all logs add up to its
             steps and its evaluations.
+        not_measured: Why nothing was measured, and there are no values; None if something was.
     """
 
     steps: int
@@ -51,6 +52,12 @@ class TrainingSummary:
     remarks: tuple[str, ...] = ()
     overhead: Overhead = field(default_factory=Overhead)
     last_log: Mapping[str, float] = field(default_factory=dict)
+    not_measured: str | None = None
+
+    @classmethod
+    def of_nothing(cls, reason: str) -> TrainingSummary:
+        """Return the summary where nothing was measured, for this reason."""
+        return cls(0, Account(), not_measured=reason)
 
     def __add__(self, later: TrainingSummary) -> TrainingSummary:
         """Return the summary of both runs. Saving and electricity are those of the later one."""
@@ -80,6 +87,8 @@ class TrainingSummary:
 
     def values(self) -> dict[str, float]:
         """Return the metrics of the end of training (`SUMMARY_METRICS`) by name, without those not measured."""
+        if self.not_measured is not None:
+            return {}
         total, redone = self.account.total, self._redone
         total_joules = total.energy_joules
         values = {
@@ -106,6 +115,8 @@ class TrainingSummary:
 
     def rows(self) -> dict[str, str]:
         """Return the most important values for people, as labelled lines."""
+        if self.not_measured is not None:
+            return {"energy": f"not measured: {self.not_measured}"}
         total = self.account.total
         unit, count = ("token", self.account.tokens) if self.account.tokens > 0 else ("sample", self.account.samples)
         rows = {"energy": _total_text(total)}
@@ -138,6 +149,8 @@ class TrainingSummary:
 
     def __str__(self) -> str:
         """Format a table with one line for each activity, and a sentence."""
+        if self.not_measured is not None:
+            return self.sentence
         rows = [(activity.words, tally) for activity, tally in self.account.in_order()]
         if self._redone is not None:
             rows.append(("done twice", self._redone))
@@ -155,6 +168,8 @@ class TrainingSummary:
     @property
     def sentence(self) -> str:
         """The result in a sentence that people can repeat."""
+        if self.not_measured is not None:
+            return f"The energy of this training was not measured: {self.not_measured}"
         saved = ""
         if self.saving_fraction is not None:
             saving = percentage(self.saving_fraction, self.saving_uncertainty or 0.0)

@@ -35,7 +35,7 @@ from zeus_core.events import (
     TrainingOptimizer,
 )
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.monitor.no_monitor import training_monitor
+from zeus_core.monitor.no_monitor import NoMonitor, training_monitor
 from zeus_core.ports import World
 from zeus_core.ports.site_defaults import with_site_defaults
 from zeus_core.ports.world import checked_world, warn_if_others_train
@@ -104,7 +104,6 @@ class TrainingEnergy(TrainingHooks, Hooked):
     Attributes:
         monitor: As passed, or made.
         optimizer: As passed, or made for "auto" or `ZEUS_SAVE`.
-        summary: The summary of the latest run; None until it has ended.
         quiet: As passed.
         detected_evaluations: Evaluations of the current or latest run that its adapter has detected.
 
@@ -142,11 +141,12 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self.monitor: ZeusMonitor = training_monitor(monitor, strict)
         self.optimizer = optimizer
         self._optimizer: TrainingOptimizer = optimizer or TrainingOptimizer()  # without one, its answers
-        self.summary: TrainingSummary | None = None
+        self._summary: TrainingSummary | None = None  # of the latest run that has ended
         self.quiet: bool = checked_flag("quiet", quiet)
         if optimizer is not None:
             optimizer.quiet = True  # its result is part of the one shown here
         self._training: TrainBegin | None = None  # under way
+        self._has_begun = False
         self._electricity = checked_electricity(electricity)
         self._trace = None if trace is False else _run_trace(trace, self.monitor, optimizer)
         self._recorder = RunRecorder(
@@ -165,6 +165,19 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self.use_world(world)
         if recurring_run is not None:
             _measure(recurring_run, self.monitor, self._recorder)
+
+    @property
+    def summary(self) -> TrainingSummary:
+        """The summary of the latest run; until it has ended, and if nothing was measured, an empty one with why."""
+        return self._summary or TrainingSummary.of_nothing(self._why_nothing)
+
+    @property
+    def _why_nothing(self) -> str:
+        if isinstance(self.monitor, NoMonitor):
+            return self.monitor.reason
+        if self._training is not None:
+            return "it has not ended"
+        return "the log names a fault, or a rank did not call finish()" if self._has_begun else "it has not begun"
 
     @property
     def saving_fraction(self) -> float | None:
@@ -186,8 +199,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Return the result of the latest training for people, as labelled lines; empty if there is none."""
         names = ", ".join(sorted({gpu.name for gpu in self.monitor.gpus.values()}))
         rows = {}
-        if self.summary is not None and names:
-            rows = {"measured on": names, **self._loads.rows(), **self.summary.rows()}
+        if self._summary is not None and names:
+            rows = {"measured on": names, **self._loads.rows(), **self._summary.rows()}
         return {**rows, **self._cpus.rows(), **self._optimizer.result()}
 
     def leave_settings_alone(self) -> None:
@@ -288,7 +301,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
             self._is_world_checked = True
             warn_if_others_train()
         self._optimizer.receive(TRAIN_END)  # but the account goes on, if training has not ended
-        self._training, self.summary, self.detected_evaluations = training, None, 0
+        self._training, self._summary, self.detected_evaluations = training, None, 0
+        self._has_begun = True
         self._cpus.begin()
         note("training")
         under_way[self] = os.getpid()
@@ -297,8 +311,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self._cpus.end()
         self._training, ended = None, self._recorder.ended
         under_way.pop(self, None)
-        if self.summary is None and ended is not None:
-            self.summary = self._summary_of(*ended)
+        if self._summary is None and ended is not None:
+            self._summary = self._summary_of(*ended)
         self._keep_run()
         if not self.quiet and self._recorder.ranks.rank == 0:
             show_result(self.result())
@@ -378,12 +392,12 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """
         return known_values({f"{prefix}_energy_j": self._recorder.logged_evaluation_joules(leaves_out)})
 
-    @contained(is_hook=True)
-    def finish(self) -> TrainingSummary | None:
-        """Return the summary of the run, at the end of training; None outside of it. A collective call."""
+    @contained(is_hook=True, default=lambda: TrainingSummary.of_nothing("the log names a fault"))
+    def finish(self) -> TrainingSummary:
+        """Return the summary of the run, at the end of training: see `summary`. A collective call."""
         taken = self._recorder.account()
         if taken is not None:
-            self.summary = self._summary_of(*taken, self._recorder.last_log)
+            self._summary = self._summary_of(*taken, self._recorder.last_log)
             self._keep_run()
         return self.summary
 

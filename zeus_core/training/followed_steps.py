@@ -101,18 +101,18 @@ class FollowedSteps:
             self.energy.finish()
         self.energy.on_train_end()
         result = self.energy.result()
-        if self.steps and result and self._shows_result:
+        if self.steps and (result or self.has_ranks) and self._shows_result:
             show_result({**result, **self._rows()})
 
     def _rows(self) -> dict[str, str]:
         notes = {label: text for label, text in self.notes.items() if text is not None}
         summary = self.energy.summary
-        joules = None if summary is None else summary.account.training.energy_joules
-        if summary is None:
-            return {"energy": "not known, as the ranks did not end together", "steps": str(self.steps), **notes}
+        training, joules = summary.account.training, summary.account.training.energy_joules
+        if summary.not_measured is not None:
+            return {**summary.rows(), "steps": str(self.steps), **notes}
         if joules is None:
             return {"steps": str(self.steps), **notes}
-        seconds, steps = summary.account.training.seconds, self.steps
+        seconds, steps = training.seconds, self.steps
         first = min(self._first_seconds, seconds)
         if steps > 1 and first < _PARTIAL * (seconds - first) / (steps - 1):
             joules_of_first = joules * first / seconds

@@ -72,7 +72,7 @@ class _HyperparameterSearch:
         """Add a training with its result and, if its energy was measured, its summary."""
         self._trainings += 1
         self._rows.update(rows)
-        if summary is not None:
+        if summary is not None and summary.not_measured is None:
             self._summary = summary if self._summary is None else self._summary + summary
 
     def result(self) -> dict[str, str]:

@@ -41,8 +41,8 @@ def add_energy(folder: Path, energy: TrainingEnergy) -> None:
         OSError: The card cannot be read or written.
     """
     path, summary = folder / "README.md", energy.summary
-    joules = None if summary is None else summary.account.total.energy_joules
-    if summary is None or joules is None or not path.exists():
+    joules = summary.account.total.energy_joules
+    if summary.not_measured is not None or joules is None or not path.exists():
         return
     rows = {"energy in kWh": number_text(kilowatt_hours_from_joules(joules)), **energy.result()}
     table = "\n".join(f"| {label} | {text} |" for label, text in rows.items())

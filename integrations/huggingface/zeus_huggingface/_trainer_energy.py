@@ -155,8 +155,8 @@ class ZeusTrainerCallback(TrainerCallback):
             control.should_save = control.should_save or str(getattr(args.save_strategy, "value", "no")) != "no"
 
     @property
-    def summary(self) -> TrainingSummary | None:
-        """The summary of the latest run; None until it has ended."""
+    def summary(self) -> TrainingSummary:
+        """The summary of the latest run; until it has ended, and where nothing was measured, an empty one."""
         return self.energy.summary
 
 
@@ -185,8 +185,8 @@ class EnergyReporter(Reporter):
         self._tokens_seen = 0
 
     @property
-    def summary(self) -> TrainingSummary | None:
-        """The summary of the latest training; None until it has ended."""
+    def summary(self) -> TrainingSummary:
+        """The summary of the latest training; see `TrainingEnergy.summary`."""
         return self._energy.summary
 
     def begin(self, training: Training | None, args: TrainingArguments, state: TrainerState) -> None:
@@ -225,7 +225,7 @@ class EnergyReporter(Reporter):
             return values
         if "train_runtime" in logs and "train_loss" in logs:
             self._energy.finish()
-            return {} if self.summary is None else self.summary.log_values()
+            return self.summary.log_values()
         prefixes = [name.removesuffix("_runtime") for name in logs if name.endswith("_runtime")]
         if prefixes and Activity.EVALUATION in self.activities:
             values = self._energy.log_evaluation(prefixes[0])
@@ -240,7 +240,7 @@ class EnergyReporter(Reporter):
 
     def training_metrics(self) -> dict[str, float]:
         """Return the values of the summary."""
-        return self.summary.values() if self.summary is not None else {}
+        return self.summary.values()
 
     @contained
     def add_to_model_card(self, trainer: Trainer, folder: Path) -> None:

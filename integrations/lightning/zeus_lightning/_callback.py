@@ -135,9 +135,11 @@ class ZeusCallback(Callback):
         }
 
     @property
-    def summary(self) -> TrainingSummary | None:
-        """The summary of the latest `fit`; None until it has ended."""
-        return self._fit_energy.summary if self._fit_energy is not None else None
+    def summary(self) -> TrainingSummary:
+        """The summary of the latest `fit`; until it has ended, and where nothing was measured, an empty one."""
+        if self._fit_energy is None:
+            return TrainingSummary.of_nothing("no fit has begun in this process, as with ddp_spawn")
+        return self._fit_energy.summary
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Begin a `fit`, `validate`, `test` or `predict`."""
@@ -249,10 +251,9 @@ class ZeusCallback(Callback):
     @contained
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End training, and log its summary."""
-        summary = self._current.energy.finish()
-        if summary is not None:
-            names = {"energy_j": "train/energy_j", "eval_energy_j": "validate/energy_j"}
-            self._current.publish({names.get(name, name): value for name, value in summary.log_values().items()})
+        values = self._current.energy.finish().log_values()
+        names = {"energy_j": "train/energy_j", "eval_energy_j": "validate/energy_j"}
+        self._current.publish({names.get(name, name): value for name, value in values.items()})
         self._current.end_training()
 
     @contained

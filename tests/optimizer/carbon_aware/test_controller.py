@@ -158,3 +158,20 @@ def test_bad_input(options: dict[str, object], message: str) -> None:
     arguments = {"points": POINTS, "signal": ConstantSignal(400, "g/kWh"), "deadline_seconds": BEGIN, **options}
     with pytest.raises(UsageError, match=message):
         WorkController(**arguments)  # type: ignore[arg-type]
+
+
+def test_what_gains_less_than_its_error_is_not_followed() -> None:
+    """Wind that forgets within a day: a schedule for what is expected slowed down, and pays where it is wrong."""
+    randomness, departure, values = random.Random(0), 0.0, []
+    for _ in range(-14 * 24, 8 * 24):
+        departure = math.exp(-1 / 20) * departure + math.sqrt(1 - math.exp(-1 / 10)) * randomness.gauss(0, 1)
+        values.append(max(20.0, 400 * (1 + 0.35 * departure)))
+    wind = RecordedSignal([BEGIN + HOUR * hour for hour in range(-14 * 24, 8 * 24)], values, "g/kWh")
+
+    def speeds(signal: Signal) -> set[float]:
+        controller = WorkController([*POINTS, PAUSE], signal, BEGIN + 1.3 * DAY)
+        controller.choose(BEGIN, EPOCHS)
+        return {round(HOUR * speed, 3) for speed in controller.schedule.steps_per_second[:-1]}
+
+    assert speeds(wind) == {0.901}, "that of the least energy, throughout"
+    assert len(speeds(grid(0.8))) > 1, "a day that repeats itself is followed"

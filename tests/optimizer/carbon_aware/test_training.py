@@ -208,7 +208,7 @@ def test_a_pause_belongs_to_no_step_of_the_energy_account() -> None:
     energy.on_train_end()
     (paused,) = (number for number, event in enumerate(events) if event == Pause())
     assert events[paused - 1 : paused + 2] == [StepEnd(), Pause(), StepBegin()], "and all observers hear of it"
-    assert energy.summary is not None
+    assert energy.summary.not_measured is None
     activities = energy.summary.account.activities
     assert run.paused_hours == pytest.approx(1 / 60, rel=0.1)
     assert activities[Activity.IDLE].seconds == pytest.approx(run.paused_hours * HOUR, rel=0.05)

@@ -59,6 +59,16 @@ def check_gpus(
             lambda gpu: gpu.power_average_seconds == 0 and readable(gpu.read_power_watts) is not None,
             "their power is an average" if all(map(_is_measured, gpus)) else "they show an average, or none",
         )
+        yield from _check_persistence(gpus)
+
+
+def _check_persistence(gpus: Sequence[Gpu]) -> Iterator[Check]:
+    from zeus_core.device.gpu import read_persistence_mode
+
+    off = ",".join(gpu.uuid for gpu in gpus if read_persistence_mode(gpu) is False)
+    if off:
+        sentence = "off: the driver starts anew with each program, which takes seconds, and forgets limits meanwhile"
+        yield Check("persistence mode", "limited", sentence, f"sudo nvidia-smi -i {off} -pm 1")
 
 
 def gpu_remarks(gpus: Sequence[Gpu]) -> list[list[str]]:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from zeus_core._launch import CLOCK, LIMIT
 from zeus_core.cli.run._guarded_meter import within
+from zeus_core.cli.text import complain
 from zeus_core.errors import DeviceError, DeviceHeldError, UsageError, ZeusError
 
 if TYPE_CHECKING:
@@ -67,17 +69,23 @@ class FixedSettings:
         self.notes: list[str] = []
         self._fixed: list[_Fixed] = []
         wanted = [
-            ("power limit", "--limit (ZEUS_LIMIT)", asked.limit_watts, "W", _limit_knob),
-            ("SM clock", "--clock (ZEUS_CLOCK)", asked.clock_mhz, "MHz", _clock_knob),
+            ("power limit", "--limit", LIMIT, asked.limit_watts, "W", _limit_knob),
+            ("SM clock", "--clock", CLOCK, asked.clock_mhz, "MHz", _clock_knob),
         ]
-        for name, option, setting, unit, make in wanted:
+        for name, option, variable, setting, unit, make in wanted:
             if setting is None:
                 continue
             knob = self._made(name, gpus, make)
             if knob is None:
                 continue
             if setting not in knob.settings:
-                raise UsageError(f"{option} is {setting} {unit}, and the GPUs take {_range(knob.settings, unit)}")
+                is_clamped = variable in asked.clamped
+                wrong = f"{variable if is_clamped else option} is {setting} {unit}"
+                takes = f"the GPUs take {_range(knob.settings, unit)}"
+                if not is_clamped:
+                    raise UsageError(f"{wrong}, and {takes}")
+                setting = next((lower for lower in knob.settings if lower <= setting), knob.settings[-1])
+                complain(f"zeus-core: {wrong}, and {takes}: {setting} {unit} is set")
             self._fixed.append(_Fixed(name, knob, setting, unit))
 
     def apply(self) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._launch import CLOCK, LIMIT, OBSERVE, SAVE, is_off, observes
+from zeus_core.cli.text import complain
 from zeus_core.errors import UsageError
 from zeus_core.ports.site_defaults import site_words, with_site_defaults
 from zeus_core.validate import shown
@@ -17,6 +19,8 @@ from zeus_core.validate import shown
 if TYPE_CHECKING:
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer import GlobalPowerLimitOptimizer
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Asked:
         step_pattern: The output of each step; None if steps are not counted in the output.
         by_site: A sentence on the defaults of the site that count; None if there are none.
         must_find: Whether the user asked for trainings, not the site alone: that there are none is reported.
+        clamped: The variables that ask for a setting: the nearest that the GPUs take is set, as no option asks for it.
     """
 
     finds_trainings: bool = False
@@ -42,6 +47,7 @@ class Asked:
     step_pattern: re.Pattern[bytes] | None = None
     by_site: str | None = None
     must_find: bool = True
+    clamped: frozenset[str] = frozenset()
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the command: its trainings save, unless we do that by its output or ourselves."""
@@ -94,37 +100,62 @@ def add_asked(parser: argparse.ArgumentParser) -> None:
 def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Asked:
     """Return what options ask for, variables without options, and the site without either; ZEUS=off turns it off.
 
+    A variable may be that of a site: one that is wrong, or that contradicts another, is ignored with a warning.
+
     Raises:
-        UsageError: A value is wrong; the message names the option or the variable.
+        UsageError: The value of an option is wrong; the message names it.
     """
     has_no_say = is_off(environment)
     says = any((arguments.save, arguments.observe, arguments.limit, arguments.clock))
     known = {**environment, SAVE: environment.get(SAVE, "")} if says else environment
     variables = {} if has_no_say else with_site_defaults(known)
     pattern = None if arguments.step_pattern is None else _pattern(arguments.step_pattern)
-    save_name, save = _named("--save", arguments.save, SAVE, variables)
     is_observing = arguments.observe or observes(variables)
-    limit_name, limit = _named("--limit", arguments.limit, LIMIT, variables)
-    clock_name, clock = _named("--clock", arguments.clock, CLOCK, variables)
-    if save is not None:
-        from zeus_core.optimizer.asked import checked_slowdown
-
-        checked_slowdown(save_name, save)
-    limit_watts = None if limit is None else _number(limit_name, limit, "W", "300W")
-    clock_mhz = None if clock is None else _number(clock_name, clock, "MHz", "1200MHz")
-    is_saving = save is not None or is_observing
-    if save is not None and not is_observing and not has_no_say and (limit is not None or clock is not None):
-        name, value = (clock_name, clock) if limit is None else (limit_name, limit)
-        raise UsageError(f"{save_name} is {shown(save)} and {name} is {shown(value)}: a setting is searched or fixed")
+    save = _asked("--save", arguments.save, SAVE, variables, _slowdown)
+    limit_watts = _asked("--limit", arguments.limit, LIMIT, variables, partial(_number, unit="W", example="300W"))
+    clock_mhz = _asked("--clock", arguments.clock, CLOCK, variables, partial(_number, unit="MHz", example="1200MHz"))
     if has_no_say:
         return Asked(step_pattern=pattern)
+    if save is not None and not is_observing and (limit_watts is not None or clock_mhz is not None):
+        fixed = arguments.limit or arguments.clock
+        if arguments.save is not None and fixed is not None:
+            name = "--limit" if arguments.limit else "--clock"
+            raise UsageError(
+                f"--save is {shown(save)} and {name} is {shown(fixed)}: a setting is searched or fixed, not both"
+            )
+        # An option counts more than a variable, and of two variables the one that fixes a setting.
+        if arguments.save is not None:
+            limit_watts = clock_mhz = None
+        else:
+            save = None
+        ignored = f"{LIMIT} and {CLOCK} are" if save else f"{SAVE} is"
+        complain(f"zeus-core: {ignored} ignored: a setting is searched or fixed, not both")
+    is_saving = save is not None or is_observing
     finds_trainings = arguments.trainer or (is_saving and pattern is None)
     must_find = arguments.trainer or is_observing or save == environment.get(SAVE) or arguments.save is not None
-    return Asked(finds_trainings, save, is_observing, limit_watts, clock_mhz, pattern, site_words(known), must_find)
+    clamped = frozenset({LIMIT if arguments.limit is None else "", CLOCK if arguments.clock is None else ""})
+    by_site = site_words(known)
+    return Asked(finds_trainings, save, is_observing, limit_watts, clock_mhz, pattern, by_site, must_find, clamped)
 
 
-def _named(option: str, value: str | None, variable: str, variables: Mapping[str, str]) -> tuple[str, str | None]:
-    return (option, value) if value is not None else (variable, variables.get(variable) or None)
+def _asked(
+    option: str, value: str | None, variable: str, variables: Mapping[str, str], read: Callable[[str, str], _T]
+) -> _T | None:
+    """Return what an option asks for, or its variable without one. A variable that cannot be read asks for nothing."""
+    if value is not None:
+        return read(option, value)
+    try:
+        return read(variable, variables[variable]) if variables.get(variable) else None
+    except UsageError as error:
+        complain(f"zeus-core: ignored: {error}")
+        return None
+
+
+def _slowdown(name: str, text: str) -> str:
+    from zeus_core.optimizer.asked import checked_slowdown
+
+    checked_slowdown(name, text)
+    return text
 
 
 def _number(name: str, text: str, unit: str, example: str) -> int:

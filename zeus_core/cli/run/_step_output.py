@@ -143,8 +143,8 @@ class CountedSteps:
             return
         self._followed.end()
         summary = self._followed.energy.summary
-        training = None if summary is None else summary.account.training
-        if training is not None and training.energy_joules is not None:
+        training = summary.account.training
+        if summary.not_measured is None and training.energy_joules is not None:
             self._add(training.seconds, training.energy_joules)
 
     def _add(self, seconds: float, joules: float) -> None:

@@ -138,6 +138,10 @@ class NvmlGpu:
         memory = self._call("reading the memory", "nvmlDeviceGetMemoryInfo")
         return int(memory.used), int(memory.total)
 
+    def read_persistence_mode(self) -> bool:
+        """Call `nvmlDeviceGetPersistenceMode`."""
+        return bool(self._call("reading the persistence mode", "nvmlDeviceGetPersistenceMode"))
+
     def read_process_ids(self) -> list[int]:
         """Call `nvmlDeviceGetComputeRunningProcesses`."""
         found = self._call("reading the processes", "nvmlDeviceGetComputeRunningProcesses_v3")

@@ -25,6 +25,9 @@ _logger = logging.getLogger(__name__)
 
 # Lines that later ones of their part stand for, from which on a file is written anew: 0.1 MB.
 _MANY_LINES = 100
+ENTRY_FRACTION: float = 1e-3
+"""The share of its time that a part may be ahead of its journal, checkpoints aside: lines grow as a logarithm."""
+
 _QUICK_LINES = 30_000  # take half a second; more wait until the run is resumed
 
 
@@ -222,7 +225,11 @@ class _Pace(NamedTuple):
             )
         ]
         watts = [joules / seconds for seconds, joules in intervals if seconds >= _MIN_SECONDS]
-        return cls(max((seconds for seconds, _ in intervals), default=0.0) or None, max(watts, default=None))
+        lengths = sorted(seconds for seconds, _ in intervals)
+        longest, usual = (lengths[-1], lengths[len(lengths) // 2]) if lengths else (0.0, 0.0)
+        if ENTRY_FRACTION * sum(lengths) > usual:  # entries were left out: the next one may be a log later
+            longest += usual
+        return cls(longest or None, max(watts, default=None))
 
     def most_joules(self, gap_seconds: float) -> float | None:
         """Return the most that was taken after the last entry of a part, which another part followed after a gap."""

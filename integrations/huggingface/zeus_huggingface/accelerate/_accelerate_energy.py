@@ -165,8 +165,8 @@ class ZeusAccelerate(AcceleratorLoop):
         super().__exit__(kind, error, trace)
 
     @property
-    def summary(self) -> TrainingSummary | None:
-        """The summary of the run; None until it has ended."""
+    def summary(self) -> TrainingSummary:
+        """The summary of the run; until it has ended, and where nothing was measured, an empty one."""
         return self.energy.summary
 
     def count(self, samples: int = 0, tokens: int = 0) -> None:
@@ -225,8 +225,7 @@ class ZeusAccelerate(AcceleratorLoop):
         self._report_detected_evaluations()
         self._pending.exchange()
         summary = self.energy.finish()
-        last_log, values = ({}, {}) if summary is None else (summary.last_log, summary.values())
-        values = {**self._pending.take_last(last_log), **values}
+        values = {**self._pending.take_last(summary.last_log), **summary.values()}
         if values:
             self._accelerator.log(values, self._latest_step)
 
