@@ -189,29 +189,20 @@ class SearchOptimizer(SearchFacts):
         kind = type(event)
         if kind is StepEnd:
             self._loads.end()
-        self._receive(kind, event)
-        if kind is StepBegin:
-            self._loads.begin()
-
-    def _receive(self, kind: type[Event], event: Event) -> None:
         if self._visits is not None and kind is not Pause:
             self._visit(event)
         if isinstance(event, StepBegin):
             self._begin_step(event)
-        elif kind is StepEnd:
-            if StepBegin not in self._under_way:
-                return
-            self._under_way.remove(StepBegin)
-            self._is_result_due = True
-            self._recorder.resume()
-        elif not self._takes(event):
+        elif not (self._takes_step_end() if kind is StepEnd else self._takes(event)):
             return
         self._course.receive(event)
         if self._visits is not None and kind is Pause:
             self._visit(event)
         if self._follower is not None:
             self._direct(self._follower, event)
-        if kind is StepEnd:
+        if kind is StepBegin:
+            self._loads.begin()
+        elif kind is StepEnd:
             self._recorder.skips_next_step = False
             if self._expects_interference:
                 self._course.receive(Pause())
@@ -230,6 +221,15 @@ class SearchOptimizer(SearchFacts):
         if self._follower is not None:
             self.pause()
         self._under_way.add(StepBegin)
+
+    def _takes_step_end(self) -> bool:
+        """Note the end of a step. Returns whether one was under way."""
+        if StepBegin not in self._under_way:
+            return False
+        self._under_way.remove(StepBegin)
+        self._is_result_due = True
+        self._recorder.resume()
+        return True
 
     def _takes(self, event: Event) -> bool:
         """Note an event that is none of a step. Returns whether the search follows it."""
