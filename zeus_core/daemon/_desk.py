@@ -220,7 +220,9 @@ class Desk:
         if not kind.is_readable:
             return (lease.in_force or originals)[-1]
         try:
-            found = read_surely(lambda: kind.read(self._gpu), lambda value: lease.has(value, originals))
+            found = read_surely(
+                lambda: kind.read(self._gpu), lambda value: value is None or lease.has(value, originals)
+            )
         except DeviceError:
             return None
         if found is not None and not lease.has(found, originals):

@@ -147,7 +147,7 @@ class Lease(Claim):
         kind, entry = self._kind, self.entry
         try:
             read = partial(retried, partial(kind.read, self._gpu))
-            value = read_surely(read, lambda found: self.has(cast(float, found), self._originals))
+            value = read_surely(read, lambda found: found is None or self.has(found, self._originals))
         except DeviceError:
             return True
         if value is None:

@@ -87,7 +87,7 @@ def read_surely(read: Callable[[], _Answer], is_expected: Callable[[_Answer], bo
     The first one counts if the second cannot be read. Raises what the first reading raises.
     """
     value = read()
-    if value is None or is_expected(value):
+    if is_expected(value):
         return value
     time.sleep(_SECOND_LOOK_SECONDS)
     try:
@@ -187,7 +187,9 @@ def restore_entry(gpu: Any, entry: LedgerEntry) -> Outcome:
         return Outcome(entry, "original")
     try:
         if original is not None:
-            value = read_surely(lambda: _tried(lambda: kind.read(gpu)), lambda found: _may_restore(found, entry))
+            value = read_surely(
+                lambda: _tried(lambda: kind.read(gpu)), lambda found: found is None or _may_restore(found, entry)
+            )
     except Exception:  # then it is set without a look at it
         value = None
     if value is not None and original is not None:

@@ -116,7 +116,7 @@ class CountedGpu:
             self._others = max(self._others, others or 0)
         if self._limit_look_at <= now:
             self._limit_look_at = now + _LOOK_SECONDS
-            found = read_surely(self._find_held_down, lambda _: False)  # we may set the limit in between
+            found = read_surely(self._find_held_down, lambda watts: watts is None)  # we may set the limit in between
             self._held_down = min(filter(None, (self._held_down, found)), default=None)
         comparison, energy = self._comparison, self.energy
         if comparison is not None and comparison.next_at <= now:
@@ -140,8 +140,9 @@ class CountedGpu:
             enforced_watts, requested_watts = POWER_LIMIT.read_enforced(self.gpu), POWER_LIMIT.read(self.gpu)
         except DeviceError:
             return None
-        is_kept = enforced_watts is None or POWER_LIMIT.is_enforced(requested_watts, enforced_watts)
-        return None if is_kept else (enforced_watts, requested_watts)
+        if enforced_watts is None or POWER_LIMIT.is_enforced(requested_watts, enforced_watts):
+            return None
+        return enforced_watts, requested_watts
 
     def _answer(self, read: Callable[[], float]) -> float | None:
         """Return the answer of the GPU; None if it fails: what is missing shows as a gap."""
