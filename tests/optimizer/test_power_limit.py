@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.nvml_driver import DeviceSpec
 from tests.support.sweep import sweep
 from tests.support.variants import long_but_first
-from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.device import CpuDiscovery, SimulatedGpu, SimulatedNoise, Work, discover_gpus, find_preset
 from zeus_core.errors import DeviceHeldError, DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.events import (
     Activity,
@@ -312,6 +313,38 @@ def test_a_block_in_which_the_gpu_vanishes_is_no_trial(time_source, gpu, work, l
         assert optimizer.confirmation.measurement.gpu_energy[0] == pytest.approx(
             20 * gpu.preset.physics.operating_point(work, optimizer.chosen_limit_watts).energy_joules, rel=0.02
         )
+
+
+@pytest.mark.parametrize("code", [3, 27, 999])
+def test_a_search_waits_at_the_original_while_the_counter_fails(make_driver, time_source, code):
+    """It ended for the rest of the run: "the energy at 625 W was lost 3 times in a row"."""
+    driver = make_driver(DeviceSpec(power_limit_watts=700))
+    driver[0].set_load(500.0)
+    driver.set_clock(time_source.now())
+    monitor = ZeusMonitor(gpus=discover_gpus({}), cpus=CpuDiscovery((), "none"), time_source=time_source)
+    optimizer = sweep(monitor, Energy(), wait_steps=0, warmup_steps=0, profile_steps=5, pl_step=75)
+
+    def train(steps):
+        for _ in range(steps):
+            optimizer.on_step_begin()
+            time_source.advance(0.5)
+            driver.set_clock(time_source.now())
+            optimizer.on_step_end()
+
+    train(8)
+    assert driver[0].power_limit_watts == 625
+    driver.fail("nvmlDeviceGetTotalEnergyConsumption", code)
+    train(60)
+    assert driver[0].power_limit_watts == 700
+    assert optimizer.result()["power limit"].startswith(
+        "search unfinished: 1 of 8 settings measured, as the energy cannot be measured any more"
+    )
+    driver.clear_faults()
+    train(60)
+    optimizer.on_train_end()
+    assert sorted(trial.setting for trial in optimizer.trials) == [200, 250, 325, 400, 475, 550, 625, 700]
+    assert optimizer.chosen_limit_watts is not None
+    assert driver[0].power_limit_watts == 700
 
 
 def test_time_before_the_first_step_is_in_no_trial(monitor, gpu, time_source, work):

@@ -13,8 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, find_preset
-from zeus_core.errors import DeviceError, DeviceLostError, DriverFaultError, PermissionDeniedError, UsageError
+from zeus_core.errors import (
+    DeviceError,
+    DeviceHeldError,
+    DeviceLostError,
+    DriverFaultError,
+    PermissionDeniedError,
+    UsageError,
+)
 from zeus_core.settings import PowerLimitKnob, SmClockKnob
+from zeus_core.settings.clock_knob import CommonClockKnob
 from zeus_core.testing import FaultyGpu, VirtualTime
 from zeus_core.testing.contracts import KnobContract
 
@@ -48,6 +56,63 @@ class HeldDownGpu(SimulatedGpu):
 
     def read_enforced_power_limit_watts(self):
         return min(200.0, self.read_power_limit_watts())
+
+
+class MisreadGpu(SimulatedGpu):
+    """A GPU some of whose next readings are wrong."""
+
+    def __init__(self):
+        super().__init__(A40, time_source=VirtualTime())
+        self.wrong = {}
+
+    def misread(self, method, value, times):
+        self.wrong[method] = [value] * times
+
+    def _read(self, method):
+        return self.wrong[method].pop() if self.wrong.get(method) else getattr(super(), method)()
+
+    def read_power_limit_watts(self):
+        return self._read("read_power_limit_watts")
+
+    def read_enforced_power_limit_watts(self):
+        return self._read("read_enforced_power_limit_watts")
+
+    def read_sm_clock_mhz(self):
+        return self._read("read_sm_clock_mhz")
+
+
+MISREADINGS = [
+    (lambda gpu: PowerLimitKnob([gpu], 25), 200, "read_power_limit_watts", 225.0),
+    (lambda gpu: PowerLimitKnob([gpu], 25), 200, "read_enforced_power_limit_watts", 150.0),
+    (lambda gpu: CommonClockKnob([gpu]), 1200, "read_sm_clock_mhz", 1500),
+    (lambda gpu: CommonClockKnob([gpu]), 1200, "read_enforced_power_limit_watts", 150.0),
+]
+
+
+@pytest.mark.parametrize(("make_knob", "setting", "method", "wrong"), MISREADINGS)
+def test_one_wrong_reading_is_no_interference_and_a_second_one_is(make_knob, setting, method, wrong):
+    knob = make_knob(gpu := MisreadGpu())
+    setting = next(one for one in knob.settings if one <= setting)
+    knob.apply(setting)
+    gpu.misread(method, wrong, times=1)
+    assert knob.is_undisturbed()
+    assert not gpu.wrong[method], "it was read"
+    gpu.misread(method, wrong, times=2)
+    if method == "read_enforced_power_limit_watts":
+        assert not knob.is_undisturbed()
+    else:
+        with pytest.raises(DeviceHeldError, match="somebody else"):
+            knob.is_undisturbed()
+    knob.restore()
+
+
+def test_one_wrong_reading_at_the_end_keeps_no_limit(caplog):
+    knob = PowerLimitKnob([gpu := MisreadGpu()], 25)
+    knob.apply(200)
+    gpu.misread("read_power_limit_watts", 225.0, times=1)
+    assert knob.restore()
+    assert gpu.read_power_limit_watts() == 300.0
+    assert caplog.records == []
 
 
 class TestContractOfPowerLimits(KnobContract):

@@ -1,4 +1,4 @@
-"""A GPU on which others compute too: the box, the log and the file of the run say so."""
+"""A GPU on which others compute too, or that something holds down: the box, the log and the file of the run say so."""
 
 import os
 import subprocess
@@ -51,19 +51,43 @@ def test_others_are_counted_where_a_process_of_ours_is_listed(monitor, child):
     assert (count_others(gpu), count_others(gpu, is_rank=True)) == (2, 1), "those of one launcher are ranks of one job"
 
 
-def test_box_log_and_file_say_how_many(monitor, tmp_path, capsys, caplog):
-    monitor, device = monitor
-    on(device, os.getpid(), OTHER, THIRD)
-    said = "GPU 0: 2 other processes computed on it meanwhile, and the energy is that of all"
+def run_until(is_said, monitor, folder):
+    """Train until something is said. Returns the summary and the remarks of the file."""
     end = time.monotonic() + WAIT_SECONDS
-    with TrainingEnergy(monitor, folder=tmp_path) as energy:
-        while said not in caplog.text:
+    with TrainingEnergy(monitor, folder=folder) as energy:
+        while not is_said():
             assert time.monotonic() < end
             with energy.step():
                 time.sleep(0.01)
             energy.log()
-        on(device, os.getpid())
+    return energy.summary, read_run(folder).latest.results.get("remarks", "")
+
+
+def test_box_log_and_file_say_how_many(monitor, tmp_path, capsys, caplog):
+    monitor, device = monitor
+    on(device, os.getpid(), OTHER, THIRD)
+    said = "GPU 0: 2 other processes computed on it meanwhile, and the energy is that of all"
+    summary, filed = run_until(lambda: said in caplog.text, monitor, tmp_path)
     assert caplog.text.count(said) == 1
-    assert said in energy.summary.rows()["remarks"]
+    assert said in summary.rows()["remarks"]
     assert "2 other processes computed on it" in " ".join(capsys.readouterr().err.split())
-    assert said in read_run(tmp_path).latest.results["remarks"]
+    assert said in filed
+
+
+def test_box_log_and_file_say_what_the_board_enforces(monitor, tmp_path, capsys, caplog):
+    monitor, device = monitor
+    device.enforced_cap_watts = 500.0
+    said = "GPU 0: its board enforced 500 W of the 700 W that were set: firmware or another limiter"
+    summary, filed = run_until(lambda: said in caplog.text, monitor, tmp_path)
+    assert caplog.text.count(said) == 1
+    assert said in summary.rows()["remarks"]
+    assert "500 W of the 700 W" in " ".join(capsys.readouterr().err.split())
+    assert said in filed
+
+
+def test_a_board_that_keeps_to_its_limit_has_no_remark(monitor, tmp_path):
+    monitor, device = monitor
+    device.power_limit_watts = 500.0
+    begin = time.monotonic()
+    summary, filed = run_until(lambda: time.monotonic() > begin + 0.3, monitor, tmp_path)
+    assert (summary.remarks, filed) == ((), "")

@@ -32,7 +32,7 @@ from zeus_core.settings.holders import check_board_sharing
 from zeus_core.settings.keeper import Keeper
 from zeus_core.settings.kinds import KINDS, Kind
 from zeus_core.settings.ledger import Ledger
-from zeus_core.settings.restoring import Claim, who_set
+from zeus_core.settings.restoring import Claim, read_surely, who_set
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,9 @@ class Desk:
         if not kind.is_readable:
             return (lease.in_force or originals)[-1]
         try:
-            found = kind.read(self._gpu)
+            found = read_surely(
+                lambda: kind.read(self._gpu), lambda value: value is None or lease.has(value, originals)
+            )
         except DeviceError:
             return None
         if found is not None and not lease.has(found, originals):

@@ -102,6 +102,7 @@ class SearchResult:
         refused: The settings that a board does not enforce, each with the reason.
         activities: The steps and all activities, by name, if these have settings of their own.
         is_kept: Whether the choice certainly does better than the original; False where its saving may be none.
+        waits: Whether the search waited at the original setting until the end, as no energy could be measured.
     """
 
     name: str
@@ -132,6 +133,7 @@ class SearchResult:
     temperatures_celsius: tuple[float, ...] = ()
     activities: Mapping[str, ActivityResult] = field(default_factory=dict)
     is_kept: bool = True
+    waits: bool = False
 
     def rows(self) -> dict[str, str]:
         """Return the result as labelled lines."""
@@ -228,7 +230,8 @@ class SearchResult:
                 known = "the best so far" if self.best in self.trials else "expected to be the best"
                 best = f", {setting_text(self.best, self.unit)} {known}"
             tried = f"{len(self.trials)} of {self.settings} settings measured"
-            return f"search unfinished: {tried}{best}{restored}"
+            waits = ", as the energy cannot be measured any more" if self.waits else ""
+            return f"search unfinished: {tried}{waits}{best}{restored}"
         verdict = self.verdict or Verdict(None, "")
         if self.chosen == self.original:
             broken = "; the run did not keep its bound" if verdict.holds is False else ""

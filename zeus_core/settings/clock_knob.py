@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from zeus_core.device import Gpu
@@ -19,6 +19,7 @@ from zeus_core.settings.kinds.sm_clock import SM_CLOCK, SmClock
 from zeus_core.settings.knob import CommonKnob
 from zeus_core.settings.lease import Lease
 from zeus_core.settings.restoration import Restoration
+from zeus_core.settings.restoring import read_surely
 from zeus_core.validate import checked_whole_number
 
 # A locked GPU runs at its clock or below, at the latest after some tens of milliseconds.
@@ -94,14 +95,18 @@ class CommonClockKnob(CommonKnob):
         if not all(self._restoration.look(lease.check, number) for number, lease in enumerate(self._leases)):
             return False
         for number, locked_mhz in self._locked_mhz.items():
-            clock_mhz = self._restoration.look(partial(_read_clock_mhz, self._gpus[number]), number)
-            if clock_mhz > locked_mhz + SM_CLOCK.tolerance:
+            highest_mhz = locked_mhz + SM_CLOCK.tolerance
+            read = partial(_read_clock_mhz, self._gpus[number])
+            clock_mhz = self._restoration.look(partial(read_surely, read, highest_mhz.__ge__), number)
+            if clock_mhz > highest_mhz:
                 gpu = self._gpus[number]
                 raise DeviceHeldError(
                     f"somebody else has changed the SM clock of {gpu.name} ({gpu.uuid}), which was locked at "
                     f"{locked_mhz} MHz and runs at {clock_mhz} MHz"
                 )
-        enforced_watts = self._read_enforced_watts()
+        return self._is_as_before(read_surely(self._read_enforced_watts, self._is_as_before))
+
+    def _is_as_before(self, enforced_watts: Mapping[int, float]) -> bool:
         return all(
             POWER_LIMIT.is_same(watts, self._enforced_watts.get(number, watts))
             for number, watts in enforced_watts.items()

@@ -24,7 +24,7 @@ from zeus_core.settings.holders import (
     setting_key,
 )
 from zeus_core.settings.kinds import POWER_LIMIT, Kind
-from zeus_core.settings.restoring import Claim, Outcome, OutcomeKind, restore_entry, who_set
+from zeus_core.settings.restoring import Claim, Outcome, OutcomeKind, read_surely, restore_entry, who_set
 from zeus_core.settings.safeguard import Safeguard
 
 if TYPE_CHECKING:
@@ -146,7 +146,8 @@ class Lease(Claim):
             raise DeviceHeldError(self.replaced)
         kind, entry = self._kind, self.entry
         try:
-            value = retried(partial(kind.read, self._gpu))
+            read = partial(retried, partial(kind.read, self._gpu))
+            value = read_surely(read, lambda found: found is None or self.has(found, self._originals))
         except DeviceError:
             return True
         if value is None:

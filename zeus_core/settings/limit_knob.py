@@ -16,6 +16,7 @@ from zeus_core.settings.kinds.power_limit import POWER_LIMIT, PowerLimit
 from zeus_core.settings.knob import CommonKnob
 from zeus_core.settings.lease import Lease
 from zeus_core.settings.restoration import Restoration
+from zeus_core.settings.restoring import read_surely
 from zeus_core.validate import checked_whole_number
 
 # A check takes the driver 0.1 to 10 ms, in the thread of the GPU. Trials last seconds, and the limits that people and
@@ -151,7 +152,9 @@ class LimitWatch:
         before_watts = self._enforced_watts.get(number)
         if before_watts is None:
             return None
-        now_watts = self._read_enforced_watts(number, before_watts)
+        now_watts = read_surely(
+            partial(self._read_enforced_watts, number, before_watts), partial(POWER_LIMIT.is_same, before_watts)
+        )
         if self._restoration.is_final:  # then the original may be in force, as it should
             return None
         if number in self._lost or (is_in_force and POWER_LIMIT.is_same(now_watts, before_watts)):

@@ -23,6 +23,7 @@ else:
 
 # Between the tries, as in `zeus_core/device/retry.py`: faults that pass are over in milliseconds.
 _WAITS_SECONDS = (0.01, 0.03, 0.1)
+_SECOND_LOOK_SECONDS = 0.01  # a driver may answer from what it has kept for some milliseconds
 _FINAL = (PermissionDeniedError, NotSupportedError)  # another try answers the same
 
 
@@ -78,6 +79,21 @@ def is_ours(value: float, entry: LedgerEntry) -> bool:
     if not entry.is_changing or entry.original is None:
         return False
     return kind.is_between(value, entry.values[-1], entry.original)
+
+
+def read_surely(read: Callable[[], _Answer], is_expected: Callable[[_Answer], bool]) -> _Answer:
+    """Read a value, and once more if it is not an expected one: a single wrong reading says nothing about others.
+
+    The first one counts if the second cannot be read. Raises what the first reading raises.
+    """
+    value = read()
+    if is_expected(value):
+        return value
+    time.sleep(_SECOND_LOOK_SECONDS)
+    try:
+        return read()
+    except Exception:  # of any kind: nothing contradicts the first one
+        return value
 
 
 def who_set(gpu: Any, value: float, entry: LedgerEntry) -> str:
@@ -171,19 +187,26 @@ def restore_entry(gpu: Any, entry: LedgerEntry) -> Outcome:
         return Outcome(entry, "original")
     try:
         if original is not None:
-            value = _tried(lambda: kind.read(gpu))
+            value = read_surely(
+                lambda: _tried(lambda: kind.read(gpu)), lambda found: found is None or _may_restore(found, entry)
+            )
     except Exception:  # then it is set without a look at it
         value = None
     if value is not None and original is not None:
         if value == original:
             return Outcome(entry, "original", value)
-        if not (kind.is_same(value, original) or is_ours(value, entry)):
+        if not _may_restore(value, entry):
             return Outcome(entry, "replaced", value, who_set(gpu, value, entry))
     try:
         instead = _tried(lambda: kind.restore(gpu, original))
     except Exception as error:  # of any kind: it must be kept, and other devices restored
         return Outcome(entry.failed(str(error) or repr(error)), "failed", value)
     return Outcome(entry, "restored", value, instead=instead)
+
+
+def _may_restore(value: float, entry: LedgerEntry) -> bool:
+    """Return whether a value in force is the original or the owner's, and nobody else's."""
+    return (entry.original is not None and entry.kind.is_same(value, entry.original)) or is_ours(value, entry)
 
 
 def _tried(call: Callable[[], _Answer]) -> _Answer:

@@ -197,6 +197,7 @@ class SearchFacts(TrainingOptimizer):
             outlier_steps=search.run.outlier_steps,
             original_text=search.kind.state_text(search.original, is_original=True),
             is_held=search.is_held,
+            waits=search.waits,
             ended_because=course.ended_because,
             verdict=verdict,
             run_slowdown=run_slowdown,

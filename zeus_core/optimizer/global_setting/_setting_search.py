@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from zeus_core.errors import DeviceError
 from zeus_core.optimizer.global_setting._common_block import CommonBlock, RunSteps
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._orders import Order, Orders
@@ -99,6 +98,8 @@ class SettingSearch:
         """The setting that training continues at; None until it is set."""
         self.not_changed_because: str | None = "as it is only observed" if limiter.observes else None
         """The reason that settings are not changed; None if they are."""
+        self.waits: bool = False
+        """Whether it waits at the original setting, as the energy of a GPU was lost again and again."""
         self.is_held: bool = False
         """Whether another object or process controls a GPU, so that the setting in force is not known."""
         self.refused: dict[int, str] = {}
@@ -308,15 +309,26 @@ class SettingSearch:
             self._tries += 1
         if order.is_choice and self._options.is_followed:  # decisions do not wait for an energy
             return self._ask(Phase.CONCLUDE)
-        if self._tries < _MAX_TRIES:
+        if self.waits or self._tries < _MAX_TRIES:
             self._setting = None  # it is set again
             return Outcome.CHOSEN if order.is_choice else Outcome.ASKED
         if order.is_reference:  # the choice holds without
             return self._ask(Phase.CONCLUDE, lambda: self._orders.note_reference(None))
         if not order.is_choice:
-            raise DeviceError(f"the energy at {self.kind.text(self.choice)} was lost {self._tries} times in a row")
+            return self._wait()
         self.order = replace(order, steps=0)  # the choice holds even if its saving stays unknown
         return Outcome.HELD
+
+    def _wait(self) -> Outcome:
+        """Measure at the original setting until the energy is known again. Then the search goes on."""
+        text = "the search for a %s waits at the original %s, as the energy at %s was lost %d times in a row"
+        at = self.kind.text(self.choice)
+        _logger.warning(text, self.kind.words, self._original_text, at, self._tries)
+        self.waits = True
+        if self.order.setting != self.original:
+            self.order = replace(self.order, setting=self.original, is_reference=True, is_limited=False)
+        self._setting = None
+        return Outcome.ASKED
 
     def _conclude_with(self, trial: Trial) -> Outcome | None:
         if self.block.is_idle and not self.measured.blocks:
@@ -347,7 +359,7 @@ class SettingSearch:
             order = self._orders.next(self.run.steps, self.run.seconds)
             return self._orders.kept(order, self.measured, self.run.steps)
 
-        self._before, self._tries = self.order, 0
+        self._before, self._tries, self.waits = self.order, 0, False
         self.order = order = self._exchange.decide_of(Order, decide, phase)
         if order.announcement is not None:
             _logger.info("the search for a %s takes %s", self.kind.words, order.announcement)

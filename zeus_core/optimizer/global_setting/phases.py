@@ -7,8 +7,9 @@ Rules, in the order of a run:
 - WAIT lets the first steps of training pass.
 - WARM_UP sets the setting that was asked for, and lets steps pass until the GPU has settled at it.
 - MEASURE measures a block of steps at it.
-- CONCLUDE reports the block to the search, which asks for another one. A block whose energy was lost is repeated; a
-  setting that a board does not enforce is tried no more, and its block does not begin.
+- CONCLUDE reports the block to the search, which asks for another one. A block whose energy was lost is repeated, and
+  after some tries at the original setting; a setting that a board does not enforce is tried no more, and its block
+  does not begin.
 - Once the search is over, SETTLE sets its choice, and lets steps pass as WARM_UP does. CONFIRM measures a block at it.
 - DONE is the rest of training at the choice. It is measured as well, block after block, and reported to the search,
   which may then move its choice a little, or search again. A search that cannot do that measures nothing more.

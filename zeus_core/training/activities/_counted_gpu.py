@@ -24,6 +24,8 @@ from zeus_core.monitor.reading import GpuEdge
 from zeus_core.monitor.selection import local_rank_of
 from zeus_core.ports import TimeSource
 from zeus_core.process.lock import ProcessLock
+from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.settings.restoring import read_surely
 from zeus_core.training.record.power_series import PowerSeries
 from zeus_core.units import duration_text
 
@@ -36,7 +38,8 @@ _READS_PER_SECOND = 15.0  # of all GPUs together: enough for each update of a co
 # Of each GPU, to compare its power with its counter: ten in ten seconds, fewer where many GPUs share the calls. At 0.8
 # the intervals around a gain of 1.3 were wider than 1.1 times that (2026-11-26, test_sensor_difference.py).
 _SAMPLES_PER_SECOND, _FEWEST_PER_SECOND = 1.0, 0.25
-# Between two looks at whose processes compute on it, which take the driver milliseconds; and until ours are seen.
+# Between two looks at its limits, or at whose processes compute on it, which take the driver milliseconds; and until
+# processes of ours are seen.
 _LOOK_SECONDS, _FIRST_LOOK_SECONDS = 10.0, 1.0
 
 
@@ -76,7 +79,10 @@ class CountedGpu:
         self._fault: str | None = None  # why it could not be read the last time that it could not
         self._remarked: set[str] = set()  # the kinds of the remarks that were logged
         self._others = 0  # the most processes of others that were seen on it at once
-        self._look_at = -math.inf
+        self._look_at = self._limit_look_at = -math.inf
+        self._held_down: tuple[float, float] | None = (
+            None  # the lowest limit in force below the one requested, and that
+        )
         self._is_rank = local_rank_of(os.environ)[1] > 1
         reads_per_second = _READS_PER_SECOND / gpu_count
         spare = PowerSum(gpu.power_average_seconds, reads_per_second)
@@ -108,6 +114,10 @@ class CountedGpu:
             others = count_others(self.gpu, self._is_rank)
             self._look_at = now + (_FIRST_LOOK_SECONDS if others is None else _LOOK_SECONDS)
             self._others = max(self._others, others or 0)
+        if self._limit_look_at <= now:
+            self._limit_look_at = now + _LOOK_SECONDS
+            found = read_surely(self._find_held_down, lambda watts: watts is None)  # we may set the limit in between
+            self._held_down = min(filter(None, (self._held_down, found)), default=None)
         comparison, energy = self._comparison, self.energy
         if comparison is not None and comparison.next_at <= now:
             begin, sampled_watts = self._now(), self._answer(self.gpu.read_power_watts)
@@ -123,6 +133,16 @@ class CountedGpu:
             with lock:
                 energy.add_edge(begin, end, counter_joules, power_watts)
                 energy.plan_read(end, calls)
+
+    def _find_held_down(self) -> tuple[float, float] | None:
+        """Read the limit that the board enforces and the one requested; None if it keeps to that, or nobody knows."""
+        try:
+            enforced_watts, requested_watts = POWER_LIMIT.read_enforced(self.gpu), POWER_LIMIT.read(self.gpu)
+        except DeviceError:
+            return None
+        if enforced_watts is None or POWER_LIMIT.is_enforced(requested_watts, enforced_watts):
+            return None
+        return enforced_watts, requested_watts
 
     def _answer(self, read: Callable[[], float]) -> float | None:
         """Return the answer of the GPU; None if it fails: what is missing shows as a gap."""
@@ -164,6 +184,11 @@ class CountedGpu:
         if self._others > 0:
             others = "another process" if self._others == 1 else f"{self._others} other processes"
             remarks["shared"] = f"{others} computed on it meanwhile, and the energy is that of all"
+        if self._held_down is not None:
+            enforced, requested = map(POWER_LIMIT.text, self._held_down)
+            remarks["held down"] = (
+                f"its board enforced {enforced} of the {requested} that were set: firmware or another limiter"
+            )
         differences = {} if self._comparison is None else self._comparison.differences
         if differences:
             powers = (
