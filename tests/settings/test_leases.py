@@ -63,9 +63,9 @@ def left_behind(gpu, value=150.0, **changes):
 
 def open_files():
     found = []
-    for name in os.listdir("/proc/self/fd"):
+    for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            found.append((int(name), os.readlink(f"/proc/self/fd/{name}")))
+            found.append((int(link.name), str(link.readlink())))
     return found
 
 
@@ -264,7 +264,7 @@ class TestLedger:
         lock = f"{ledger.folder}/{gpu.uuid}.power_limit.lock"
         (descriptor,) = (number for number, path in open_files() if path == lock)
         os.close(descriptor)  # as a program does that becomes a daemon
-        with open(tmp_path / "log", "w", encoding="utf-8") as log:
+        with (tmp_path / "log").open("w", encoding="utf-8") as log:
             os.dup2(log.fileno(), descriptor)
             child = os.fork()
             if child == 0:

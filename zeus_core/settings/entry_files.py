@@ -40,8 +40,8 @@ class UnreadableEntry(Record):
 
     def __str__(self) -> str:
         return (
-            f"{self.path} cannot be read: {printable(self.reason)}. It may hold the original setting: restore the GPU with the "
-            "version of zeus-core that wrote it, or by hand, and then remove the file"
+            f"{self.path} cannot be read: {printable(self.reason)}. It may hold the original setting: restore the GPU "
+            "with the version of zeus-core that wrote it, or by hand, and then remove the file"
         )
 
 
