@@ -8,13 +8,16 @@ import os
 import reprlib
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, SupportsFloat, SupportsIndex, TypeVar
 
 from zeus_core.errors import UsageError
 
-T = TypeVar("T")
-_Element = TypeVar("_Element")
-_Mapping = TypeVar("_Mapping", bound=Mapping[Any, Any])
+TYPE_CHECKING = False  # the guardian of each training loads this module, and not `typing`, which takes milliseconds
+if TYPE_CHECKING:
+    from typing import Any, SupportsFloat, SupportsIndex, TypeVar
+
+    T = TypeVar("T")
+    _Element = TypeVar("_Element")
+    _Mapping = TypeVar("_Mapping", bound=Mapping[Any, Any])
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200  # a path, or the name and some fields of an object

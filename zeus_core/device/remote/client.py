@@ -251,20 +251,23 @@ class RemoteControl:
         enforced = self._connection.ask_members("set", fields).get("enforced")
         return None if enforced is None else float(enforced)
 
-    def restore(self) -> str:
-        """Restore the original until the next `set`. Returns and raises what `release` does."""
-        return str(self._connection.ask_members("restore", self._what)["outcome"])
+    def restore(self) -> None:
+        """Restore the original until the next `set`. Raises what `release` does."""
+        self._connection.ask_members("restore", self._what)
 
-    def release(self) -> str:
+    def release(self) -> tuple[str, float | None]:
         """Restore the original for good, and end the lease.
 
         Returns:
-            "restored"; "original" if it was in force; "replaced" if somebody else's value stays; "failed".
+            "restored"; "original" if it was in force; "replaced" if somebody else's value stays; "failed". And what is
+            in force in place of an original that the board does not take; None if it takes it.
 
         Raises:
             DeviceError: The daemon does not answer. It restores all the same, once it sees that this process has ended.
         """
-        return str(self._connection.ask_members("release", self._what)["outcome"])
+        reply = self._connection.ask_members("release", self._what)
+        instead = reply.get("instead")
+        return str(reply["outcome"]), None if instead is None else float(instead)
 
     def is_open(self) -> bool:
         """Tell whether the lease lasts. A daemon that has ended, as by a crash, restores the original at its start."""
