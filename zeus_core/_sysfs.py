@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
+from zeus_core._identity import printable
 from zeus_core.errors import (
     DeviceError,
     DeviceLostError,
@@ -23,7 +24,6 @@ from zeus_core.errors import (
     UsageError,
 )
 from zeus_core.units import microwatts_from_watts, watts_from_microwatts
-from zeus_core.validate import printable
 
 SYSFS_VARIABLE = "ZEUS_SYSFS"
 

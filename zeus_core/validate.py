@@ -8,16 +8,13 @@ import os
 import reprlib
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, SupportsFloat, SupportsIndex, TypeVar
 
 from zeus_core.errors import UsageError
 
-TYPE_CHECKING = False  # the guardian of each training loads this module, and not `typing`, which takes milliseconds
-if TYPE_CHECKING:
-    from typing import Any, SupportsFloat, SupportsIndex, TypeVar
-
-    T = TypeVar("T")
-    _Element = TypeVar("_Element")
-    _Mapping = TypeVar("_Mapping", bound=Mapping[Any, Any])
+T = TypeVar("T")
+_Element = TypeVar("_Element")
+_Mapping = TypeVar("_Mapping", bound=Mapping[Any, Any])
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200  # a path, or the name and some fields of an object
@@ -198,13 +195,6 @@ def shown(value: object) -> str:
         return _SHORT.repr(value)
     except Exception:
         return f"an object of the class {type(value).__name__}"
-
-
-def printable(text: str, besides: str = "") -> str:
-    """Return a text of others for a terminal: what a terminal could obey is a question mark, but some characters."""
-    return (
-        text if text.isprintable() else "".join(each if each.isprintable() or each in besides else "?" for each in text)
-    )
 
 
 def _wrong(argument: str, value: object, wanted: str) -> UsageError:

@@ -13,10 +13,10 @@ import os
 import stat
 from functools import lru_cache
 
+from zeus_core._identity import printable
 from zeus_core._record import Record
 from zeus_core.errors import UsageError
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
-from zeus_core.validate import printable
 
 _SUFFIX = ".json"
 _MAX_BYTES = 64 * 1024  # an entry takes about 800 bytes

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from zeus_core._identity import ProcessIdentity, job_id, program_name, program_token
+from zeus_core._identity import ProcessIdentity, job_id, printable, program_name, program_token
 from zeus_core.device.gpu import PowerRange
 from zeus_core.device.remote.protocol import (
     MAX_REPLY_BYTES,
@@ -29,7 +29,6 @@ from zeus_core.device.remote.protocol import (
 from zeus_core.errors import DeviceError, DriverFaultError, PermissionDeniedError, ZeusError
 from zeus_core.process.deadline import CALL_SECONDS, no_answer
 from zeus_core.process.lock import ProcessLock
-from zeus_core.validate import printable
 
 # Who has a change made waits for `CALL_SECONDS`: the error of a daemon that does not answer comes before it gives up.
 _ANSWER_SECONDS = CALL_SECONDS - 0.1
