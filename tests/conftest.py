@@ -51,8 +51,10 @@ def pytest_terminal_summary(terminalreporter):
             terminalreporter.write_line(f"{count} skipped, {reason.removeprefix('Skipped: ')}", yellow=True)
 
 
-# A shell has what it runs in the background ignore Ctrl-C, and `nohup` SIGHUP; programs that tests start would, too.
-for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+# A shell has what it runs in the background ignore SIGINT and SIGQUIT, and `nohup` SIGHUP; programs that tests start
+# would, too.
+_USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+for _number, _usual in _USUAL.items():
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
 _HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}

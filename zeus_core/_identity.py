@@ -113,6 +113,13 @@ def program_name() -> str:
     return (os.path.basename(folder) if name == "__main__.py" else name)[:_MAX_PROGRAM_LENGTH]
 
 
+def printable(text: str, besides: str = "") -> str:
+    """Return a text of others, such as a name: what a terminal could obey is a question mark, but some characters."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in besides else "?" for each in text)
+
+
 def is_anonymous(environment: Mapping[str, str]) -> bool:
     """Return whether a user wants to be named nowhere: `ZEUS_IDENTITY=none`."""
     return environment.get("ZEUS_IDENTITY", "").strip().lower() == "none"

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
+from zeus_core._identity import printable
 from zeus_core.errors import (
     DeviceError,
     DeviceLostError,
@@ -23,11 +24,12 @@ from zeus_core.errors import (
     UsageError,
 )
 from zeus_core.units import microwatts_from_watts, watts_from_microwatts
-from zeus_core.validate import printable
 
 SYSFS_VARIABLE = "ZEUS_SYSFS"
 
 _MAX_BYTES = 8192  # an attribute of sysfs has a page at most
+_NVIDIA = "0x10de"
+_DISPLAY_CLASS = "0x03"  # the first byte of a class: display controllers, with and without an output
 _VENDORS = {"0x1002": "amdgpu", "0x8086": "xe"}  # the driver by PCI vendor, where it does not name itself
 # The files of a limit by driver: the one that is set, the default, the lowest (none of Intel's) and the highest.
 _INTEL_FILES = ("power1_max", "power1_rated_max", "", "power1_rated_max")
@@ -247,6 +249,14 @@ def open_card(uuid: str) -> Card:
         if card.uuid == uuid:
             return card
     raise NoDeviceError(f"there is no GPU {uuid} in {sysfs_root()}/class/drm")
+
+
+def has_nvidia_gpu(pci_devices: str) -> bool:
+    """Tell whether a folder of PCI devices has a display controller of NVIDIA, which has no driver of sysfs."""
+    devices = [Card(f"{pci_devices}/{name}", "", None, name) for name in _entries(pci_devices)]
+    return any(
+        device.text("vendor") == _NVIDIA and device.text("class").startswith(_DISPLAY_CLASS) for device in devices
+    )
 
 
 def limit_command(uuids: Iterable[str], limit_watts: float) -> str:

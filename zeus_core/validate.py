@@ -197,12 +197,5 @@ def shown(value: object) -> str:
         return f"an object of the class {type(value).__name__}"
 
 
-def printable(text: str, besides: str = "") -> str:
-    """Return a text of others for a terminal: what a terminal could obey is a question mark, but some characters."""
-    return (
-        text if text.isprintable() else "".join(each if each.isprintable() or each in besides else "?" for each in text)
-    )
-
-
 def _wrong(argument: str, value: object, wanted: str) -> UsageError:
     return UsageError(f"{argument} is {shown(value)}; it must be {wanted}")

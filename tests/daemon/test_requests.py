@@ -14,6 +14,7 @@ from tests.daemon.conftest import (
     OPERATORS,
     ORIGINAL_WATTS,
     STRANGER,
+    Raw,
     needs_root,
     until,
 )
@@ -44,6 +45,17 @@ def test_a_change_is_made_and_restored_when_the_connection_ends(common_world, ra
     until(lambda: common_world.driver[0].power_limit_watts == ORIGINAL_WATTS)
     until(lambda: common_world.driver[0].locked_clock_mhz is None)
     until(lambda: common_world.entries() == [])
+
+
+def test_a_client_learns_at_what_limit_a_board_is_left_that_does_not_take_its_original(make_world):
+    world = make_world(dataclasses.replace(DEVICE, power_limit_watts=327))
+    world.start_daemon()
+    device, uuid, client = world.driver[0], world.uuids[0], Raw(world.socket)
+    client.ask("set", device=uuid, value=250, **LIMIT)
+    device.take_limits(step_watts=10)
+    assert client.ask("release", device=uuid, **LIMIT)["result"] == {"outcome": "restored", "instead": 320.0}
+    client.close()
+    assert world.audited("ended")[-1]["new"] == 320.0
 
 
 def test_a_lease_is_paused_and_released(common_world, raw, uuid):

@@ -22,7 +22,7 @@ from zeus_core.errors import (
     PermissionDeniedError,
     UsageError,
 )
-from zeus_core.settings.clock_knob import CommonClockKnob
+from zeus_core.settings.clock_knob import CommonClockKnob, SmClockKnob
 from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.testing.contracts import GpuContract
 
@@ -182,6 +182,13 @@ def test_no_board_is_changed_in_the_place_of_another_that_cuda_may_mean(
         else:
             knob.apply(knob.settings[setting])
         assert knob.restore()
+    one = SmClockKnob(gpus[0])  # as of a rank of Perseus: the index may mean the other one in every order
+    if is_doubted:
+        with pytest.raises(NotSupportedError, match="PCI_BUS_ID"):
+            one.apply(one.settings[1])
+    else:
+        one.apply(one.settings[1])
+    assert one.restore()
     assert bool(driver.calls("nvmlDeviceSetPowerManagementLimit")) != is_refused
     assert bool(driver.calls("nvmlDeviceSetGpuLockedClocks")) != is_refused
 

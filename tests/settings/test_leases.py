@@ -1,5 +1,6 @@
 """Entries of the ledger: who may claim a device, what is restored of it, and what is kept as evidence."""
 
+import contextlib
 import json
 import os
 import signal
@@ -58,6 +59,14 @@ def left_behind(gpu, value=150.0, **changes):
     """The entry of a process that has ended, and left the GPU at a value."""
     gpu.set_power_limit(value)
     return entry_of(gpu, **{"owner": GONE, "owner_token": "gone", "values": (value,), **changes})
+
+
+def open_files():
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append((int(link.name), str(link.readlink())))
+    return found
 
 
 def never(entry):
@@ -249,6 +258,21 @@ class TestLedger:
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+    def test_a_descriptor_that_the_program_has_closed_and_opened_again_is_its_own(self, ledger, gpu, tmp_path):
+        entry = ledger.claim(entry_of(gpu), never)
+        lock = f"{ledger.folder}/{gpu.uuid}.power_limit.lock"
+        (descriptor,) = (number for number, path in open_files() if path == lock)
+        os.close(descriptor)  # as a program does that becomes a daemon
+        with (tmp_path / "log").open("w", encoding="utf-8") as log:
+            os.dup2(log.fileno(), descriptor)
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if (descriptor, log.name) in open_files() else 1)
+            assert os.waitpid(child, 0)[1] == 0
+            ledger.close(entry)
+            assert (descriptor, log.name) in open_files()
+        os.close(descriptor)
 
     def test_stale_entries_alone_are_restored_and_failures_kept(self, ledger, gpu):
         living = entry_of(gpu, device_uuid="GPU-living", values=(150.0,))

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, TextIO
 
 from zeus_core import __version__
+from zeus_core._identity import printable
 from zeus_core.cli.text import complain
 from zeus_core.errors import UsageError, ZeusError
-from zeus_core.validate import checked_list, checked_text, printable, shown
+from zeus_core.validate import checked_list, checked_text, shown
 
 _FAILED, _WRONG_USE, _CTRL_C, _BROKEN_PIPE = 1, 2, 130, 141
 

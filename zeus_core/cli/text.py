@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO, TypeVar
 
+from zeus_core._identity import printable
 from zeus_core.errors import DeviceError
 from zeus_core.units import energy_text, number_text
-from zeus_core.validate import printable
 
 NOT_MEASURED = "-"
 _GAP = "  "  # between columns

@@ -104,7 +104,8 @@ def note_end(audit: AuditLog, outcome: Outcome, why: str, **more: Any) -> None:
     """Write to the audit log how the change of a knob has ended, and why."""
     entry = outcome.entry
     because = {} if outcome.is_done else {"because": entry.failure}
-    changed = {"old": outcome.value, "new": entry.original, "outcome": outcome.kind, "why": why, **because}
+    new = entry.original if outcome.instead is None else outcome.instead
+    changed = {"old": outcome.value, "new": new, "outcome": outcome.kind, "why": why, **because}
     audit.note("ended", encode_members({**describe(entry), **more, **changed}))
 
 

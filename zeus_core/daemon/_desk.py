@@ -32,7 +32,7 @@ from zeus_core.settings.holders import check_board_sharing
 from zeus_core.settings.keeper import Keeper
 from zeus_core.settings.kinds import KINDS, Kind
 from zeus_core.settings.ledger import Ledger
-from zeus_core.settings.restoring import Claim, read_surely, who_set
+from zeus_core.settings.restoring import Claim, Outcome, read_surely, who_set
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,7 @@ class Desk:
             return encode_changed(number, self._set(client, kind, float(fields["value"])))
         if operation == "allowed":
             return encode_result(number, self._describe_allowance(client, kind))
-        outcome = self._restore(client, kind, is_final=operation == "release")
-        return encode_result(number, {"outcome": outcome})
+        return encode_result(number, self._restore(client, kind, is_final=operation == "release"))
 
     def end(self, client: Client, why: str) -> None:
         """Restore what a client has changed by its connection, which has ended."""
@@ -230,13 +229,17 @@ class Desk:
             raise DeviceHeldError(f"{who} has set {kind.text(found)} on {self._gpu.name}, which stays")
         return found
 
-    def _restore(self, client: Client, kind: Kind, *, is_final: bool) -> str:
-        """Restore the original, for good or until the next change. Nothing happens where nothing was changed."""
+    def _restore(self, client: Client, kind: Kind, *, is_final: bool) -> dict[str, Any]:
+        """Restore the original, for good or until the next change, and return the outcome.
+
+        Nothing happens where nothing was changed.
+        """
         lease = self._leases.get(kind)
         if lease is None or lease.client is not client:
-            return "original"
+            return {"outcome": "original"}
         if is_final:
-            return self._end_lease(lease, "released")
+            outcome = self._end_lease(lease, "released")
+            return {"outcome": outcome.kind} | ({} if outcome.instead is None else {"instead": outcome.instead})
         outcome = self._keeper.restore_device(lease.entry)
         restored = encode_members({"new": lease.entry.original, "outcome": outcome.kind, "why": "paused"})
         self._audit.note("restored", f"{lease.words},{restored}")
@@ -244,14 +247,14 @@ class Desk:
             raise DriverFaultError(str(outcome))
         if outcome.kind != "replaced" and lease.entry.original is not None:
             lease.read_back(self._gpu, lease.entry.original)
-        return outcome.kind
+        return {"outcome": outcome.kind}
 
-    def _end_lease(self, lease: _Lease, why: str) -> str:
+    def _end_lease(self, lease: _Lease, why: str) -> Outcome:
         entry = lease.entry
         del self._leases[entry.kind]
         outcome = self._keeper.restore(entry)
         note_end(self._audit, outcome, why, connection=lease.client.connection)
-        return outcome.kind
+        return outcome
 
     def _forget_unused(self, lease: _Lease) -> None:
         """Undo a claim after which nothing was changed."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core._launch import SIMULATED
-from zeus_core._sysfs import SYSFS_VARIABLE, Card, find_cards, sysfs_root
+from zeus_core._sysfs import SYSFS_VARIABLE, find_cards, has_nvidia_gpu, sysfs_root
 from zeus_core.device.gpu import OF_DAEMON, SIMULATED_GPUS_VARIABLE, Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.ports.accelerator import FrameworkGpu, torch_gpus, torch_platform
@@ -100,7 +100,11 @@ def _first_fault(faults: Mapping[str, DeviceError], platform: str | None) -> Dev
     """Return the fault that says most: of what does not work, of torch's vendor, of one that has a GPU here."""
     root = sysfs_root()
     drivers = {card.driver for card in find_cards(root)}
-    here = {"cuda": _has_nvidia_gpu(root), "hip": "amdgpu" in drivers, "xpu": bool(drivers & {"i915", "xe"})}
+    here = {
+        "cuda": has_nvidia_gpu(f"{root}/bus/pci/devices"),
+        "hip": "amdgpu" in drivers,
+        "xpu": bool(drivers & {"i915", "xe"}),
+    }
     if root != "/sys" and not any(here.values()):  # the folder is what was asked for
         here["hip"] = True
 
@@ -108,14 +112,6 @@ def _first_fault(faults: Mapping[str, DeviceError], platform: str | None) -> Dev
         return isinstance(faults[name], NoDeviceError), name != platform, not here.get(name, False)
 
     return faults[min(faults, key=rank)]
-
-
-def _has_nvidia_gpu(root: str) -> bool:
-    return any(
-        device.text("vendor") == "0x10de" and device.text("class").startswith("0x03")
-        for folder in Path(root, "bus/pci/devices").glob("*")
-        for device in [Card(str(folder), "", None, folder.name)]
-    )
 
 
 def _find_amd(environment: Mapping[str, str], order: Sequence[FrameworkGpu] | None, is_for_rocm: bool) -> list[Gpu]:

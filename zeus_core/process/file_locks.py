@@ -5,12 +5,11 @@ A lock ends with its process, in any namespace. A forked child closes its copies
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # Windows has neither
 
-_open: set[int] = set()  # descriptors
+_open: dict[int, tuple[int, int]] = {}  # descriptors, each with its file
 _kept: dict[str, int] = {}  # descriptors by path
 
 
@@ -34,9 +33,11 @@ def unlock(descriptor: int) -> None:
     """Unlock and close a file. Closing alone would not do: a child may be forked at this moment."""
     import fcntl  # Windows has none
 
-    with contextlib.suppress(OSError):  # the program has closed all descriptors
+    is_ours = _is_ours(descriptor)
+    if is_ours:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-        _open.discard(descriptor)
+    _open.pop(descriptor, None)  # before another thread can have its number
+    if is_ours:
         os.close(descriptor)
 
 
@@ -68,8 +69,21 @@ def is_locked(path: str) -> bool | None:
 
 def _opened(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | _FLAGS, 0o600)
-    _open.add(descriptor)
+    _open[descriptor] = _file_of(descriptor)
     return descriptor
+
+
+def _file_of(descriptor: int) -> tuple[int, int]:
+    state = os.fstat(descriptor)
+    return state.st_dev, state.st_ino
+
+
+def _is_ours(descriptor: int) -> bool:
+    """Tell whether a descriptor is still that of the lock: a program may close all, and open others."""
+    try:
+        return _file_of(descriptor) == _open.get(descriptor)
+    except OSError:
+        return False
 
 
 def _try_lock(descriptor: int, *, is_shared: bool = False) -> bool:
@@ -83,9 +97,8 @@ def _try_lock(descriptor: int, *, is_shared: bool = False) -> bool:
 
 
 def _close_in_child() -> None:
-    for descriptor in _open:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
+    for descriptor in filter(_is_ours, _open):
+        os.close(descriptor)
     _open.clear()
     _kept.clear()
 

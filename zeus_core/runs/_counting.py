@@ -318,7 +318,7 @@ def between_runs_milliseconds(table: pyarrow.Table, known: Counted, begin_ms: in
     rows = rows[np.lexsort((numbers(table, "begin_ms")[rows], device[rows]))]
     begin, end = (np.clip(numbers(table, name)[rows], begin_ms, end_ms) for name in ("begin_ms", "end_ms"))
     height = np.int64(end_ms - begin_ms + 1) * device[rows]
-    latest_end = np.maximum.accumulate(end + height)[:-1]  # on the same device, as in `_clusters`
+    latest_end = np.maximum.accumulate(end + height)[:-1]  # on the same device, as in `clusters`
     is_same = device[rows][1:] == device[rows][:-1]
     return int(np.maximum(begin[1:] + height[1:] - latest_end, 0)[is_same].sum())
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._documents import JsonFormat
+from zeus_core._identity import printable
 from zeus_core.cli.arguments import path
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.text import complain, table, write
@@ -22,7 +23,7 @@ from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 from zeus_core.ports.site_defaults import site_electricity
 from zeus_core.units import number_text
-from zeus_core.validate import printable, shown
+from zeus_core.validate import shown
 
 if TYPE_CHECKING:
     import pyarrow

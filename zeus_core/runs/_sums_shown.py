@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
+from zeus_core._identity import printable
 from zeus_core.errors import UsageError
 from zeus_core.runs._counting import Counted, Gain, by_currency, sums
 from zeus_core.units import number_text
-from zeus_core.validate import printable
 
 if TYPE_CHECKING:
     import pyarrow

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import checked_gpu
+from zeus_core.device.gpu import checked_gpu, index_doubt_of
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, UsageError
 from zeus_core.process.deadline import CALL_SECONDS
@@ -162,7 +162,7 @@ class SmClockKnob:
 
         Raises:
             UsageError: It is not one of `settings`.
-            NotSupportedError: There are no settings.
+            NotSupportedError: There are no settings, or the program may compute on another GPU than this one.
             DeviceError: The driver refuses or does not answer in time, or `restore` was called before.
         """
         if not self.settings:
@@ -172,6 +172,8 @@ class SmClockKnob:
                 f"clock_mhz is {setting!r}; {self._gpu.name} accepts clocks from {self.settings[0]} down to "
                 f"{self.settings[-1]} MHz"
             )
+        if (doubt := index_doubt_of([self._gpu])) is not None:
+            raise NotSupportedError(doubt)
         self._restoration.change(partial(self._lease.set, setting))
 
     def restore_for_now(self) -> None:

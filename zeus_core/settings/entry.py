@@ -7,11 +7,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from zeus_core._identity import ProcessIdentity, job_id, program_name, program_token
+from zeus_core._identity import ProcessIdentity, job_id, printable, program_name, program_token
 from zeus_core._record import Record
 from zeus_core.errors import UsageError
 from zeus_core.settings.kinds import KINDS, Kind
-from zeus_core.validate import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

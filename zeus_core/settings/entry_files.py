@@ -13,6 +13,7 @@ import os
 import stat
 from functools import lru_cache
 
+from zeus_core._identity import printable
 from zeus_core._record import Record
 from zeus_core.errors import UsageError
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
@@ -38,10 +39,9 @@ class UnreadableEntry(Record):
         return not name.endswith(_SUFFIX) or name.startswith(f"{file_name(device_uuid)}.")
 
     def __str__(self) -> str:
-        reason = "".join(letter if letter.isprintable() else "?" for letter in self.reason)  # it quotes the file
         return (
-            f"{self.path} cannot be read: {reason}. It may hold the original setting: restore the GPU with the "
-            "version of zeus-core that wrote it, or by hand, and then remove the file"
+            f"{self.path} cannot be read: {printable(self.reason)}. It may hold the original setting: restore the GPU "
+            "with the version of zeus-core that wrote it, or by hand, and then remove the file"
         )
 
 

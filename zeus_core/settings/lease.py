@@ -300,11 +300,11 @@ class Lease(Claim):
             entry = self.entry.replacing(values=self.in_force) if is_known else self.entry
             return restore_entry(self._gpu, entry)
         try:
-            kind = cast(OutcomeKind, self._remote.release())
+            kind, instead = cast("tuple[OutcomeKind, float | None]", self._remote.release())
         except DeviceError as error:
             return Outcome(self.entry.failed(str(error)), "failed")
         failed = self.entry.failed("see the log of the zeus-core daemon, which tries again")
-        return Outcome(failed, "failed") if kind == "failed" else Outcome(self.entry, kind)
+        return Outcome(failed, "failed") if kind == "failed" else Outcome(self.entry, kind, instead=instead)
 
     def _drop(self) -> None:
         if self._claimed_by == os.getpid():

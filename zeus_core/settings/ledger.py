@@ -102,7 +102,7 @@ class Ledger:
     def is_stale(self, entry: LedgerEntry) -> bool:
         """Return whether the owner, its program or its keeper has ended: no process would restore the device then.
 
-        In this namespace the processes show it, in any other one the lock of the entry.
+        Processes of this namespace show it, and the lock of the entry, which ends with a process of any other one too.
         """
         owner, restorer = entry.owner, entry.keeper or entry.owner
         if not (owner.is_alive(self._processes) and restorer.is_alive(self._processes)):

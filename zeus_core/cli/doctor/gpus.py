@@ -76,9 +76,8 @@ def gpu_remarks(gpus: Sequence[Gpu]) -> list[list[str]]:
     reads = {str(index): gpu.read_energy_counter_joules for index, gpu in enumerate(gpus)}
     # That of NVIDIA's boards is watched for, which takes longer than the look itself.
     periods = {str(index): gpu.energy_counter_period_seconds for index, gpu in enumerate(gpus) if _names_period(gpu)}
-    still = still_counters(
-        reads, _LOOK_SECONDS, periods
-    )  # which also compares counters with the power, where they may differ
+    # Reading a counter also compares it with the power, where they may differ.
+    still = still_counters(reads, _LOOK_SECONDS, periods)
     uuids = [gpu.uuid for gpu in gpus]
     first = [uuids.index(uuid) for uuid in uuids]
     return [

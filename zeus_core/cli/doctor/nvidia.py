@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zeus_core._sysfs import has_nvidia_gpu
 from zeus_core.cli.doctor.check import Check
 from zeus_core.errors import DeviceError
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
-_NVIDIA_VENDOR = "0x10de"
-_DISPLAY_CLASS = "0x03"  # the first byte of a class: display controllers, with and without an output
 
 _FIXES = {  # by NVML error
     9: "sudo modprobe nvidia",
@@ -103,7 +102,7 @@ def check_driver(
     if driver.fault is None:
         cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
         return Check("NVIDIA driver", "ok", f"NVIDIA driver {driver.version}{cuda}")
-    has_gpu = _has_nvidia_gpu(pci_devices)
+    has_gpu = has_nvidia_gpu(str(pci_devices))
     if others and not has_gpu:
         return Check("GPU driver", "ok", ", ".join(others))
     sentence = driver.fault if has_gpu else f"{driver.fault}; there is no NVIDIA GPU on the PCI bus either"
@@ -132,20 +131,6 @@ def _distribution() -> str:
     try:
         return platform.freedesktop_os_release().get("ID", "")
     except OSError:
-        return ""
-
-
-def _has_nvidia_gpu(pci_devices: Path) -> bool:
-    return any(
-        _word(folder / "vendor") == _NVIDIA_VENDOR and _word(folder / "class").startswith(_DISPLAY_CLASS)
-        for folder in pci_devices.glob("*")
-    )
-
-
-def _word(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
         return ""
 
 

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from zeus_core._documents import JsonFormat
+from zeus_core._identity import printable
 from zeus_core.cli.arguments import add_gpus, add_period, check_gpu_indices, notes_on_silent
 from zeus_core.cli.meters._display import ticks
 from zeus_core.cli.text import NOT_MEASURED, readable, table, watts, write
 from zeus_core.ports.time_source import MonotonicTime
-from zeus_core.validate import printable
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu

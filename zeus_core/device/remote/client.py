@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from zeus_core._identity import ProcessIdentity, job_id, program_name, program_token
+from zeus_core._identity import ProcessIdentity, job_id, printable, program_name, program_token
 from zeus_core.device.gpu import PowerRange
 from zeus_core.device.remote.protocol import (
     MAX_REPLY_BYTES,
@@ -29,7 +29,6 @@ from zeus_core.device.remote.protocol import (
 from zeus_core.errors import DeviceError, DriverFaultError, PermissionDeniedError, ZeusError
 from zeus_core.process.deadline import CALL_SECONDS, no_answer
 from zeus_core.process.lock import ProcessLock
-from zeus_core.validate import printable
 
 # Who has a change made waits for `CALL_SECONDS`: the error of a daemon that does not answer comes before it gives up.
 _ANSWER_SECONDS = CALL_SECONDS - 0.1
@@ -251,20 +250,23 @@ class RemoteControl:
         enforced = self._connection.ask_members("set", fields).get("enforced")
         return None if enforced is None else float(enforced)
 
-    def restore(self) -> str:
-        """Restore the original until the next `set`. Returns and raises what `release` does."""
-        return str(self._connection.ask_members("restore", self._what)["outcome"])
+    def restore(self) -> None:
+        """Restore the original until the next `set`. Raises what `release` does."""
+        self._connection.ask_members("restore", self._what)
 
-    def release(self) -> str:
+    def release(self) -> tuple[str, float | None]:
         """Restore the original for good, and end the lease.
 
         Returns:
-            "restored"; "original" if it was in force; "replaced" if somebody else's value stays; "failed".
+            "restored"; "original" if it was in force; "replaced" if somebody else's value stays; "failed". And what is
+            in force in place of an original that the board does not take; None if it takes it.
 
         Raises:
             DeviceError: The daemon does not answer. It restores all the same, once it sees that this process has ended.
         """
-        return str(self._connection.ask_members("release", self._what)["outcome"])
+        reply = self._connection.ask_members("release", self._what)
+        instead = reply.get("instead")
+        return str(reply["outcome"]), None if instead is None else float(instead)
 
     def is_open(self) -> bool:
         """Tell whether the lease lasts. A daemon that has ended, as by a crash, restores the original at its start."""

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zeus_core._identity import is_anonymous, job_id
+from zeus_core._identity import is_anonymous, job_id, printable
 from zeus_core._launch import TAGS
 from zeus_core.ports.site_defaults import with_site_defaults
-from zeus_core.validate import printable
 
 _logger = logging.getLogger(__name__)
 
