@@ -154,20 +154,12 @@ def _decoder_of(kind: Any) -> Callable[[Any], Any]:
     raise TypeError(f"{kind!r} has no JSON form")
 
 
-def _within(part: str, kind: Any, value: Any, decode_part: Callable[[Any, Any], Any] = _decode) -> Any:
-    try:
-        return decode_part(kind, value)
-    except _MismatchError as mismatch:
-        mismatch.path.append(part)
-        raise
-
-
 def _decode_scalar(kind: Any, value: Any) -> Any:
+    if type(value) is kind and (kind is not float or math.isfinite(value)):
+        return value
     if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
-    if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        raise _unfit(value, _SCALARS[kind])
-    return value
+    raise _unfit(value, _SCALARS[kind])
 
 
 def _decode_literal(known: Sequence[Any], value: Any, meanings: Sequence[Any] | None = None) -> Any:
@@ -177,14 +169,19 @@ def _decode_literal(known: Sequence[Any], value: Any, meanings: Sequence[Any] | 
     raise _unfit(value, f"one of {', '.join(map(repr, known))}")
 
 
-def _decode_union(kinds: Sequence[Any], value: Any) -> Any:
+def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
     if value is None and type(None) in kinds:
         return None
-    *others, last = [kind for kind in kinds if kind is not type(None)]
-    for kind in others:
+    *others, last = _decoders_but_none(kinds)
+    for decode_other in others:
         with contextlib.suppress(_MismatchError):
-            return _decode(kind, value)
-    return _decode(last, value)
+            return decode_other(value)
+    return last(value)
+
+
+@cache
+def _decoders_but_none(kinds: tuple[Any, ...]) -> list[Callable[[Any], Any]]:
+    return [_decoder_of(kind) for kind in kinds if kind is not type(None)]
 
 
 def _decode_list(kinds: Sequence[Any], value: Any) -> list[Any]:
@@ -212,10 +209,17 @@ def _decode_mapping(kinds: Sequence[Any], value: Any) -> dict[Any, Any]:
     if not isinstance(value, Mapping):
         raise _unfit(value, "an object")
     key_kind, member_kind = kinds
-    return {
-        _within(" key", key_kind, key, _decode_key): _within(f"[{key!r}]", member_kind, member)
-        for key, member in value.items()
-    }
+    decode_member, mapping = _decoder_of(member_kind), {}
+    for key, member in value.items():
+        part = " key"
+        try:
+            decoded_key = _decode_key(key_kind, key)
+            part = f"[{key!r}]"
+            mapping[decoded_key] = decode_member(member)
+        except _MismatchError as mismatch:
+            mismatch.path.append(part)
+            raise
+    return mapping
 
 
 def _decode_key(kind: Any, key: Any) -> Any:
@@ -237,12 +241,25 @@ def _decode_key(kind: Any, key: Any) -> Any:
 def _decode_object(kind: Any, value: Any) -> Any:
     if not isinstance(value, Mapping):
         raise _unfit(value, "an object")
-    hints = _fields_of(kind)
-    for complaint, names in (("lacks", hints.keys() - value.keys()), ("has unknown", value.keys() - hints.keys())):
-        if names:
-            listed = ", ".join(sorted(map(str, names)))
-            raise _MismatchError(f" {complaint} {listed}; its fields are {', '.join(hints)}")
-    return _built(kind, **{name: _within(f".{name}", hint, value[name]) for name, hint in hints.items()})
+    decoders = _field_decoders_of(kind)
+    if value.keys() != decoders.keys():
+        lacking, unknown = decoders.keys() - value.keys(), value.keys() - decoders.keys()
+        complaint, names = ("lacks", lacking) if lacking else ("has unknown", unknown)
+        listed = ", ".join(sorted(map(str, names)))
+        raise _MismatchError(f" {complaint} {listed}; its fields are {', '.join(decoders)}")
+    fields, name = {}, ""
+    try:
+        for name, decode_field in decoders.items():
+            fields[name] = decode_field(value[name])
+    except _MismatchError as mismatch:
+        mismatch.path.append(f".{name}")
+        raise
+    return _built(kind, **fields)
+
+
+@cache
+def _field_decoders_of(kind: type) -> Mapping[str, Callable[[Any], Any]]:
+    return {name: _decoder_of(hint) for name, hint in _fields_of(kind).items()}
 
 
 def _built(kind: Callable[..., Any], /, *args: Any, **fields: Any) -> Any:

@@ -135,10 +135,7 @@ class JournalLines:
     def finish(self) -> bool:
         """Make the entries; return whether the latest line of each part was one of this version."""
         try:
-            self.entries = [
-                replace(_entry_of(fields), before=tuple(self._points[part][:-1]))
-                for part, fields in self._latest.items()
-            ]
+            self.entries = [_entry_of(fields, self._points[part][:-1]) for part, fields in self._latest.items()]
         except UsageError:
             return False
         return True
@@ -148,12 +145,13 @@ class JournalLines:
         return "".join([*(f"{line.rstrip()}\n" for line in self._others), *(entry.to_line() for entry in self.entries)])
 
 
-def _entry_of(fields: Mapping[str, Any]) -> Entry:
-    """Return the entry of a line alone; raise UsageError if it is none."""
+def _entry_of(fields: Mapping[str, Any], before: Sequence[Point] = ()) -> Entry:
+    """Return the entry of a line, with the points before it; raise UsageError if it is none."""
     fields = {**fields, "before": []}
     if isinstance(fields.get("account"), Mapping):
         fields["account"] = completed(Account, fields["account"])
-    return decode(Entry, fields)
+    entry = decode(Entry, fields)
+    return replace(entry, before=tuple(before)) if before else entry
 
 
 def _points_of(fields: Any) -> list[Point]:
