@@ -103,8 +103,23 @@ def decode(kind: type[T], fields: Any, name: str | None = None) -> T:
 
 
 def completed(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields for `decode` with the defaults of a dataclass for those that earlier versions have not written."""
-    return {**_encoded_defaults(kind), **fields}
+    """Return fields for `decode` with the defaults of a dataclass for those that are not written."""
+    return {**_defaults(kind), **fields}
+
+
+def without_defaults(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an encoded dataclass that `completed` does not add again."""
+    defaults = _encoded_defaults(kind)
+    return {name: value for name, value in fields.items() if name not in defaults or value != defaults[name]}
+
+
+@cache
+def _defaults(kind: Any) -> dict[str, Any]:
+    """Return defaults for `decode`: objects as they are, which takes no time, and others as in JSON."""
+    return {
+        name: decode(_fields_of(kind)[name], value) if dataclasses.is_dataclass(_fields_of(kind).get(name)) else value
+        for name, value in _encoded_defaults(kind).items()
+    }
 
 
 @cache
@@ -138,6 +153,8 @@ def _decoder_of(kind: Any) -> Callable[[Any], Any]:
         return lambda value: value
     if kind in _SCALARS:
         return partial(_decode_scalar, kind)
+    if get_origin(kind) in (Union, types.UnionType):
+        return _union_decoder(get_args(kind))
     generic = _GENERICS.get(get_origin(kind))
     if generic is not None:
         return partial(generic, get_args(kind))
@@ -169,19 +186,19 @@ def _decode_literal(known: Sequence[Any], value: Any, meanings: Sequence[Any] | 
     raise _unfit(value, f"one of {', '.join(map(repr, known))}")
 
 
-def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
-    if value is None and type(None) in kinds:
-        return None
-    *others, last = _decoders_but_none(kinds)
-    for decode_other in others:
-        with contextlib.suppress(_MismatchError):
-            return decode_other(value)
-    return last(value)
+def _union_decoder(kinds: Sequence[Any]) -> Callable[[Any], Any]:
+    may_be_none = type(None) in kinds
+    *others, last = [_decoder_of(kind) for kind in kinds if kind is not type(None)]
 
+    def decode_union(value: Any) -> Any:
+        if value is None and may_be_none:
+            return None
+        for decode_other in others:
+            with contextlib.suppress(_MismatchError):
+                return decode_other(value)
+        return last(value)
 
-@cache
-def _decoders_but_none(kinds: tuple[Any, ...]) -> list[Callable[[Any], Any]]:
-    return [_decoder_of(kind) for kind in kinds if kind is not type(None)]
+    return decode_union
 
 
 def _decode_list(kinds: Sequence[Any], value: Any) -> list[Any]:
@@ -239,6 +256,8 @@ def _decode_key(kind: Any, key: Any) -> Any:
 
 
 def _decode_object(kind: Any, value: Any) -> Any:
+    if type(value) is kind:  # a default of `completed`
+        return value
     if not isinstance(value, Mapping):
         raise _unfit(value, "an object")
     decoders = _field_decoders_of(kind)
@@ -271,8 +290,6 @@ def _built(kind: Callable[..., Any], /, *args: Any, **fields: Any) -> Any:
 
 _GENERICS: dict[Any, Callable[[Sequence[Any], Any], Any]] = {
     Literal: _decode_literal,
-    Union: _decode_union,
-    types.UnionType: _decode_union,
     tuple: _decode_tuple,
     list: _decode_list,
     Sequence: lambda kinds, value: _decode_tuple((*kinds, ...), value),

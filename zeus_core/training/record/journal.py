@@ -205,7 +205,7 @@ def _earlier_account_of_rank(entries: Sequence[Entry], begin_step: int, now_seco
             joules = pace.most_joules(now_seconds - part.at_seconds)
             changed |= {"interruptions": 1, "unrecorded_joules": joules}
         earlier += replace(account, **changed)
-        begin_step, now_seconds = min(begin_step, part.begin_step), part.points[0].at_seconds
+        begin_step, now_seconds = min(begin_step, part.begin_step), (part.before or part.points)[0].at_seconds
     return earlier
 
 

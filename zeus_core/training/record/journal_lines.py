@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_args
 
 from zeus_core._documents import parse_json
-from zeus_core.codec import completed, decode, encode
+from zeus_core.codec import completed, decode, encode, without_defaults
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.training.account import Account
@@ -71,6 +71,7 @@ class Entry:
     def to_line(self) -> str:
         """Return its line; earlier versions read one that stands for no other."""
         fields = encode(self)
+        fields["account"] = {**without_defaults(Account, fields["account"]), "total": fields["account"]["total"]}
         if not self.before:
             del fields["before"]
         return json.dumps(fields) + "\n"
