@@ -258,7 +258,7 @@ def _decode_key(kind: Any, key: Any) -> Any:
 def _decode_object(kind: Any, value: Any) -> Any:
     if type(value) is kind:  # a default of `completed`
         return value
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise _unfit(value, "an object")
     decoders = _field_decoders_of(kind)
     if value.keys() != decoders.keys():
