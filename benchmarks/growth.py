@@ -143,7 +143,7 @@ def resumes(count: int) -> bool:
                     state = json.loads(json.dumps(energy.state_dict()))
             del energy  # killed
             step -= 1
-            if number + 1 in {1, 10, 30, 100, 300}:
+            if number + 1 in {1, 10, 30, 100, 300, 400}:
                 cost = statistics.median(costs[-5:])
                 print(f"  resumes {number + 1:6,}: {cost * 1e3:6.1f} ms of CPU to begin the next part", flush=True)
     late = statistics.median(costs[-10:])

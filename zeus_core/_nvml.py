@@ -171,6 +171,16 @@ def set_limit(library: Any, handle: Any, scope: LimitScope, limit_milliwatts: in
     return _call(library, "nvmlDeviceSetPowerManagementLimit_v2", handle, value), None
 
 
+def _is_in_range(library: Any, handle: Any, limit_milliwatts: int) -> bool:
+    """Tell whether a limit lies in the range that the driver states; also if it states none."""
+    import ctypes
+
+    lowest, highest = ctypes.c_uint(), ctypes.c_uint(2**32 - 1)
+    function = "nvmlDeviceGetPowerManagementLimitConstraints"
+    _call(library, function, handle, ctypes.byref(lowest), ctypes.byref(highest))
+    return lowest.value <= limit_milliwatts <= highest.value
+
+
 class PowerProfiles(Record):
     """The workload power profiles of a board, as masks."""
 
@@ -312,9 +322,8 @@ class BareGpu:
 
         def question(library: Any) -> tuple[int, None]:
             # The driver takes an unsigned number of 32 bits: one that is too large would stand for another limit.
-            is_number = 0 <= limit < 2**32
-            code, _ = set_limit(library, self._handle, scope, limit) if is_number else (_INVALID_ARGUMENT, None)
-            if code == _INVALID_ARGUMENT:
+            code = set_limit(library, self._handle, scope, limit)[0] if 0 <= limit < 2**32 else _INVALID_ARGUMENT
+            if code == _INVALID_ARGUMENT and not _is_in_range(library, self._handle, limit):
                 raise UsageError(f"limit_watts is {limit_watts:g}, which {self.uuid} does not accept")
             return code, None
 

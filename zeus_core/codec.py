@@ -103,8 +103,23 @@ def decode(kind: type[T], fields: Any, name: str | None = None) -> T:
 
 
 def completed(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields for `decode` with the defaults of a dataclass for those that earlier versions have not written."""
-    return {**_encoded_defaults(kind), **fields}
+    """Return fields for `decode` with the defaults of a dataclass for those that are not written."""
+    return {**_defaults(kind), **fields}
+
+
+def without_defaults(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an encoded dataclass that `completed` does not add again."""
+    defaults = _encoded_defaults(kind)
+    return {name: value for name, value in fields.items() if name not in defaults or value != defaults[name]}
+
+
+@cache
+def _defaults(kind: Any) -> dict[str, Any]:
+    """Return defaults for `decode`: objects as they are, which takes no time, and others as in JSON."""
+    return {
+        name: decode(_fields_of(kind)[name], value) if dataclasses.is_dataclass(_fields_of(kind).get(name)) else value
+        for name, value in _encoded_defaults(kind).items()
+    }
 
 
 @cache
@@ -138,6 +153,8 @@ def _decoder_of(kind: Any) -> Callable[[Any], Any]:
         return lambda value: value
     if kind in _SCALARS:
         return partial(_decode_scalar, kind)
+    if get_origin(kind) in (Union, types.UnionType):
+        return _union_decoder(get_args(kind))
     generic = _GENERICS.get(get_origin(kind))
     if generic is not None:
         return partial(generic, get_args(kind))
@@ -154,20 +171,12 @@ def _decoder_of(kind: Any) -> Callable[[Any], Any]:
     raise TypeError(f"{kind!r} has no JSON form")
 
 
-def _within(part: str, kind: Any, value: Any, decode_part: Callable[[Any, Any], Any] = _decode) -> Any:
-    try:
-        return decode_part(kind, value)
-    except _MismatchError as mismatch:
-        mismatch.path.append(part)
-        raise
-
-
 def _decode_scalar(kind: Any, value: Any) -> Any:
+    if type(value) is kind and (kind is not float or math.isfinite(value)):
+        return value
     if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
-    if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        raise _unfit(value, _SCALARS[kind])
-    return value
+    raise _unfit(value, _SCALARS[kind])
 
 
 def _decode_literal(known: Sequence[Any], value: Any, meanings: Sequence[Any] | None = None) -> Any:
@@ -177,14 +186,19 @@ def _decode_literal(known: Sequence[Any], value: Any, meanings: Sequence[Any] | 
     raise _unfit(value, f"one of {', '.join(map(repr, known))}")
 
 
-def _decode_union(kinds: Sequence[Any], value: Any) -> Any:
-    if value is None and type(None) in kinds:
-        return None
-    *others, last = [kind for kind in kinds if kind is not type(None)]
-    for kind in others:
-        with contextlib.suppress(_MismatchError):
-            return _decode(kind, value)
-    return _decode(last, value)
+def _union_decoder(kinds: Sequence[Any]) -> Callable[[Any], Any]:
+    may_be_none = type(None) in kinds
+    *others, last = [_decoder_of(kind) for kind in kinds if kind is not type(None)]
+
+    def decode_union(value: Any) -> Any:
+        if value is None and may_be_none:
+            return None
+        for decode_other in others:
+            with contextlib.suppress(_MismatchError):
+                return decode_other(value)
+        return last(value)
+
+    return decode_union
 
 
 def _decode_list(kinds: Sequence[Any], value: Any) -> list[Any]:
@@ -212,10 +226,17 @@ def _decode_mapping(kinds: Sequence[Any], value: Any) -> dict[Any, Any]:
     if not isinstance(value, Mapping):
         raise _unfit(value, "an object")
     key_kind, member_kind = kinds
-    return {
-        _within(" key", key_kind, key, _decode_key): _within(f"[{key!r}]", member_kind, member)
-        for key, member in value.items()
-    }
+    decode_member, mapping = _decoder_of(member_kind), {}
+    for key, member in value.items():
+        part = " key"
+        try:
+            decoded_key = _decode_key(key_kind, key)
+            part = f"[{key!r}]"
+            mapping[decoded_key] = decode_member(member)
+        except _MismatchError as mismatch:
+            mismatch.path.append(part)
+            raise
+    return mapping
 
 
 def _decode_key(kind: Any, key: Any) -> Any:
@@ -235,14 +256,29 @@ def _decode_key(kind: Any, key: Any) -> Any:
 
 
 def _decode_object(kind: Any, value: Any) -> Any:
-    if not isinstance(value, Mapping):
+    if type(value) is kind:  # a default of `completed`
+        return value
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise _unfit(value, "an object")
-    hints = _fields_of(kind)
-    for complaint, names in (("lacks", hints.keys() - value.keys()), ("has unknown", value.keys() - hints.keys())):
-        if names:
-            listed = ", ".join(sorted(map(str, names)))
-            raise _MismatchError(f" {complaint} {listed}; its fields are {', '.join(hints)}")
-    return _built(kind, **{name: _within(f".{name}", hint, value[name]) for name, hint in hints.items()})
+    decoders = _field_decoders_of(kind)
+    if value.keys() != decoders.keys():
+        lacking, unknown = decoders.keys() - value.keys(), value.keys() - decoders.keys()
+        complaint, names = ("lacks", lacking) if lacking else ("has unknown", unknown)
+        listed = ", ".join(sorted(map(str, names)))
+        raise _MismatchError(f" {complaint} {listed}; its fields are {', '.join(decoders)}")
+    fields, name = {}, ""
+    try:
+        for name, decode_field in decoders.items():
+            fields[name] = decode_field(value[name])
+    except _MismatchError as mismatch:
+        mismatch.path.append(f".{name}")
+        raise
+    return _built(kind, **fields)
+
+
+@cache
+def _field_decoders_of(kind: type) -> Mapping[str, Callable[[Any], Any]]:
+    return {name: _decoder_of(hint) for name, hint in _fields_of(kind).items()}
 
 
 def _built(kind: Callable[..., Any], /, *args: Any, **fields: Any) -> Any:
@@ -254,8 +290,6 @@ def _built(kind: Callable[..., Any], /, *args: Any, **fields: Any) -> Any:
 
 _GENERICS: dict[Any, Callable[[Sequence[Any], Any], Any]] = {
     Literal: _decode_literal,
-    Union: _decode_union,
-    types.UnionType: _decode_union,
     tuple: _decode_tuple,
     list: _decode_list,
     Sequence: lambda kinds, value: _decode_tuple((*kinds, ...), value),

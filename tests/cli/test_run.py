@@ -186,6 +186,23 @@ def test_what_is_measured_is_what_the_gpus_drew(on_driver, tmp_path):
     assert "on average" in ended.stderr
 
 
+def test_two_runs_on_one_gpu_each_say_that_it_was_shared(on_driver, tmp_path):
+    program, (device,) = on_driver(DeviceSpec())
+    shared = "GPU 0: another process computed on it meanwhile, and the energy is that of all"
+    files = [tmp_path / name for name in ("0.json", "1.json")]
+    for seconds in (2.5, 20, HANGING_SECONDS):  # it looks each second at first: only a busy machine needs the others
+        runs = [program.start("run", "--output", file, "--", "sh", "-c", "echo $$; read line") for file in files]
+        device.set_processes(*((int(run.stdout.readline()), 0, 0) for run in runs))
+        time.sleep(seconds)
+        summaries = [run.communicate("\n")[1] for run in runs]
+        if all(shared in summary for summary in summaries):
+            break
+    assert [summary.count(shared) for summary in summaries] == [1, 1]
+    for file in files:
+        assert shared in read_json(file)["notes"]
+        assert shared in read_json(file)["parts"][-1]["results"]["remarks"]
+
+
 @pytest.mark.real_time
 @pytest.mark.parametrize(("vendor", "count"), long_but_first([("AMD", 8), ("Intel", 4), ("AMD", 4), ("Intel", 8)], 2))
 def test_boards_of_sysfs_are_measured_each_once(vendor, count, tmp_path):

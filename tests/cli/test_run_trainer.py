@@ -66,6 +66,18 @@ def test_the_integration_follows_the_import_of_its_framework(folder, on_nothing)
     assert (enabled.returncode, enabled.stderr) == (0, "")
 
 
+def test_the_total_is_said_to_be_that_of_the_command_where_a_training_shows_its_own(folder, on_nothing):
+    write(folder / "train.py", TRAINING)
+    environment = {**on_nothing.environment, "ZEUS_SIMULATED_GPUS": "A40"}
+    said = "The total is that of the whole command on this machine; the box of a training shows the training alone:"
+    for name, expected in (("train.py", 1), ("-V", 0)):
+        ended = on_nothing("run", "--trainer", "--", PYTHON, name, env=environment)
+        assert (ended.returncode, ended.stderr.count("\n  total ")) == (0, 1)
+        assert ended.stderr.count(said) == expected
+    ended = on_nothing("run", "--trainer", "--gpus", "0", "--", PYTHON, "train.py")
+    assert said not in ended.stderr, "there is no total"
+
+
 CURIOUS = """
     import os, pickle, sys, threading
     class Something: pass

@@ -70,7 +70,7 @@ def passes_joules(gpu, forward, backward=0):
 
 
 def test_an_evaluation_that_nothing_announced_is_in_no_step_and_named_once(monitor, gpu, loop, caplog):
-    with TrainingEnergy(monitor, quiet=True) as energy:
+    with TrainingEnergy(monitor) as energy:
         loop.train(energy, 100)
     account = energy.summary.account
     between, steps = account.activities[Activity.BETWEEN_STEPS], account.activities[Activity.STEPS]

@@ -184,6 +184,27 @@ def test_lines_without_earlier_entries_are_those_of_before():
     assert "before" not in json.loads(ENTRY.to_line())
 
 
+def test_a_line_leaves_out_what_an_account_has_none_of_and_longer_ones_of_before_read_the_same(tmp_path):
+    tally = Tally(2.0, DeviceEnergy(600.0, 7.0))
+    entries = [
+        Entry("run", "a", 0, 5, Account()),
+        Entry("run", "b", 0, 5, Account(tally, {Activity.STEPS: tally}, samples=3)),
+        Entry("run", "c", 0, 5, Account(tally, {Activity.STEPS: tally}, redone=tally, visits={Activity.REWARD: 2})),
+    ]
+    assert [set(json.loads(entry.to_line())["account"]) for entry in entries] == [
+        {"total"},
+        {"total", "activities", "samples"},
+        {"total", "activities", "redone", "visits"},
+    ]
+    path = tmp_path / "rank-0.jsonl"
+    for lines in (
+        [entry.to_line() for entry in entries],
+        [json.dumps({**encode(entry), "before": []}) + "\n" for entry in entries],
+    ):
+        path.write_text("".join(lines))
+        assert Journal(tmp_path, 0, 1).read("run") == [entries]
+
+
 def test_logs_of_a_long_run_leave_lines_as_its_logarithm_and_checkpoints_are_exact(tmp_path, monitor, monkeypatch):
     """Each log wrote a line: 0.6 GB in a million of steps."""
     monkeypatch.setattr("zeus_core.training._run_part.ENTRY_FRACTION", 0.1)  # a short part stands for a long one

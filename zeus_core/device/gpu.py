@@ -1,5 +1,6 @@
 """The interface of all GPUs."""
 
+import math
 import os
 from collections.abc import Collection, Iterable
 from functools import cache
@@ -15,6 +16,9 @@ SIMULATED_GPUS_VARIABLE = "ZEUS_SIMULATED_GPUS"
 
 OF_DAEMON = "daemon"
 """Its value for the simulated GPUs of a daemon."""
+
+# Between two looks at whose processes compute on a GPU, which take the driver milliseconds; and until ours are seen.
+_LOOK_SECONDS, _FIRST_LOOK_SECONDS = 10.0, 1.0
 
 
 class PowerRange(NamedTuple):
@@ -270,6 +274,35 @@ def count_others(gpu: Gpu, is_rank: bool = False) -> int | None:
     process_ids = set(read_process_ids(gpu) or ())
     ours = {process_id for process_id in process_ids if _is_below(process_id, roots)}
     return len(process_ids - ours) if ours else None
+
+
+class Sharing:
+    """Looks now and then how many other processes compute on a GPU.
+
+    Args:
+        gpu: The GPU.
+        is_rank: Whether this process is one of several ranks of this machine; see `count_others`.
+    """
+
+    def __init__(self, gpu: Gpu, is_rank: bool = False) -> None:
+        self._gpu, self._is_rank = gpu, is_rank
+        self._most = 0  # seen at once
+        self._look_at = -math.inf
+
+    def look(self, now: float) -> None:
+        """Look, if that is due at this time in seconds. Never raises."""
+        if self._look_at <= now:
+            others = count_others(self._gpu, self._is_rank)
+            self._look_at = now + (_FIRST_LOOK_SECONDS if others is None else _LOOK_SECONDS)
+            self._most = max(self._most, others or 0)
+
+    @property
+    def remark(self) -> str | None:
+        """Say to people that the GPU was shared; None if no others were seen."""
+        if self._most == 0:
+            return None
+        others = "another process" if self._most == 1 else f"{self._most} other processes"
+        return f"{others} computed on it meanwhile, and the energy is that of all"
 
 
 def _is_below(process_id: int, roots: Collection[int]) -> bool:

@@ -200,7 +200,7 @@ def placed(
     amounts: Mapping[Activity, _Amount], columns: Collection[Activity], nothing: _Amount
 ) -> Mapping[Activity, _Amount]:
     """Return amounts by activity, of which those outside of some columns are added to `Activity.OTHER`."""
-    if amounts.keys() <= set(columns):
+    if all(activity in columns for activity in amounts):
         return amounts
     others = {each: amount for each, amount in amounts.items() if each in columns}
     for activity, amount in amounts.items():

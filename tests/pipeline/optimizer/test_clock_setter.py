@@ -22,7 +22,7 @@ from zeus_core.testing import FaultyGpu, VirtualBackground, VirtualTime
 
 A100 = find_preset("A100-SXM4-80GB")
 CLOCKS = (1410, 1200, 1050, 900)
-PAST = HostEvents(VirtualTime())()
+PAST = HostEvents(VirtualTime(0.0))()  # also on a machine that was booted just now
 
 
 class RecordedGpu(FaultyGpu):

@@ -164,6 +164,7 @@ class GuardedMeter:
         measurement = meter.end()
         if self.power is not None:
             self.power.end(measurement)
+            self.notes.extend(self.power.remarks)
         if self.charges is not None:
             self.charges.end(measurement)
         return measurement

@@ -27,6 +27,7 @@ class ReachedPrograms:
 
     Attributes:
         environment: That of the command, whose Pythons follow what is trained in them.
+        has_training: At the end, whether a training was found.
         unfinished: At the end, the results of loops that were followed and did not come to theirs, as labelled lines.
     """
 
@@ -38,6 +39,7 @@ class ReachedPrograms:
         self.environment = {**reached(environment), SEEN: str(self._file), RECORDS: str(self._own)}
         self._folder = self.environment["PYTHONPATH"].split(os.pathsep)[0]
         self._unreached: dict[str, None] = {}  # the commands, in order
+        self.has_training: bool = False
         self.unfinished: list[dict[str, str]] = []
 
     def look(self, process_id: int) -> None:
@@ -64,7 +66,8 @@ class ReachedPrograms:
             if any(self._own.glob("*/")):
                 self.unfinished = _unfinished(self._own)
             shutil.rmtree(self._own, ignore_errors=True)
-        if seen["training"]:
+        self.has_training = seen["training"] > 0
+        if self.has_training:
             return None
         if seen["jax"]:
             found = (

@@ -144,8 +144,10 @@ def _run(
             settings=settings,
         )
 
-    if meter.power is not None:
-        meter.power.keep = lambda measurement: record(measurement).record_for_catalogue(name)
+    if (power := meter.power) is not None:
+        power.keep = lambda measurement: replace(
+            record(measurement), notes=[*meter.notes, *power.remarks]
+        ).record_for_catalogue(name)
     try:
         status = _ended(command, mask, environment, programs, outputs)
     finally:
@@ -163,7 +165,8 @@ def _run(
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
     ended = record(measurement, code, _signal_name(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None)
     points = None if steps is None else steps.points
-    return status, replace(ended, charges=meter.charges, node=meter.node, steps=points)
+    has_training = programs is not None and programs.has_training
+    return status, replace(ended, charges=meter.charges, node=meter.node, steps=points, has_training=has_training)
 
 
 def _followed(meter: GuardedMeter, asked: Asked, is_quiet: bool) -> tuple[CountedSteps, FollowedOutput]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _FORMAT = JsonFormat("zeus-core run", 1)  # that of these fields alone, which earlier versions have written
 _MAX_COMMAND_CHARACTERS = 100  # of the summary; the file holds the whole command
+_WHOLE = "The total is that of the whole command on this machine; the box of a training shows the training alone:"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class RunRecord:
         node: The energy of the whole machine; None where it is not measured.
         power: The power of the GPUs over time; None where none is measured.
         settings: The settings held for the whole run, such as "300 W", by "power limit" or "SM clock".
+        has_training: Whether a training in it was measured by itself, too.
     """
 
     command: Sequence[str]
@@ -64,6 +66,7 @@ class RunRecord:
     node: Mapping[str, float | None] | None = None
     power: WindowPower | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    has_training: bool = False
 
     def summary(self) -> str:
         """Format the record for people."""
@@ -72,6 +75,8 @@ class RunRecord:
         if len(command) > _MAX_COMMAND_CHARACTERS:
             command = command[: _MAX_COMMAND_CHARACTERS - 3] + "..."
         head = f"zeus-core: {command}: {duration_text(self.measurement.time)}, {end}"
+        if self.has_training and self.measurement.devices:
+            head += f"\n  {_WHOLE}"
         charges = [] if self.charges is None else self.charges.lines()
         lines = [head, summarize(self.measurement, self.names, self.notes, charges)]
         if self.steps is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from zeus_core.cli.text import readable
+from zeus_core.device.gpu import Sharing
+from zeus_core.monitor.selection import local_rank_of
 from zeus_core.ports.background import repeatedly
 
 if TYPE_CHECKING:
@@ -19,7 +22,7 @@ _SAMPLES = 240  # as many as a file keeps: a long run is sampled more seldom, an
 
 
 class WindowPower:
-    """Reads the energy of GPUs while a window is open, in the background.
+    """Reads the energy of GPUs while a window is open, in the background, and looks who else computes on them.
 
     Args:
         monitor: Measures the window, which has just been opened.
@@ -36,16 +39,20 @@ class WindowPower:
         self.keep: Callable[[Measurement], object] | None = None
         self._lock = threading.Lock()  # a sample that is late is neither recorded nor kept after the end
         self._has_ended = False
+        is_rank = local_rank_of(os.environ)[1] > 1
+        self._sharing = {index: Sharing(gpu, is_rank) for index, gpu in monitor.gpus.items()}
         self._begin = self._latest = monitor.time_source.now()
         self._keeps_at = self._begin + _FIRST_KEEP_SECONDS
         self._first = monitor.read(sync_execution=False)
         self._stop = repeatedly(monitor.time_source, self._sample, _PERIOD_SECONDS)
 
     def _sample(self) -> None:
-        """Read the energy, if that is due."""
+        """Read the energy and look around, if that is due."""
         now = self._monitor.time_source.now()
         if now - self._latest >= max(0.999 * _PERIOD_SECONDS, (now - self._begin) / _SAMPLES):
             self._latest = now
+            for sharing in self._sharing.values():
+                sharing.look(now)
             measurement = self._monitor.between(self._first, self._monitor.read(sync_execution=False))
             with self._lock:
                 if self._has_ended:
@@ -63,6 +70,12 @@ class WindowPower:
         with self._lock:
             self._has_ended = True
             self._measured.append(measurement)
+
+    @property
+    def remarks(self) -> list[str]:
+        """Remarks on the numbers for people: which GPUs were shared."""
+        remarks = {index: sharing.remark for index, sharing in self._sharing.items()}
+        return [f"GPU {index}: {remark}" for index, remark in remarks.items() if remark is not None]
 
     def added_to(self, run: RunRecord) -> RunRecord:
         """Return the run of the window with the power and the limits of its GPUs."""

@@ -15,7 +15,7 @@ from zeus_core.attribution.sensor_comparison import SensorComparison
 from zeus_core.attribution.timeline import Timeline
 from zeus_core.attribution.updates import CounterUpdates
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import count_others
+from zeus_core.device.gpu import Sharing
 from zeus_core.errors import DeviceError
 from zeus_core.events import Activity
 from zeus_core.measurement import Method
@@ -38,9 +38,8 @@ _READS_PER_SECOND = 15.0  # of all GPUs together: enough for each update of a co
 # Of each GPU, to compare its power with its counter: ten in ten seconds, fewer where many GPUs share the calls. At 0.8
 # the intervals around a gain of 1.3 were wider than 1.1 times that (2026-11-26, test_sensor_difference.py).
 _SAMPLES_PER_SECOND, _FEWEST_PER_SECOND = 1.0, 0.25
-# Between two looks at its limits, or at whose processes compute on it, which take the driver milliseconds; and until
-# processes of ours are seen.
-_LOOK_SECONDS, _FIRST_LOOK_SECONDS = 10.0, 1.0
+# Between two looks at its limits, which take the driver milliseconds.
+_LOOK_SECONDS = 10.0
 
 
 class CountedGpu:
@@ -78,12 +77,10 @@ class CountedGpu:
         self._read_power = PossiblePower(gpu, most_watts).read_watts
         self._fault: str | None = None  # why it could not be read the last time that it could not
         self._remarked: set[str] = set()  # the kinds of the remarks that were logged
-        self._others = 0  # the most processes of others that were seen on it at once
-        self._look_at = self._limit_look_at = -math.inf
-        self._held_down: tuple[float, float] | None = (
-            None  # the lowest limit in force below the one requested, and that
-        )
-        self._is_rank = local_rank_of(os.environ)[1] > 1
+        self._sharing = Sharing(gpu, is_rank=local_rank_of(os.environ)[1] > 1)
+        self._limit_look_at = -math.inf
+        # The lowest limit in force that lay below the one requested, and that one.
+        self._held_down: tuple[float, float] | None = None
         reads_per_second = _READS_PER_SECOND / gpu_count
         spare = PowerSum(gpu.power_average_seconds, reads_per_second)
         has_counter = first.counter_joules is not None or first.fault is not None
@@ -110,10 +107,7 @@ class CountedGpu:
 
     def read_if_due(self, now: float, lock: ProcessLock) -> None:
         """Read its counter and its power, as far as that is due. The lock is held while nothing is waited for."""
-        if self._look_at <= now:
-            others = count_others(self.gpu, self._is_rank)
-            self._look_at = now + (_FIRST_LOOK_SECONDS if others is None else _LOOK_SECONDS)
-            self._others = max(self._others, others or 0)
+        self._sharing.look(now)
         if self._limit_look_at <= now:
             self._limit_look_at = now + _LOOK_SECONDS
             found = read_surely(self._find_held_down, lambda watts: watts is None)  # we may set the limit in between
@@ -181,9 +175,8 @@ class CountedGpu:
         if lost_seconds > 0:
             because = f": {self._fault}" if self._fault else ""
             remarks["lost"] = f"its energy is lost for {duration_text(lost_seconds)}{because}"
-        if self._others > 0:
-            others = "another process" if self._others == 1 else f"{self._others} other processes"
-            remarks["shared"] = f"{others} computed on it meanwhile, and the energy is that of all"
+        if self._sharing.remark is not None:
+            remarks["shared"] = self._sharing.remark
         if self._held_down is not None:
             enforced, requested = map(POWER_LIMIT.text, self._held_down)
             remarks["held down"] = (

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from zeus_core.files import without_links, write_atomically
 from zeus_core.process.deadline import waiting_for
@@ -199,12 +199,13 @@ def _earlier_account_of_rank(entries: Sequence[Entry], begin_step: int, now_seco
         parts[entry.part] = entry if before is None else replace(entry, before=[*before.points, *entry.before])
     earlier, pace = Account(), _Pace.from_parts(part.points for part in parts.values())
     for part in reversed(parts.values()):
-        last = part.account
+        account = part.account
+        changed: dict[str, Any] = {"redone": account.redone + _spent_after(begin_step, part)}
         if not part.is_end:
             joules = pace.most_joules(now_seconds - part.at_seconds)
-            last = replace(last, interruptions=1, unrecorded_joules=joules)
-        earlier += replace(last, redone=last.redone + _spent_after(begin_step, part))
-        begin_step, now_seconds = min(begin_step, part.begin_step), part.points[0].at_seconds
+            changed |= {"interruptions": 1, "unrecorded_joules": joules}
+        earlier += replace(account, **changed)
+        begin_step, now_seconds = min(begin_step, part.begin_step), (part.before or part.points)[0].at_seconds
     return earlier
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_args
 
 from zeus_core._documents import parse_json
-from zeus_core.codec import completed, decode, encode
+from zeus_core.codec import completed, decode, encode, without_defaults
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.training.account import Account
@@ -71,6 +71,7 @@ class Entry:
     def to_line(self) -> str:
         """Return its line; earlier versions read one that stands for no other."""
         fields = encode(self)
+        fields["account"] = {**without_defaults(Account, fields["account"]), "total": fields["account"]["total"]}
         if not self.before:
             del fields["before"]
         return json.dumps(fields) + "\n"
@@ -135,10 +136,7 @@ class JournalLines:
     def finish(self) -> bool:
         """Make the entries; return whether the latest line of each part was one of this version."""
         try:
-            self.entries = [
-                replace(_entry_of(fields), before=tuple(self._points[part][:-1]))
-                for part, fields in self._latest.items()
-            ]
+            self.entries = [_entry_of(fields, self._points[part][:-1]) for part, fields in self._latest.items()]
         except UsageError:
             return False
         return True
@@ -148,12 +146,13 @@ class JournalLines:
         return "".join([*(f"{line.rstrip()}\n" for line in self._others), *(entry.to_line() for entry in self.entries)])
 
 
-def _entry_of(fields: Mapping[str, Any]) -> Entry:
-    """Return the entry of a line alone; raise UsageError if it is none."""
+def _entry_of(fields: Mapping[str, Any], before: Sequence[Point] = ()) -> Entry:
+    """Return the entry of a line, with the points before it; raise UsageError if it is none."""
     fields = {**fields, "before": []}
     if isinstance(fields.get("account"), Mapping):
         fields["account"] = completed(Account, fields["account"])
-    return decode(Entry, fields)
+    entry = decode(Entry, fields)
+    return replace(entry, before=tuple(before)) if before else entry
 
 
 def _points_of(fields: Any) -> list[Point]:
