@@ -343,6 +343,18 @@ def test_steps_of_another_thread_are_not_those_of_the_loop_and_the_box_says_so(l
     assert box["threads"] == "1 more took steps, which are not counted; their energy is in these"
 
 
+def test_threads_that_end_while_the_first_step_is_prepared_are_named_too(loop, monitor, monkeypatch, capsys):
+    other = torch.optim.Adam(torch.nn.Linear(2, 2).parameters())
+
+    def prepared(*_):
+        in_thread(other.step)
+        return monitor
+
+    monkeypatch.setattr("zeus_core.monitor.no_monitor.training_monitor", prepared)
+    loop.train(3)
+    assert ended(capsys)[1]["threads"] == "1 more took steps, which are not counted; their energy is in these"
+
+
 def test_threads_one_after_another_are_counted_in_full(loop, capsys):
     for _ in range(3):
         in_thread(lambda: loop.train(5))

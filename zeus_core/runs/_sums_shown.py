@@ -194,5 +194,8 @@ def number(value: float, off: float = 0.0, finest: float = 0.0) -> str:
         return f"{value:,.0f}" if abs(value) >= 1000 else number_text(value)
     decimals = max(1 - math.floor(math.log10(max(off, finest))), 0)
     if value:
-        decimals = min(decimals, max(_MOST_DIGITS - 1 - math.floor(math.log10(abs(value))), 0))
+        size = math.floor(math.log10(abs(value)))
+        decimals = min(decimals, max(_MOST_DIGITS - 1 - size, 0))
+        if off < abs(value):
+            decimals = max(decimals, -size)  # a known number is never 0
     return f"{value:,.{decimals}f}" + (f" ±{off:,.{decimals}f}" if round(off, decimals) else "")

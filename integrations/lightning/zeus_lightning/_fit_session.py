@@ -87,15 +87,13 @@ class Session:
         trainer = self._trainer
         if self._lacks_data:
             return
-        batch_size = getattr(trainer.train_dataloader, "batch_size", None)
-        self.energy.use_work(
-            {
-                **facts_of_models([trainer.lightning_module]),
-                "batch_size": str(batch_size),
-                "accumulation": str(trainer.accumulate_grad_batches),
-                "precision": str(trainer.precision),
-            }
-        )
+        facts = {
+            "batch_size": getattr(trainer.train_dataloader, "batch_size", None),
+            "accumulation": trainer.accumulate_grad_batches,
+            "precision": trainer.precision,
+        }
+        numbers_or_words = {name: fact if isinstance(fact, int) else str(fact) for name, fact in facts.items()}
+        self.energy.use_work({**facts_of_models([trainer.lightning_module]), **numbers_or_words})
 
     @contained
     def _max_steps(self) -> int | None:

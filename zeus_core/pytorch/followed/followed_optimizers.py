@@ -126,6 +126,7 @@ class _Follower:
         elif self.steps is None:
             self._thread = current_thread()
             self.steps = self._new_steps(optimizer)
+            self._note_other_threads()  # those that took steps meanwhile
 
     @contained(on_fault=lambda self, error: self.fail(error))
     def end(self, optimizer: Any, is_skipped: bool | None = None) -> None:
@@ -153,10 +154,13 @@ class _Follower:
             self._stack.clear()
             return True
         self._other_threads.add(current_thread().ident)
-        if self.steps is not None:
-            others = len(self._other_threads)
-            self.steps.notes["threads"] = f"{others} more took steps, which are not counted; their energy is in these"
+        self._note_other_threads()
         return False
+
+    def _note_other_threads(self) -> None:
+        others = len(self._other_threads)
+        if others and self.steps is not None:
+            self.steps.notes["threads"] = f"{others} more took steps, which are not counted; their energy is in these"
 
     def fail(self, error: Exception) -> None:
         """Follow nothing from now on."""
