@@ -230,7 +230,7 @@ def test_a_sanity_check_does_not_hide_the_batch_size_from_the_profile(tmp_path, 
         assert callback.summary.account.redone.seconds == 0
         assert gpu.read_power_limit_watts() == 350
     (known,) = json.loads(profile.read_text())["profiles"]
-    assert known["conditions"]["work"]["batch_size"] == "4"
+    assert known["conditions"]["work"]["batch_size"] == 4
 
 
 def test_an_optimizer_is_made_for_the_monitor(tmp_path, monitor, gpu):
