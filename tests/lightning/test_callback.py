@@ -528,7 +528,7 @@ def test_a_clock_is_searched_instead_of_a_limit_with_that_optimizer(tmp_path, mo
     assert gpu.read_sm_clock_mhz() == 1410, "it is unlocked again"
     (profile,) = json.loads((tmp_path / "profile.json").read_text())["profiles"]
     work = profile["conditions"]["work"]
-    assert (work["model"], work["batch_size"]) == ("Module", str(BATCH_SIZE))
+    assert (work["model"], work["batch_size"]) == ("Module", BATCH_SIZE)
     assert work["parameters"] > 0
 
 
