@@ -1,6 +1,5 @@
 """The callback in Trainers of several real processes, over gloo, on GPUs they share."""
 
-import json
 import time
 
 import lightning.pytorch
@@ -8,9 +7,9 @@ import pytest
 
 from tests.lightning.trainers import loader, make_trainer, module_class, recorder
 from tests.nvml_driver import DeviceSpec
+from tests.support.accounts import account_of
 from tests.support.hooks import be_patient
 from tests.support.ranks import joules_of_rows, run_ranks
-from zeus_core.codec import decode
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
 from zeus_core.search import GridSearch
@@ -110,7 +109,7 @@ def test_ranks_that_lightning_spawns_count_each_gpu_once(make_driver, tmp_path, 
     make_trainer(tmp_path, callback, **arguments).fit(module, loader(100), loader(4))
     accounts = []
     for path in (tmp_path / "zeus-energy").glob("rank-*.jsonl"):
-        accounts.append(decode(Account, json.loads(path.read_text().splitlines()[-1])["account"]))
+        accounts.append(account_of(path.read_text().splitlines()[-1]))
     assert len(accounts) == 2
     account = Account.from_ranks(accounts)
     assert joules_of_rows(account, 2, 700.0) == account.total.energy_joules

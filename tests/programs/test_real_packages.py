@@ -53,7 +53,7 @@ def box(errors):
 @pytest.mark.parametrize("name", ["sentence_transformers", "neuralforecast", "timm", "fabric", "torchtune"])
 def test_a_program_saves_without_code_and_trains_the_same_weights(tmp_path, environment, name):
     weights, errors = run(tmp_path / "plain", environment, name)
-    assert "zeus-core" not in errors
+    assert "zeus-core" not in errors.replace(str(REPOSITORY), "")  # warnings name files of this clone
     same_weights, errors = run(tmp_path / "saving", environment, name, "--save", "10%")
     assert same_weights == weights
     shown = box(errors)

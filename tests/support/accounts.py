@@ -1,7 +1,10 @@
-"""Strategies of hypothesis for accounts of a training."""
+"""Accounts of a training: strategies of hypothesis for them, and those in journals."""
+
+import json
 
 from hypothesis import strategies as st
 
+from zeus_core.codec import completed, decode
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.training.account import Account
@@ -28,3 +31,8 @@ accounts = st.builds(
     st.integers(0, 3),
     st.none() | amounts,
 )
+
+
+def account_of(line):
+    """Return the account in a line of a journal, which leaves out what has its default."""
+    return decode(Account, completed(Account, json.loads(line)["account"]))

@@ -10,9 +10,9 @@ import torch.distributed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.accounts import accounts
+from tests.support.accounts import account_of, accounts
 from tests.support.ranks import run_ranks, torchrun_environments
-from zeus_core.codec import completed, decode, encode
+from zeus_core.codec import encode
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.electricity import ConstantSignal, Electricity
 from zeus_core.errors import WorldError
@@ -67,11 +67,6 @@ def added_up(tallies):
         sum((tally.measured for tally in tallies), DeviceEnergy()),
         sum(tally.lost_seconds for tally in tallies),
     )
-
-
-def account_of(line):
-    """Return the account in a line of a journal, which has no fields with their defaults."""
-    return decode(Account, completed(Account, json.loads(line)["account"]))
 
 
 def test_sums_of_four_processes_equal_gathered_ones_to_the_bit(tmp_path):
