@@ -7,6 +7,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from tests.support.daemons import is_unprivileged
+from tests.support.users import needs_root
 from zeus_core._identity import ProcessIdentity
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK
@@ -232,7 +233,7 @@ IMPOSSIBLE = [-5.0, 1e9, 4294967.296 + 300.0]  # the last is 300 W in an unsigne
 
 
 @pytest.mark.skipif(is_unprivileged(), reason="it needs the right to set limits")
-@pytest.mark.parametrize("restored_by", ["command", "next start", "daemon"])
+@pytest.mark.parametrize("restored_by", ["command", "next start", pytest.param("daemon", marks=needs_root)])
 @pytest.mark.parametrize("original", IMPOSSIBLE)
 def test_an_impossible_original_gives_way_to_the_default_by_whatever_restores(on_driver, original, restored_by):
     program, driver = on_driver(DEVICE)

@@ -94,9 +94,9 @@ def test_adding_again_and_by_two_writers_changes_nothing(files, catalogue, tmp_p
         path = tmp_path / "records" / file.name
         path.parent.mkdir(parents=True)
         path.write_text(file.text)
-    main(["runs", "add", str(catalogue), str(tmp_path / "records")])
+    main(["runs", "add", str(catalogue), str(tmp_path / "records"), "--users-as-recorded"])
     assert capsys.readouterr().out.startswith("0 runs added")
-    main(["runs", "add", str(tmp_path / "other"), str(tmp_path / "records")])
+    main(["runs", "add", str(tmp_path / "other"), str(tmp_path / "records"), "--users-as-recorded"])
     for path in (tmp_path / "other").iterdir():
         path.rename(catalogue / path.name)  # as if both had looked before either wrote
     copies = [path.with_name(f"copy of {path.name}") for path in catalogue.iterdir()]
