@@ -8,7 +8,7 @@ import time
 import pytest
 
 from zeus_core.device import CpuDiscovery
-from zeus_core.device.gpu import count_others
+from zeus_core.device.gpu import Sharing, count_others
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.training import TrainingEnergy
 from zeus_core.training.record.run_file import read_run
@@ -49,6 +49,26 @@ def test_others_are_counted_where_a_process_of_ours_is_listed(monitor, child):
         assert count_others(gpu) == expected
     on(device, os.getpid(), os.getppid(), OTHER)
     assert (count_others(gpu), count_others(gpu, is_rank=True)) == (2, 1), "those of one launcher are ranks of one job"
+
+
+class UnlistedGpu:
+    """A GPU whose driver never lists a process of ours, as in many containers."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def read_process_ids(self):
+        self.asked += 1
+        return [OTHER]
+
+
+def test_a_driver_that_never_lists_us_is_asked_ever_less_often():
+    gpu = UnlistedGpu()
+    sharing = Sharing(gpu)
+    for second in range(100):
+        sharing.look(float(second))
+    assert gpu.asked == 13, "after 0, 1, 3, 7 and 15 s, and then every 10 s"
+    assert sharing.remark is None
 
 
 def run_until(is_said, monitor, folder):

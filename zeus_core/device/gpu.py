@@ -17,7 +17,8 @@ SIMULATED_GPUS_VARIABLE = "ZEUS_SIMULATED_GPUS"
 OF_DAEMON = "daemon"
 """Its value for the simulated GPUs of a daemon."""
 
-# Between two looks at whose processes compute on a GPU, which take the driver milliseconds; and until ours are seen.
+# Between two looks at whose processes compute on a GPU, which take the driver milliseconds. Until ours are seen it is
+# less at first, and doubles: in many containers they never are.
 _LOOK_SECONDS, _FIRST_LOOK_SECONDS = 10.0, 1.0
 
 
@@ -287,13 +288,14 @@ class Sharing:
     def __init__(self, gpu: Gpu, is_rank: bool = False) -> None:
         self._gpu, self._is_rank = gpu, is_rank
         self._most = 0  # seen at once
-        self._look_at = -math.inf
+        self._look_at, self._wait_seconds = -math.inf, _FIRST_LOOK_SECONDS
 
     def look(self, now: float) -> None:
         """Look, if that is due at this time in seconds. Never raises."""
         if self._look_at <= now:
             others = count_others(self._gpu, self._is_rank)
-            self._look_at = now + (_FIRST_LOOK_SECONDS if others is None else _LOOK_SECONDS)
+            self._look_at = now + (self._wait_seconds if others is None else _LOOK_SECONDS)
+            self._wait_seconds = min(2 * self._wait_seconds, _LOOK_SECONDS)
             self._most = max(self._most, others or 0)
 
     @property

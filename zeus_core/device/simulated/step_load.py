@@ -55,14 +55,12 @@ class SimulatedLoad:
 
     @property
     def _is_off(self) -> bool:
-        """Whether a program submits work of its own."""
-        if self._gpu.submitted > self._submitted:
-            self.work = None
+        """Whether a program submits work of its own: from then on it does all."""
         return self._gpu.submitted > self._submitted
 
     def rows(self) -> dict[str, str]:
         """Return a labelled line that says that the work of a training did not run here; nothing if it did."""
-        if self.work is None:
+        if self.work is None or self._is_off:
             return {}
         seconds, watts = duration_text(self.work.seconds), f"{self.work.active_power_watts:.0f} W"
         return {"simulated": f"the work did not run on it; each step counts as {seconds} of work that wants {watts}"}
