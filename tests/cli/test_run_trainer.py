@@ -12,6 +12,7 @@ import pytest
 from tests.support.variants import long_but_first
 from zeus_core._launch import lightning_callbacks, reached
 from zeus_core.cli.run._reached import ReachedPrograms
+from zeus_core.training import TrainingEnergy
 
 PYTHON = sys.executable
 
@@ -275,6 +276,22 @@ def test_programs_below_that_are_not_reached_are_named(tmp_path):
     assert said.endswith(
         "environment: `python3 -X dev -uI isolated.py`, `python3 cleared.py`; see docs/command-line.md"
     )
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_loop_that_was_killed_is_shown_if_a_line_of_its_journal_is_whole(monitor, gpu, work, is_whole):
+    programs = ReachedPrograms({})
+    folder = Path(programs.environment["ZEUS_RECORDS"]) / "loop"
+    energy = TrainingEnergy(monitor, folder=folder, quiet=True)
+    energy.on_train_begin()
+    with energy.step():
+        gpu.execute(work)
+    energy.state_dict()
+    (journal,) = folder.glob("*/rank-0.jsonl")
+    journal.write_text(journal.read_text() if is_whole else "")  # as on a disk that is full
+    programs.end()
+    assert len(programs.unfinished) == is_whole
+    assert not folder.exists()
 
 
 def test_lightning_is_given_nothing_and_loads_nothing_unless_asked_for(monkeypatch, capsys):

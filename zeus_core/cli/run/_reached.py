@@ -105,6 +105,8 @@ def _unfinished(folder: Path) -> list[dict[str, str]]:
             continue
         journals = [Journal(each, 0, 1).read(record.run) for each in folder.glob(f"*/{JOURNAL_FOLDER}")]
         latest = [entries[-1] for of_ranks in journals for entries in of_ranks if entries]
+        if not latest:  # no whole line was written, as on a disk that is full
+            continue
         summary = TrainingSummary(record.latest.step, Account.from_ranks(entry.account for entry in latest))
         ago = duration_text(max(time.time() - min(entry.at_seconds for entry in latest), 0.0))
         names = ", ".join(sorted({device.name for rank in record.latest.ranks for device in rank.devices}))
