@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 PROGRAMS := .venv-programs
-TOO_OLD := 'Python 3.10 or newer is needed, and this is ' + sys.version.split()[0] + ': make PYTHON=python3.11'
+TOO_OLD := 'Python 3.11 or newer is needed, and this is ' + sys.version.split()[0] + ': make PYTHON=python3.11'
 DEMO := OMP_NUM_THREADS=1 $(RUN)
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest $(RECORD)
@@ -104,6 +104,6 @@ clean:
 	rm -rf $(VENV) $(PROGRAMS) build dist zeus-demo zeus-selfcheck
 
 $(VENV)/.ready-%: pyproject.toml tools/set_up.py
-	@$(PYTHON) -c "import sys; sys.exit($(TOO_OLD) if sys.version_info < (3, 10) else 0)"
+	@$(PYTHON) -c "import sys; sys.exit($(TOO_OLD) if sys.version_info < (3, 11) else 0)"
 	$(PYTHON) tools/set_up.py $(VENV) $*
 	touch $@

@@ -81,7 +81,7 @@ print(sorted(lacking), sorted(window.measurement.gpu_energy))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 def test_the_wheel_works_in_each_python_without_torch(wheel, tmp_path, version):
     python = python_of(version)
     if python is None:

@@ -52,5 +52,5 @@ def test_an_old_python_is_told_which_one_is_needed(tmp_path):
     make = ["make", f"PYTHON={old}", f"VENV={tmp_path / 'environment'}", "test"]
     finished = subprocess.run(make, cwd=ROOT, capture_output=True, text=True)
     assert finished.returncode != 0
-    assert "Python 3.10 or newer is needed, and this is 2.7.18: make PYTHON=python3.11" in finished.stderr
+    assert "Python 3.11 or newer is needed, and this is 2.7.18: make PYTHON=python3.11" in finished.stderr
     assert "Traceback" not in finished.stderr

@@ -14,7 +14,7 @@ import platform
 import re
 import subprocess
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,7 +99,7 @@ def result_of(name: str, arguments: list[str], output: Path | None) -> str:
     else:
         text = output.read_text(encoding="utf-8")
     shown = ["FOLDER" if "/" in argument else argument for argument in arguments]
-    cores, date = os.cpu_count(), datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    cores, date = os.cpu_count(), datetime.now(UTC).strftime("%Y-%m-%d")
     command_line = " ".join(["python", f"benchmarks/{name}.py", *shown])
     return (
         f"`{command_line}`, {date}, {platform.machine()} with {cores} cores{load}:\n\n```text\n{text.rstrip()}\n```\n"

@@ -1,4 +1,4 @@
-"""Prepare `.venv` for the Makefile, which has checked that this is Python 3.10+.
+"""Prepare `.venv` for the Makefile, which has checked that this is Python 3.11+.
 
     python3 tools/set_up.py .venv EXTRA
     .venv/bin/python tools/set_up.py FOLDER --over REQUIREMENTS   # an environment over that of this Python

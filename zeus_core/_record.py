@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Self
 
-    from typing_extensions import Self, dataclass_transform
+    from typing_extensions import dataclass_transform
 else:
 
     def dataclass_transform(**options: bool) -> Callable[[type], type]:

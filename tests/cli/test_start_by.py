@@ -3,7 +3,7 @@
 import argparse
 import os
 import signal
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -11,7 +11,7 @@ from zeus_core.cli.run._start_by import add_start_by, wait_for_start
 from zeus_core.errors import UsageError
 from zeus_core.testing import VirtualTime
 
-NOW = datetime(2026, 3, 1, 12, 10, tzinfo=timezone.utc)
+NOW = datetime(2026, 3, 1, 12, 10, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def wait(clock, *options, sleep=None):
 @pytest.mark.parametrize("deadline", ["2026-03-02T09:00+01:00", "19h50m"])
 def test_it_waits_for_the_cheapest_hours_and_says_why(prices, clock, capsys, deadline):
     assert wait(clock, "--start-by", prices, "--deadline", deadline, "--duration", "2h") is None
-    assert clock.clock_seconds() == datetime(2026, 3, 2, 3, tzinfo=timezone.utc).timestamp()
+    assert clock.clock_seconds() == datetime(2026, 3, 2, 3, tzinfo=UTC).timestamp()
     (said,) = capsys.readouterr().err.splitlines()
     assert "in 14 h 50 min: 0.04 EUR/kWh are expected then over 2 h, and 0.1 now, -60%" in said
     assert "(100% of the time until the deadline is in prices.csv (EUR/MWh))" in said
@@ -98,7 +98,7 @@ def test_a_signal_ends_the_wait_cleanly(prices, clock, capsys, number):
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_the_program_ends_and_the_command_is_not_started(on_nothing, tmp_path, name):
     path = tmp_path / "prices.csv"
-    begin = datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0)
+    begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     hours = [begin + timedelta(hours=hour) for hour in range(30)]
     path.write_text(
         "Begin,gCO2/kWh\n" + "".join(f"{hour.isoformat()},{500 - 10 * i}\n" for i, hour in enumerate(hours))

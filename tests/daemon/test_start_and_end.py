@@ -206,17 +206,6 @@ def test_without_a_policy_the_members_of_one_group_may_do_the_default(make_world
     assert not policy.is_known(member)
 
 
-def test_a_python_without_toml_refuses_a_policy_file_and_does_without(tmp_path, monkeypatch):
-    from zeus_core.daemon._policy_file import read_policy
-    from zeus_core.errors import UsageError
-
-    (tmp_path / "daemon.toml").write_text("")
-    monkeypatch.setattr(sys, "version_info", (3, 10, 4))
-    with pytest.raises(UsageError, match=r"TOML needs Python 3\.11"):
-        read_policy(tmp_path / "daemon.toml")
-    read_policy(None)
-
-
 def test_a_second_daemon_is_refused(world):
     expect_failure(world, f"a zeus-core daemon is running already, as process {world.daemon.pid}")
     assert "result" in world.connect().ask("list")

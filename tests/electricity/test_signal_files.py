@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def read(folder: Path, text: str, **options: Any) -> RecordedSignal:
 def first(signal: RecordedSignal) -> tuple[str, float]:
     """The time of the first value, and the value."""
     (part,) = signal.parts(signal.begin_seconds, signal.begin_seconds)
-    return f"{datetime.fromtimestamp(signal.begin_seconds, timezone.utc):%Y-%m-%d %H:%M:%S}", part.value
+    return f"{datetime.fromtimestamp(signal.begin_seconds, UTC):%Y-%m-%d %H:%M:%S}", part.value
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Sliding windows over data with timestamps, against the rules of the published drifting benchmark."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import datasets
 import numpy as np
@@ -55,8 +55,8 @@ def test_slices_are_those_of_the_published_rules():
         lambda times: pandas.Series(pandas.DatetimeIndex(times)),
         lambda times: [time.isoformat() for time in times],
         lambda times: [time.strftime("%a %b %d %H:%M:%S PDT %Y") for time in times],
-        lambda times: [time.replace(tzinfo=timezone.utc) for time in times],
-        lambda times: [time.replace(tzinfo=timezone.utc).timestamp() for time in times],
+        lambda times: [time.replace(tzinfo=UTC) for time in times],
+        lambda times: [time.replace(tzinfo=UTC).timestamp() for time in times],
     ],
     ids=["datetime", "numpy", "pandas", "iso", "sentiment140", "with zone", "seconds"],
 )

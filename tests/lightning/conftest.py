@@ -1,15 +1,11 @@
 import importlib
 import sys
+import tomllib
 from pathlib import Path
 
 import lightning.pytorch
 import pytest
 import pytorch_lightning
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    tomllib = pytest.importorskip("tomli")
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 

@@ -6,7 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 __all__ = ["Kept", "independent_sums", "run_document", "simulated_files"]
@@ -231,7 +231,7 @@ def _uncovered(interval: _Interval, others: list[_Interval]) -> Iterator[tuple[i
 
 def _group(part: dict[str, Any], by: str | None) -> str:
     if by == "month":
-        return datetime.fromtimestamp(part["begun_at_seconds"], timezone.utc).strftime("%Y-%m")
+        return datetime.fromtimestamp(part["begun_at_seconds"], UTC).strftime("%Y-%m")
     return part["identity"][by] if by else "all"
 
 

@@ -8,7 +8,7 @@ import math
 import statistics
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,7 +153,7 @@ def _begin(text: str | None, first: float, last: float) -> float:
 
 
 def _text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="minutes")
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="minutes")
 
 
 def _read_points(file: Path) -> list[OperatingPoint]:

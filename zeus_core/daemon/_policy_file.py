@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import grp
-import importlib
 import os
 import pwd
 import re
 import stat
-import sys
+import tomllib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -102,13 +101,6 @@ def check_trusted(path: Path, state: os.stat_result) -> None:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    if sys.version_info < (3, 11):
-        raise UsageError(
-            f"{path} cannot be read: TOML needs Python 3.11. Run the daemon with that, or without the file: then "
-            f"members of the group {DEFAULT_GROUP} may set limits up to the original one"
-        )
-    tomllib = importlib.import_module("tomllib")
-
     target = follow_own_links(path)
     with open(target, "rb", opener=_open_regular) as file:
         check_trusted(target, os.fstat(file.fileno()))  # of the file that is read

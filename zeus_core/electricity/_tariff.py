@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 
 from zeus_core.electricity._timestamps import checked_zone
@@ -100,7 +100,7 @@ class WeeklyTariff:
         return self._week[self._weekday(local)][local.hour * 60 + local.minute]
 
     def _local(self, seconds: float) -> datetime:
-        return (datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=seconds)).astimezone(self._zone)
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).astimezone(self._zone)
 
     def _weekday(self, local: datetime) -> int:
         """Return the weekday that has the prices of a day."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
 from zeus_core.errors import UsageError
@@ -40,7 +40,7 @@ def read_moment(where: str, text: str, is_day_first: bool) -> datetime:
         if _DATE_HOUR.fullmatch(begin):
             raise UsageError(f"{where}: {text!r} may be an hour or seconds since 1970; write it like 2026-03-01T13:00Z")
         fraction = f"{number[2] or ''}{(number[3] or '.')[1:]}"
-        return datetime.fromtimestamp(int(number[1]), timezone.utc) + timedelta(seconds=float(f"0.{fraction}0"))
+        return datetime.fromtimestamp(int(number[1]), UTC) + timedelta(seconds=float(f"0.{fraction}0"))
     day_first = _DAY_FIRST.fullmatch(begin)
     is_unclear = day_first is not None and day_first["mark"] == "/" and not is_day_first
     match = _YEAR_FIRST.fullmatch(re.sub(r"\.0*$", "", begin)) or (None if is_unclear else day_first)
@@ -77,7 +77,7 @@ def seconds_of(where: str, moment: datetime, zone: ZoneInfo | None, previous: fl
     if moment.tzinfo is not None or zone is None:
         return moment.timestamp()
     first, second = (moment.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
-    if datetime.fromtimestamp(first, timezone.utc).astimezone(zone).replace(tzinfo=None) != moment:
+    if datetime.fromtimestamp(first, UTC).astimezone(zone).replace(tzinfo=None) != moment:
         raise UsageError(
             f"{where}: there is no {moment:%Y-%m-%d %H:%M} in {zone.key}, where clocks were set forward; state the "
             "zone of the file"

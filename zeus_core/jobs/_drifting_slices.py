@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.errors import UsageError
@@ -187,7 +187,5 @@ def _plain(value: Any) -> Any:
             return f"{year}-{_MONTHS.index(month) + 1:02}-{day}T{time_of_day}"
         value = datetime.fromisoformat(value)
     if isinstance(value, datetime) and value.tzinfo is not None:
-        from datetime import timezone
-
-        return value.astimezone(timezone.utc).replace(tzinfo=None)
+        return value.astimezone(UTC).replace(tzinfo=None)
     return value

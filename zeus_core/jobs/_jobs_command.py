@@ -8,7 +8,7 @@ import io
 import json
 import sys
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -168,7 +168,7 @@ def _read(storage: str, read: Callable[[], _Result]) -> _Result:
 
 
 def _time(run: StoredRun) -> str:
-    return datetime.fromtimestamp(run.record.started_at, timezone.utc).isoformat(" ", "minutes")
+    return datetime.fromtimestamp(run.record.started_at, UTC).isoformat(" ", "minutes")
 
 
 def _write_file(file: Path, text: str) -> None:

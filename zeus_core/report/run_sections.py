@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from zeus_core.events import Activity
@@ -96,7 +96,7 @@ def activities_in_order(run: RunRecord) -> list[tuple[Activity, Tally]]:
 def moment(seconds: float) -> str:
     """Format a time since 1970: "2026-03-02 08:00:00 UTC"."""
     try:
-        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, OSError, ValueError):  # a clock that is not set
         return f"{seconds:.0f} s since 1970"
 

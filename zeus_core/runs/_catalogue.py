@@ -17,7 +17,7 @@ import os
 import re
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -287,7 +287,7 @@ def _killed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _day(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
 
 
 def _merged_names(day: Path) -> set[str]:

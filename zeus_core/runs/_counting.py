@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -114,7 +114,7 @@ def numbers(table: pyarrow.Table, name: str) -> _Numbers:
     return table.column(name).to_numpy()  # type: ignore[no-any-return]
 
 
-def counted(table: pyarrow.Table, zone: tzinfo = timezone.utc) -> Counted:
+def counted(table: pyarrow.Table, zone: tzinfo = UTC) -> Counted:
     """Find out what counts, and in which days of a time zone."""
     run, runs = codes(table, "run")
     device, devices = codes(table, "device")
@@ -381,7 +381,7 @@ def gains(table: pyarrow.Table, known: Counted, keep: _Flags | None, most: int) 
     ]
 
 
-def rows_of_runs(table: pyarrow.Table, month: str | None, zone: tzinfo = timezone.utc) -> list[dict[str, Any]]:
+def rows_of_runs(table: pyarrow.Table, month: str | None, zone: tzinfo = UTC) -> list[dict[str, Any]]:
     """Return the rows of runs, the latest file of each, with three sums over all of its devices.
 
     `whole_millijoules`, `whole_gpu_milliseconds` and `whole_low_millijoules` include the time shared with other runs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone, tzinfo
+from datetime import UTC, datetime, tzinfo
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +101,7 @@ def month_sums(
     rows: pyarrow.Table,
     month: str | None,
     by: str,
-    zone: tzinfo = timezone.utc,
+    zone: tzinfo = UTC,
     electricity: Electricity | None = None,
 ) -> MonthSums:
     """Add up what the page shows.
@@ -158,7 +158,7 @@ def month_page(found: MonthSums, title: str, by: str, left_out: int) -> str:
     """
     whole, word = found.whole, by.removeprefix("tag:")
     users = len(found.tables["user"])
-    made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    made = datetime.now(UTC).strftime("%Y-%m-%d")
     head = f"{whole['runs']:,} runs of {users} users on {found.gpus:,} GPUs; made on {made}"
     body = [
         f'<h1>Energy of GPUs, {escape(title)}</h1><p class="soft">{head}</p>{_cards(found)}',

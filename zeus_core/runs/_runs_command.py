@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone, tzinfo
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +124,7 @@ def _zone(arguments: argparse.Namespace) -> tzinfo:
     import zoneinfo
 
     try:
-        return timezone.utc if arguments.timezone is None else zoneinfo.ZoneInfo(arguments.timezone)
+        return UTC if arguments.timezone is None else zoneinfo.ZoneInfo(arguments.timezone)
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError) as error:
         raise UsageError(
             f"--timezone is {shown(arguments.timezone)}, which is not one such as Europe/Berlin"

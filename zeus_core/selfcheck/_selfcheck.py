@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from zeus_core import __version__
@@ -91,7 +91,7 @@ class SelfCheck:
             "device": gpu.name,
             "is_simulated": gpu.is_simulated,
             "driver": read_driver_version(gpu),
-            "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
             "load": None,
             "zeus_core": __version__,
             "python": platform.python_version(),

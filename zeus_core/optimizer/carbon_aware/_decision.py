@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from zeus_core.electricity import Signal
 from zeus_core.units import amount_text, number_text
@@ -111,7 +111,7 @@ class DecisionLog:
 
 def time_text(seconds: float) -> str:
     """Return a moment since 1970 for people."""
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def signal_name(signal: Signal) -> str:

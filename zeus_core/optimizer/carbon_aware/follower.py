@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from zeus_core.device import Gpu
@@ -152,7 +152,7 @@ class Follower:
 
     def _write_resume_file(self, pause: Pause) -> None:
         until = pause.until_seconds
-        begin = None if until is None else datetime.fromtimestamp(until, timezone.utc).isoformat(timespec="seconds")
+        begin = None if until is None else datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
         document = {
             "not_before": begin,
             "not_before_seconds": None if until is None else round(until),

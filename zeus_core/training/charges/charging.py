@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core.training.activities.tally import Tally
@@ -186,7 +186,7 @@ class _Line:
         _logger.warning(
             "%s has no recent value at %s: its average, %g %s, is taken there, and wherever that is so later",
             facts.source,
-            datetime.fromtimestamp(since_seconds, timezone.utc).isoformat(" ", "minutes"),
+            datetime.fromtimestamp(since_seconds, UTC).isoformat(" ", "minutes"),
             *(facts.average, facts.unit),
         )
 
