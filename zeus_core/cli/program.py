@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Protocol, TextIO
 
 from zeus_core import __version__
 from zeus_core._identity import printable
+from zeus_core.cli import moved
 from zeus_core.cli.text import complain
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.validate import checked_list, checked_text, shown
@@ -25,6 +26,8 @@ class Command(Protocol):
     """The interface of the module of a command."""
 
     SUMMARY: str
+    EXAMPLE: str
+    """A command that works as it is, for the end of the help."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
@@ -151,7 +154,8 @@ def _parse(arguments: Sequence[str], name: str, commands: Iterable[str]) -> argp
         parser.print_help()
         parser.exit()
     if not named and not own[0].startswith("-"):
-        parser.error(f"there is no command {shown(own[0])}{_nearest(own[0], commands)}")
+        instead = f"; it is now: {moved.COMMANDS[own[0]]}" if own[0] in moved.COMMANDS else _nearest(own[0], commands)
+        parser.error(f"there is no command {shown(own[0])}{instead}")
     parsed, unknown = parser.parse_known_args(own)
     parser.prog = " ".join([name, *named])
     if unknown and named == ["run"] and not is_split and not unknown[0].startswith("-"):
@@ -199,7 +203,8 @@ class _Parser(argparse.ArgumentParser):
         known = [option for action in self._actions for option in action.option_strings]
         for name in (each.partition("=")[0] for each in arguments if each.startswith("--")):
             if not any(option.startswith(name) for option in known):
-                self._exit(f"there is no option {shown(name)}{_nearest(name, known)}")
+                instead = moved.OPTIONS.get((self.prog.rpartition(" ")[2], name))
+                self._exit(f"there is no option {shown(name)}{f'; {instead}' if instead else _nearest(name, known)}")
 
     def _exit(self, message: str) -> NoReturn:
         self.exit(_WRONG_USE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
@@ -219,7 +224,8 @@ def make_parser(name: str = "zeus-core", commands: Iterable[str] = tuple(_COMMAN
     parser.add_argument("--version", action="version", version=f"zeus-core {__version__}")
     parsers = parser.add_subparsers(dest="command_name", required=True, help=argparse.SUPPRESS, prog=name)
     for each, module in modules.items():
-        module.add_arguments(parsers.add_parser(each, description=f"{module.SUMMARY}."))
+        example = f"Example: {module.EXAMPLE}" if hasattr(module, "EXAMPLE") else None
+        module.add_arguments(parsers.add_parser(each, description=f"{module.SUMMARY}.", epilog=example))
     return parser
 
 

@@ -1,0 +1,13 @@
+"""Where the commands and options of before 0.1.0 are now, for messages; goes with the first release."""
+
+from __future__ import annotations
+
+COMMANDS: dict[str, str] = {
+    # "devices": "zeus-core top --once",
+}
+"""What to type for each command that went."""
+
+OPTIONS: dict[tuple[str, str], str] = {
+    # ("run", "--column"): "name the column in the file's argument",
+}
+"""What to do instead of each option of a command that went."""
