@@ -107,6 +107,13 @@ def test_an_energy_that_was_lost_is_not_a_total():
     }
 
 
+def test_an_energy_that_was_lost_as_a_whole_is_not_measured_and_never_0():
+    tally = Tally(3.12, DeviceEnergy(0.0, 0.0), lost_seconds=3.12)
+    rows = TrainingSummary(1, Account(tally, {Activity.STEPS: tally})).rows()
+    assert rows["energy"] == "not measured in 3.12 s: it was lost"
+    assert " 0 J" not in str(rows)
+
+
 def test_a_part_that_was_not_measured_is_absent():
     parts = {
         Activity.STEPS: Tally(10.0, DeviceEnergy(2000.0, 20.0)),

@@ -199,6 +199,8 @@ def remark_rows(remarks: Sequence[str]) -> dict[str, str]:
 def _total_text(total: Tally) -> str:
     joules, watts = total.energy_joules, total.power_watts
     if joules is None or watts is None:
+        if not total.measured_joules:
+            return f"not measured in {duration_text(total.seconds)}: it was lost"
         lost = f"of {duration_text(total.lost_seconds)} it was lost"
         return f"at least {energy_text(total.measured_joules)} in {duration_text(total.seconds)}; {lost}"
     energy = f"{energy_text(joules, total.measured.uncertainty_joules)} ({watt_hours_text(joules)})"
