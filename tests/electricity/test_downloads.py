@@ -22,7 +22,6 @@ class Download(NamedTuple):
     source: str
     given: tuple[str | None, str | None] = (None, None)  # unit and zone
     basis: str | None = "average"
-    estimated: tuple[int, ...] = ()
     warning: str = ""
 
 
@@ -72,8 +71,8 @@ DOWNLOADS = {
         ["2025-02-01 00:00", "2025-02-01 01:00", "2025-02-01 02:00"],
         [211.5, 220.0, 230.0],
         "g/kWh",
-        "Electricity Maps: Carbon intensity gCO₂eq/kWh (direct), Zone id CL-N, gCO₂eq/kWh, UTC, 1 of 3 values estimated",
-        estimated=(1,),
+        "Electricity Maps: Carbon intensity gCO₂eq/kWh (direct), Zone id CL-N, gCO₂eq/kWh, UTC, "
+        "1 of 3 values estimated",
     ),
     "Electricity Maps, life cycle": Download(
         "Datetime (UTC),Zone id,Carbon intensity gCO2eq/kWh (Life cycle)\n"
@@ -146,7 +145,8 @@ DOWNLOADS = {
         given=("g/kWh", "UTC"),
     ),
     "newest first": Download(
-        "timestamp,value\n2025-02-01 02:00:00+01:00,300\n2025-02-01 01:00:00+01:00,310\n2025-02-01 00:00:00+01:00,320\n",
+        "timestamp,value\n2025-02-01 02:00:00+01:00,300\n2025-02-01 01:00:00+01:00,310\n"
+        "2025-02-01 00:00:00+01:00,320\n",
         ["2025-01-31 23:00", "2025-02-01 00:00", "2025-02-01 01:00"],
         [320, 310, 300],
         "g/kWh",
@@ -181,7 +181,6 @@ def test_what_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: st
     parts = signal.parts(begins[0], begins[-1] + 1)
     assert [part.begin_seconds for part in parts] == begins
     assert [part.value for part in parts] == download.values
-    assert [number for number, part in enumerate(parts) if part.is_estimated] == list(download.estimated)
     assert not any(part.is_stale for part in parts)
     assert caplog.text.count("\n") == bool(download.warning)
     assert download.warning in caplog.text

@@ -7,7 +7,21 @@ COMMANDS: dict[str, str] = {
 }
 """What to type for each command that went."""
 
+_ONE_SERIES = "keep one column of values, and the rows of one area, in the file; docs/electricity.md shows how"
+_IN_FILE = "it follows the file's name: FILE,UNIT,ZONE, such as carbon.csv,g/kWh,UTC"
+_DURATIONS = "give --duration 48h, the time at full power, and --deadline 60h, the longest time"
+
 OPTIONS: dict[tuple[str, str], str] = {
-    # ("run", "--column"): "name the column in the file's argument",
+    **{
+        (command, option): _ONE_SERIES
+        for command in ("run", "report", "statement", "exporter", "runs", "carbon")
+        for option in ("--column", "--where")
+    },
+    ("carbon", "--signal"): "name the file first: zeus-core carbon FILE,UNIT,ZONE",
+    ("carbon", "--unit"): _IN_FILE,
+    ("carbon", "--zone"): _IN_FILE,
+    ("carbon", "--hours"): _DURATIONS,
+    ("carbon", "--slowdown"): _DURATIONS,
+    ("carbon", "--begin"): "give a file that begins then: the gain is the mean of runs over all of it",
 }
 """What to do instead of each option of a command that went."""
