@@ -23,5 +23,11 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("carbon", "--hours"): _DURATIONS,
     ("carbon", "--slowdown"): _DURATIONS,
     ("carbon", "--begin"): "give a file that begins then: the gain is the mean of runs over all of it",
+_BEST_HOUR = "zeus-core carbon says which hour is best to start, for `sbatch --begin` or `at`"
+
+OPTIONS: dict[tuple[str, str], str] = {
+    ("run", "--start-by"): _BEST_HOUR,
+    ("run", "--deadline"): _BEST_HOUR,
+    ("run", "--duration"): _BEST_HOUR,
 }
 """What to do instead of each option of a command that went."""
