@@ -7,6 +7,7 @@ COMMANDS: dict[str, str] = {
 }
 """What to type for each command that went."""
 
+_BEST_HOUR = "zeus-core carbon says which hour is best to start, for `sbatch --begin` or `at`"
 _ONE_SERIES = "keep one column of values, and the rows of one area, in the file; docs/electricity.md shows how"
 _IN_FILE = "it follows the file's name: FILE,UNIT,ZONE, such as carbon.csv,g/kWh,UTC"
 _DURATIONS = "give --duration 48h, the time at full power, and --deadline 60h, the longest time"
@@ -23,9 +24,6 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("carbon", "--hours"): _DURATIONS,
     ("carbon", "--slowdown"): _DURATIONS,
     ("carbon", "--begin"): "give a file that begins then: the gain is the mean of runs over all of it",
-_BEST_HOUR = "zeus-core carbon says which hour is best to start, for `sbatch --begin` or `at`"
-
-OPTIONS: dict[tuple[str, str], str] = {
     ("run", "--start-by"): _BEST_HOUR,
     ("run", "--deadline"): _BEST_HOUR,
     ("run", "--duration"): _BEST_HOUR,

@@ -101,8 +101,9 @@ def read_signal_file(
         UsageError: The file cannot be read, or may mean several things; the message names the line, or says what to
             give.
     """
+    given_zone = None if zone is None else checked_zone("zone", zone)
     table = _Table(path)
-    own_unit, own_zone, series = table.unit(unit), table.zone(zone), table.series()
+    own_unit, own_zone, series = table.unit(unit), table.zone(given_zone), table.series()
     rows = table.values(own_unit, own_zone)
     known = [f"{table.layout.source}: {table.value_column}", *series] if table.layout.source else []
     known += [own_unit] if own_zone is None else [own_unit, own_zone.key]
@@ -169,19 +170,14 @@ class _Table:
             raise UsageError(f"unit is {shown(given)}, but {self._path} has {self.value_column!r} in {stated}")
         return unit
 
-    def zone(self, given: str | None) -> ZoneInfo | None:
-        """Return the zone by the label of the column of times, or else the one that was given.
-
-        Raises:
-            UsageError: There is no such zone.
-        """
-        zone = None if given is None else checked_zone("zone", given)
+    def zone(self, given: ZoneInfo | None) -> ZoneInfo | None:
+        """Return the zone by the label of the column of times, or else the one that was given."""
         label = re.search(r"[\[(](.*)[\])]", self._time_column)
         name = None if label is None else _ZONES.get(label[1].strip().lower())
         if name is None:
-            return zone
+            return given
         stated, days = ZoneInfo(name), (datetime(2025, 1, 1), datetime(2025, 7, 1))
-        if zone is not None and any(zone.utcoffset(day) != stated.utcoffset(day) for day in days):
+        if given is not None and any(given.utcoffset(day) != stated.utcoffset(day) for day in days):
             _logger.warning("%s: its times are in %s, by the name of their column, not in %s", self._path, name, given)
         return stated
 
