@@ -169,7 +169,6 @@ def test_nobody_waits_for_a_server_that_hangs(server: Server) -> None:
     [
         ({"token": ""}, "ELECTRICITYMAPS_TOKEN"),
         ({"token": "a\nb"}, "token"),
-        ({"refresh_seconds": 1}, "refresh_seconds"),
         ({"forecast_hours": 25}, "forecast_hours"),
         ({"average": -1}, "average"),
         ({"url": "file:///etc/passwd"}, "https"),

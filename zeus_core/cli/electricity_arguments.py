@@ -46,7 +46,7 @@ def electricity_from(arguments: argparse.Namespace, defaults: Mapping[str, str] 
 
     Args:
         arguments: Those of `add_electricity`.
-        defaults: What the site says where the arguments do not. A fault in it is said, and all of it ignored.
+        defaults: Values of the site for arguments that are not given; if one is wrong, a line says so and none counts.
 
     Raises:
         UsageError: An argument is wrong.

@@ -5,7 +5,7 @@ from __future__ import annotations
 COMMANDS: dict[str, str] = {
     # "devices": "zeus-core top --once",
 }
-"""What to type for each command that went."""
+"""The command to type for each command that went."""
 
 _BEST_HOUR = "zeus-core carbon says which hour is best to start, for `sbatch --begin` or `at`"
 _ONE_SERIES = "keep one column of values, and the rows of one area, in the file; docs/electricity.md shows how"
@@ -28,4 +28,4 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("run", "--deadline"): _BEST_HOUR,
     ("run", "--duration"): _BEST_HOUR,
 }
-"""What to do instead of each option of a command that went."""
+"""The thing to do in place of each option that went, by its command."""

@@ -17,10 +17,10 @@ from zeus_core.electricity.signal import SignalFacts, SignalPart, checked_period
 from zeus_core.errors import UsageError
 from zeus_core.ports.background import Background, ThreadBackground
 from zeus_core.ports.time_source import TimeSource, checked_time_source
-from zeus_core.validate import checked_number, checked_one_of, shown
+from zeus_core.validate import checked_one_of, shown
 
-# Values are hourly: to ask more often than this gains nothing, and plans limit the number of requests.
-_MIN_REFRESH_SECONDS = 120.0
+# Values are hourly: to ask more often gains nothing, and plans limit the number of requests.
+_REFRESH_SECONDS = 900.0
 _TIMEOUT_SECONDS = 10.0
 _MAX_BACKOFF_SECONDS = 6 * 3600.0
 _MAX_ANSWER_BYTES = 1_000_000  # the answer for 24 hours has about 6,000
@@ -49,7 +49,6 @@ class ElectricityMaps:
         zone: The zone of the grid, such as "DE" or "US-CAL-CISO".
         average: g/kWh where no recent value is known.
         token: Your token for the API; None to take the environment variable ELECTRICITYMAPS_TOKEN.
-        refresh_seconds: The time between two requests.
         url: The API.
         background: Where requests are made; None for a thread.
         time_source: Tells when the next request is due.
@@ -64,24 +63,22 @@ class ElectricityMaps:
         zone: str,
         average: float,
         token: str | None = None,
-        refresh_seconds: float = 900.0,
         url: str = "https://api.electricitymaps.com/v3",
         background: Background | None = None,
         time_source: TimeSource | None = None,
         forecast_hours: int | None = None,
     ) -> None:
-        self._zone, self._url, self._refresh_seconds = zone, url, refresh_seconds
+        self._zone, self._url = zone, url
         self._token = os.environ.get("ELECTRICITYMAPS_TOKEN", "") if token is None else token
         if not self._token.isascii() or not self._token.isprintable() or not self._token:
             raise UsageError("there is no token for Electricity Maps: set ELECTRICITYMAPS_TOKEN, or pass token=")
-        checked_number("refresh_seconds", refresh_seconds, _MIN_REFRESH_SECONDS, 86_400.0, "seconds, 120 to one day")
         if not url.startswith(("https://", "http://")):
             raise UsageError(f"url is {shown(url)}; it must begin with https://")
         checked_one_of("forecast_hours", forecast_hours, (None, 6, 24, 48, 72))
         source = f"Electricity Maps, {zone}, life cycle"
         self.facts: SignalFacts = SignalFacts.checked("g/kWh", source, average=average)
         """Its unit, source and basis."""
-        self._arguments = (zone, average, token, refresh_seconds, url, None, None, forecast_hours)
+        self._arguments = (zone, average, token, url, None, None, forecast_hours)
         self._values = _Values()
         # The first forecast for each hour shows how good forecasts are so long before; the latest one is used.
         self._first_forecasts, self._forecasts = _Values(), _Values()
@@ -92,7 +89,7 @@ class ElectricityMaps:
         self._failures, self._next_try_seconds = 0, -1.0
         background = ThreadBackground() if background is None else background
         background.soon(self._refresh)
-        self._stop = background.repeatedly(self._refresh, refresh_seconds)
+        self._stop = background.repeatedly(self._refresh, _REFRESH_SECONDS)
 
     def __reduce__(self) -> Any:
         """Copy the arguments alone: a copy, as in the processes of a search by Ray, asks for itself."""
@@ -126,7 +123,7 @@ class ElectricityMaps:
             self._learn(_values_of(self._answer("history")["history"]))
         except Exception as error:  # a server may answer anything
             self._failures += 1
-            wait_seconds = min(self._refresh_seconds * 2**self._failures, _MAX_BACKOFF_SECONDS)
+            wait_seconds = min(_REFRESH_SECONDS * 2**self._failures, _MAX_BACKOFF_SECONDS)
             # A little less than the whole wait, so that the request falls on a period that is a hair early.
             self._next_try_seconds = now + 0.9 * wait_seconds
             if self._failures == 1:

@@ -2,7 +2,7 @@
 
 The separator is the one of comma, semicolon and tab that makes the most columns of the first line. The layout is the
 first of the table whose columns the file has. The unit and the time zone come from the labels of columns or from the
-layout; otherwise they must be given. What may mean two things is refused.
+layout; otherwise they must be given. A file that may mean two things is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import logging
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -234,7 +234,7 @@ class _Table:
             )
         return values
 
-    def _timed_rows(self, zone: ZoneInfo | None) -> list[tuple[int, Mapping[str, str], datetime]]:
+    def _timed_rows(self, zone: ZoneInfo | None) -> list[tuple[int, dict[str, str], datetime]]:
         """Return the line, the cells and the time of each row, from the earlier end of the file to the later one."""
         rows = []
         for line, row in self._rows:

@@ -48,7 +48,7 @@ class WeeklyTariff:
         rates: Mapping[str, float],
         unit: str,
         zone: str,
-        holidays: Collection[str] = (),
+        holidays: Collection[str | date] = (),
         source: str = "weekly tariff",
     ) -> None:
         self._zone = checked_zone("zone", zone)
@@ -114,8 +114,8 @@ def _words(minute: int) -> str:
     return f"{_WEEKDAYS[minute // _DAY]} {minute // 60 % 24:02}:{minute % 60:02}"
 
 
-def _date(day: str) -> date:
+def _date(day: str | date) -> date:
     try:
-        return date.fromisoformat(day)
+        return date.fromisoformat(str(day))
     except ValueError:
         raise UsageError(f'holidays has {shown(day)}; it must be a date such as "2026-12-25"') from None
