@@ -86,20 +86,11 @@ _MOST_SHOWN = 12  # columns, or areas, of a message
 def read_signal_file(
     path: Path, unit: str | None, zone: str | None
 ) -> tuple[list[float], list[float], str, str, Basis]:
-    """Read a CSV file whose first line names its columns.
-
-    Args:
-        path: The file.
-        unit: The unit of the values; None for what the file says.
-        zone: The time zone of times that name none; None for what the file says.
+    """Read a file, with the unit and the zone that it does not state itself; see `RecordedSignal.from_csv`.
 
     Returns:
         The times, increasing, in seconds since 1970; the value from each time on; the unit of the values; the file, its
         layout and columns, in words; the power plants that the values count.
-
-    Raises:
-        UsageError: The file cannot be read, or may mean several things; the message names the line, or says what to
-            give.
     """
     given_zone = None if zone is None else checked_zone("zone", zone)
     table = _Table(path)

@@ -126,16 +126,6 @@ def slice_of(signal: Signal, begin_seconds: float, end_seconds: float, energy_jo
     )
 
 
-@dataclass
-class _Total:
-    """The sums of one signal: grams or money, their half-width, joules, and joules charged at the average."""
-
-    amount: float = 0.0
-    uncertainty: float = 0.0
-    joules: float = 0.0
-    stale_joules: float = 0.0
-
-
 class ElectricityAccount:
     """Adds up what energy emitted and cost.
 
@@ -151,15 +141,13 @@ class ElectricityAccount:
     """
 
     def __init__(self, signals: Sequence[Signal], pue: float = 1.0) -> None:
-        self.signals: tuple[Signal, ...] = tuple(checked_signal("signals", signal) for signal in signals)
-        """The signals."""
-        self.pue: float = _checked_pue(pue)
-        """Power usage effectiveness, as given."""
-        units = [signal.facts.amount_unit for signal in self.signals]
-        if len(set(units)) < len(units):
-            raise UsageError(f"signals has two of the same unit ({', '.join(units)}); use an account for each of them")
-        self._totals = {unit: _Total() for unit in units}
-        self._is_lost = False
+        self._signals = {checked_signal("signals", signal).facts.amount_unit: signal for signal in signals}
+        if len(self._signals) < len(signals):
+            raise UsageError("signals has two of the same unit; use an account for each of them")
+        self._pue = _checked_pue(pue)
+        self._joules, self._is_lost = 0.0, False
+        # By unit: grams or money, the half-width of its interval, and joules charged at the average.
+        self._sums = {unit: [0.0, 0.0, 0.0] for unit in self._signals}
 
     def add(self, begin_seconds: float, end_seconds: float, energy: DeviceEnergy) -> None:
         """Add the energy of an interval.
@@ -174,22 +162,21 @@ class ElectricityAccount:
         if joules is None:
             self._is_lost = True
             return
-        off_kilowatt_hours = self.pue * kilowatt_hours_from_joules(energy.uncertainty_joules or 0.0)
-        for signal, total in zip(self.signals, self._totals.values(), strict=True):
-            charged = slice_of(signal, begin_seconds, end_seconds, joules, self.pue)
-            total.amount += charged.amount
-            total.uncertainty += charged.spread + off_kilowatt_hours * charged.highest
-            total.joules += joules
-            total.stale_joules += charged.stale_joules
+        self._joules += joules
+        off_kilowatt_hours = self._pue * kilowatt_hours_from_joules(energy.uncertainty_joules or 0.0)
+        for unit, signal in self._signals.items():
+            charged = slice_of(signal, begin_seconds, end_seconds, joules, self._pue)
+            more = charged.amount, charged.spread + off_kilowatt_hours * charged.highest, charged.stale_joules
+            self._sums[unit] = [known + new for known, new in zip(self._sums[unit], more, strict=True)]
 
     @property
     def amounts(self) -> dict[str, ElectricityAmount]:
         """Emissions and cost of all energy added so far, by unit: `{"g": ..., "EUR": ...}`."""
-        return {unit: self._amount(total) for unit, total in self._totals.items()}
-
-    def _amount(self, total: _Total) -> ElectricityAmount:
-        known = (None, None) if self._is_lost else (total.amount, total.uncertainty)
-        return ElectricityAmount(*known, total.stale_joules / total.joules if total.joules > 0 else 0.0)
+        amounts = {}
+        for unit, (amount, uncertainty, stale_joules) in self._sums.items():
+            known = (None, None) if self._is_lost else (amount, uncertainty)
+            amounts[unit] = ElectricityAmount(*known, stale_joules / self._joules if self._joules > 0 else 0.0)
+        return amounts
 
 
 def _checked_pue(pue: float) -> float:
