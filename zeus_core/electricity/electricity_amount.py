@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from zeus_core.electricity.signal import Signal, checked_signal, mean_value
@@ -174,8 +174,9 @@ class ElectricityAccount:
         """Emissions and cost of all energy added so far, by unit: `{"g": ..., "EUR": ...}`."""
         amounts = {}
         for unit, (amount, uncertainty, stale_joules) in self._sums.items():
-            known = (None, None) if self._is_lost else (amount, uncertainty)
-            amounts[unit] = ElectricityAmount(*known, stale_joules / self._joules if self._joules > 0 else 0.0)
+            stale_fraction = stale_joules / self._joules if self._joules > 0 else 0.0
+            known = ElectricityAmount(amount, uncertainty, stale_fraction)
+            amounts[unit] = replace(known, amount=None, uncertainty=None) if self._is_lost else known
         return amounts
 
 
