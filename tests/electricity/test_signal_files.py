@@ -167,6 +167,7 @@ def test_the_hour_that_an_old_file_repeats(tmp_path: Path) -> None:
     [
         (ELECTRICITY_MAPS, {}, ["several columns of values", "(direct)", "(Life cycle)", "remove all but one"]),
         ("time,EUR/MWh,g/kWh\n2026-03-01T00Z,5,6\n", {}, ["several columns of values", "'EUR/MWh', 'g/kWh'"]),
+        ("time,value,value\n2026-03-01T00Z,5,6\n", {"unit": "g/kWh"}, ["several columns 'value'"]),
         ("time,price,load\n2026-03-01T00Z,5,6\n", {}, ["no column value", "'time', 'price', 'load'"]),
         (ENTSOE + ENTSOE.splitlines()[1].replace("FR", "DE-LU") + "\n", {}, ["BZN|DE-LU", "BZN|FR", "rows of one"]),
         (ENTSOE, {"unit": "EUR/kWh"}, ["unit is 'EUR/kWh'", "in EUR/MWh"]),

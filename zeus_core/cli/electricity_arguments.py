@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zeus_core.cli.text import complain
 from zeus_core.errors import UsageError
@@ -53,13 +53,23 @@ def electricity_from(arguments: argparse.Namespace, defaults: Mapping[str, str] 
     """
     given = {name: getattr(arguments, name) for name in ("intensity", "price", "pue")}
     site = {name: text for name, text in (defaults or {}).items() if given[name] is None}
+    stated = {**given, **site}
+    if stated["intensity"] is None and stated["price"] is None:
+        if given["pue"] is not None:
+            raise UsageError(f"--pue is {given['pue']:g}, and nothing to use it for; give --intensity or --price too")
+        return None
+    from zeus_core.electricity import Electricity
+
     try:
-        return _electricity(given, site)
+        intensity, price = (
+            None if stated[name] is None else _signal(name, stated[name], name in site) for name in _EXAMPLES
+        )
+        return Electricity(intensity, price, 1.0 if stated["pue"] is None else float(stated["pue"]))
     except (UsageError, ValueError) as error:
         if not site:
             raise
         complain(f"zeus-core: the electricity in the defaults of this site is ignored: {error}")
-        return _electricity(given, {})
+        return electricity_from(arguments)
 
 
 def signal_from_file(text: str) -> RecordedSignal:
@@ -80,20 +90,6 @@ def signal_from_file(text: str) -> RecordedSignal:
             raise UsageError(f"there is no file {shown(text)}")
     unit, zone, *_ = [*(word.strip() or None for word in stated), None, None]
     return RecordedSignal.from_csv(name, unit, zone)
-
-
-def _electricity(given: Mapping[str, Any], site: Mapping[str, str]) -> Electricity | None:
-    stated = {**given, **site}
-    if stated["intensity"] is None and stated["price"] is None:
-        if given["pue"] is not None:
-            raise UsageError(f"--pue is {given['pue']:g}, and nothing to use it for; give --intensity or --price too")
-        return None
-    from zeus_core.electricity import Electricity
-
-    intensity, price = (
-        None if stated[name] is None else _signal(name, stated[name], name in site) for name in ("intensity", "price")
-    )
-    return Electricity(intensity, price, 1.0 if stated["pue"] is None else float(stated["pue"]))
 
 
 def _signal(name: str, text: str, is_of_site: bool) -> Signal:

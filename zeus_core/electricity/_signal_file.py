@@ -128,6 +128,9 @@ class _Table:
             raise UsageError(f"{path} has no column timestamp; its first line names {_listed(columns)}")
         self._time_column = times[0]
         self.value_column: str = self._found_value_column()
+        for column in (self._time_column, self.value_column):
+            if columns.count(column) > 1:
+                raise UsageError(f"{path} has several columns {column!r}; remove all but one of them from the file")
 
     def _named(self, *names: str) -> list[str]:
         return [column for column, name in self._columns.items() if name in names]
