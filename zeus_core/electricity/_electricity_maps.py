@@ -16,13 +16,12 @@ from zeus_core.electricity._recorded import RecordedSignal
 from zeus_core.electricity.signal import SignalFacts, SignalPart, checked_period, converted_value
 from zeus_core.errors import UsageError
 from zeus_core.ports.background import Background, ThreadBackground
-from zeus_core.ports.time_source import TimeSource, checked_time_source
 from zeus_core.validate import checked_one_of, shown
 
 # Values are hourly: to ask more often gains nothing, and plans limit the number of requests.
 _REFRESH_SECONDS = 900.0
 _TIMEOUT_SECONDS = 10.0
-_MAX_BACKOFF_SECONDS = 6 * 3600.0
+_MOST_PERIODS = 24  # from a failure to the next try: six hours
 _MAX_ANSWER_BYTES = 1_000_000  # the answer for 24 hours has about 6,000
 # Room for values that are published late; a guess, not measured against the service.
 _MAX_AGE_SECONDS = 3 * 3600.0
@@ -30,8 +29,8 @@ _KEPT_SECONDS = 15 * 86_400.0
 
 _logger = logging.getLogger(__name__)
 
-_Values = dict[float, tuple[float, str]]
-"""Values by their times in seconds since 1970, each with how it was estimated; empty where it was not."""
+_Values = dict[float, float]
+"""Values by their times, in seconds since 1970."""
 
 
 class ElectricityMaps:
@@ -51,7 +50,6 @@ class ElectricityMaps:
         token: Your token for the API; None to take the environment variable ELECTRICITYMAPS_TOKEN.
         url: The API.
         background: Where requests are made; None for a thread.
-        time_source: Tells when the next request is due.
         forecast_hours: Ask for the forecast of so many hours, too, which not every token may: 6, 24, 48 or 72.
 
     Raises:
@@ -65,10 +63,9 @@ class ElectricityMaps:
         token: str | None = None,
         url: str = "https://api.electricitymaps.com/v3",
         background: Background | None = None,
-        time_source: TimeSource | None = None,
         forecast_hours: int | None = None,
     ) -> None:
-        self._zone, self._url = zone, url
+        self._zone, self._url, self._forecast_hours = zone, url, forecast_hours
         self._token = os.environ.get("ELECTRICITYMAPS_TOKEN", "") if token is None else token
         if not self._token.isascii() or not self._token.isprintable() or not self._token:
             raise UsageError("there is no token for Electricity Maps: set ELECTRICITYMAPS_TOKEN, or pass token=")
@@ -78,15 +75,13 @@ class ElectricityMaps:
         source = f"Electricity Maps, {zone}, life cycle"
         self.facts: SignalFacts = SignalFacts.checked("g/kWh", source, average=average)
         """Its unit, source and basis."""
-        self._arguments = (zone, average, token, url, None, None, forecast_hours)
-        self._values = _Values()
+        self._arguments = (zone, average, token, url, None, forecast_hours)
         # The first forecast for each hour shows how good forecasts are so long before; the latest one is used.
-        self._first_forecasts, self._forecasts = _Values(), _Values()
+        self._values, self._first_forecasts, self._forecasts = _Values(), _Values(), _Values()
         self._known: RecordedSignal | None = None
-        self._time_source = checked_time_source(time_source)
         self._is_closed = False
         self._has_forecast_failed = False
-        self._failures, self._next_try_seconds = 0, -1.0
+        self._failures, self._periods_to_wait = 0, 0
         background = ThreadBackground() if background is None else background
         background.soon(self._refresh)
         self._stop = background.repeatedly(self._refresh, _REFRESH_SECONDS)
@@ -114,37 +109,32 @@ class ElectricityMaps:
         self._stop()
 
     def _refresh(self) -> None:
-        """Runs in the background."""
-        now = self._time_source.now()
-        if self._is_closed or now < self._next_try_seconds:
+        """Runs in the background, once in each period."""
+        self._periods_to_wait -= 1
+        if self._is_closed or self._periods_to_wait > 0:
             return
         try:
-            fault = self._refresh_forecast()
-            self._learn(_values_of(self._answer("history")["history"]))
+            problem = self._refresh_forecast()
+            self._learn(self._answer("history")["history"])
         except Exception as error:  # a server may answer anything
             self._failures += 1
-            wait_seconds = min(_REFRESH_SECONDS * 2**self._failures, _MAX_BACKOFF_SECONDS)
-            # A little less than the whole wait, so that the request falls on a period that is a hair early.
-            self._next_try_seconds = now + 0.9 * wait_seconds
+            self._periods_to_wait = min(2**self._failures, _MOST_PERIODS)
             if self._failures == 1:
-                average = f"{self.facts.average:g} g/kWh"
-                then = f"the values known until now hold for three hours, and then {average}"
+                then = f"the values known until now hold for three hours, and then {self.facts.average:g} g/kWh"
                 self._warn("carbon intensity", self._problem(error), then)
             return
         if self._failures:
             _logger.info("Electricity Maps answers again")
-        self._failures, self._next_try_seconds = 0, -1.0
-        if fault is not None and not self._has_forecast_failed:
-            self._warn("forecast", fault, "decisions are made by the past alone")
-        self._has_forecast_failed = fault is not None
+        if problem is not None and not self._has_forecast_failed:
+            self._warn("forecast", problem, "decisions are made by the past alone")
+        self._failures, self._has_forecast_failed = 0, problem is not None
 
     def _refresh_forecast(self) -> str | None:
         """Ask for the forecast if it is wanted, and return what was wrong: not every token may ask for it."""
-        hours = self._arguments[-1]
-        if hours is None:
+        if self._forecast_hours is None:
             return None
         try:
-            latest = _values_of(self._answer("forecast", horizonHours=str(hours))["forecast"])
+            latest = _values_of(self._answer("forecast", horizonHours=str(self._forecast_hours))["forecast"])
         except Exception as error:
             return self._problem(error)
         self._first_forecasts = _kept(latest | self._first_forecasts)
@@ -153,10 +143,10 @@ class ElectricityMaps:
 
     def _problem(self, error: Exception) -> str:
         """Return what is wrong with an answer, and the way out: text alone, as the error holds a socket open."""
+        if isinstance(error, urllib.error.HTTPError) and error.code in (401, 403):
+            source = "ELECTRICITYMAPS_TOKEN" if self._arguments[2] is None else "token= (not ELECTRICITYMAPS_TOKEN)"
+            return f"HTTP {error.code}: the token of {source} may not ask for the zone {self._zone}"
         if isinstance(error, urllib.error.HTTPError):
-            if error.code in (401, 403):
-                source = "ELECTRICITYMAPS_TOKEN" if self._arguments[2] is None else "token= (not ELECTRICITYMAPS_TOKEN)"
-                return f"HTTP {error.code}: the token of {source} may not ask for the zone {self._zone}"
             return f"HTTP {error.code} {error.reason} from {self._url}"
         if isinstance(error, json.JSONDecodeError):
             return f"the answer of {self._url} is no JSON, as the page of a proxy: {error}"
@@ -178,45 +168,47 @@ class ElectricityMaps:
         with urllib.request.build_opener(_NoRedirects).open(request, timeout=_TIMEOUT_SECONDS) as response:
             return json.loads(response.read(_MAX_ANSWER_BYTES))
 
-    def _learn(self, latest: _Values) -> None:
-        """Add the values of an answer, and say in the facts how many are estimates."""
+    def _learn(self, entries: Any) -> None:
+        """Add the values of an answer, and say in the facts how many of them are estimates."""
+        latest = _values_of(entries)
         self._values = _kept(self._values | latest)
         if self._values:
-            forecast = self._recorded(self._forecasts, None) if self._forecasts else None
-            self._known = self._recorded(self._values, forecast)
-        estimates = [how for _, how in self._values.values() if how]
-        note = f", {len(estimates)} of {len(self._values)} values estimated" if estimates else ""
-        if any("SANDBOX" in how for how in estimates):
+            self._known = self._recorded(self._values, self._recorded(self._forecasts) if self._forecasts else None)
+        methods = [str(entry.get("estimationMethod")) for entry in entries if entry.get("isEstimated")]
+        note = f", {len(methods)} of {len(latest)} values estimated" if methods else ""
+        if any("SANDBOX" in method for method in methods):
             note = ", random values of a token for tests"
             if not self.facts.source.endswith(note):
                 _logger.warning("the values of Electricity Maps for %s are random: its token is for tests", self._zone)
         self.facts = replace(self.facts, source=f"Electricity Maps, {self._zone}, life cycle{note}")
 
-    def _recorded(self, values: _Values, forecast: RecordedSignal | None) -> RecordedSignal:
+    def _recorded(self, values: _Values, forecast: RecordedSignal | None = None) -> RecordedSignal:
         return RecordedSignal(
-            *(list(values), [value for value, _ in values.values()], "g/kWh"),
+            list(values),
+            list(values.values()),
+            "g/kWh",
             average=self.facts.average,
             max_age_seconds=_MAX_AGE_SECONDS,
             forecast=forecast,
-            forecast_hours=self._arguments[-1] or 0,
+            forecast_hours=self._forecast_hours or 0,
         )
 
 
 def _values_of(entries: Any) -> _Values:
-    """Return the values of an answer. Raises anything if it is not one."""
-    values = _Values()
-    for entry in entries:
-        if entry["carbonIntensity"] is not None:  # as for an hour that is not published yet
-            value = converted_value("carbonIntensity", entry["carbonIntensity"], "g/kWh")
-            how = str(entry.get("estimationMethod")) if entry.get("isEstimated") else ""
-            values[datetime.fromisoformat(entry["datetime"]).timestamp()] = value, how
-    return values
+    """Return the values of an answer, without hours that are not published yet. Raises anything if it is not one."""
+    return {
+        datetime.fromisoformat(entry["datetime"]).timestamp(): converted_value(
+            "carbonIntensity", entry["carbonIntensity"], "g/kWh"
+        )
+        for entry in entries
+        if entry["carbonIntensity"] is not None
+    }
 
 
 def _kept(values: _Values) -> _Values:
     """Return the values of the last days, in the order of time."""
     oldest = max(values, default=0.0) - _KEPT_SECONDS
-    return _Values((seconds, values[seconds]) for seconds in sorted(values) if seconds >= oldest)
+    return {seconds: values[seconds] for seconds in sorted(values) if seconds >= oldest}
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
