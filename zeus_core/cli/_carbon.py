@@ -80,7 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Show the best start, or the gain of following the signal."""
-    signal, now = signal_from_file(arguments.signal), time.time()
+    signal = signal_from_file(arguments.signal)
+    now = math.ceil(time.time() / 60) * 60.0  # `at` knows whole minutes
     complain(f"zeus-core: the signal is {signal.facts.source}")
     deadline = _deadline(arguments.deadline, now)
     if arguments.points is None:
@@ -102,7 +103,7 @@ def best_start_lines(
 
     Args:
         signal: The carbon intensity or the price.
-        now: The present, in seconds since 1970.
+        now: The present, in seconds since 1970, at a whole minute.
         deadline: When the run must be done.
         duration_seconds: How long it takes.
 
@@ -113,7 +114,6 @@ def best_start_lines(
 
     if deadline - now > _LONGEST_SECONDS:
         raise UsageError("--deadline must be within 31 days: signals are not foreseen for longer")
-    now = math.ceil(now / 60) * 60.0  # `at` knows whole minutes
     best = best_start(signal, now, deadline, duration_seconds)
     unit, source, long = signal.facts.unit, signal.facts.source, _duration_text(duration_seconds)
     published = f"{best.published_fraction:.0%} of the time until the deadline is in {source}"
