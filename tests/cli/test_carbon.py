@@ -153,8 +153,8 @@ def test_the_cheapest_start_is_printed_for_sbatch_and_at(tmp_path):
     reason, commands = best_start_lines(prices(tmp_path), now, now + 19 * 3600 + 50 * 60, 2 * 3600)
     begin = datetime(2026, 3, 2, 3, tzinfo=UTC).astimezone()
     assert commands == [f"sbatch --begin={begin:%Y-%m-%dT%H:%M:%S}", f"at -t {begin:%Y%m%d%H%M}"]
-    assert "in 14 h 50 min: 0.04 EUR/kWh are expected then over 2 h, and 0.1 now, -60%" in reason
-    assert "(100% of the time until the deadline is in prices.csv (EUR/MWh))" in reason
+    assert "in 14 h 50 min: 0.04 EUR/kWh are expected over 2 h, and 0.1 now, -60%" in reason
+    assert "(100% of the time until the deadline is in the file)" in reason
 
 
 @pytest.mark.parametrize(

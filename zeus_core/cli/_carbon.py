@@ -115,26 +115,25 @@ def best_start_lines(
     if deadline - now > _LONGEST_SECONDS:
         raise UsageError("--deadline must be within 31 days: signals are not foreseen for longer")
     best = best_start(signal, now, deadline, duration_seconds)
-    unit, source, long = signal.facts.unit, signal.facts.source, _duration_text(duration_seconds)
-    published = f"{best.published_fraction:.0%} of the time until the deadline is in {source}"
+    expected = f"{number_text(best.mean)} {signal.facts.unit} are expected over {_duration_text(duration_seconds)}"
+    published = f"{best.published_fraction:.0%} of the time until the deadline is in the file"
     published += "" if best.published_fraction > 0.995 else ", the rest is forecast from its past"
-    at_once = ["sbatch --begin=now", "at now"]
     if deadline - duration_seconds < now:
         late = _duration_text(now + duration_seconds - deadline)
-        return f"start at once: the deadline {_time_text(deadline)} cannot be kept, the end is {late} after it", at_once
-    if signal.end_seconds < now - _PAST_SECONDS:
-        last = _time_text(signal.end_seconds)
-        return f"start at once: the last value of {source} is of {last}, too old to foresee any", at_once
-    expected = f"{number_text(best.mean)} {unit} are expected"
-    begin = datetime.fromtimestamp(best.begin_seconds // 60 * 60)
-    if best.begin_seconds <= now:
-        return f"start at once: {expected} over {long}, and no less later ({published})", at_once
-    change = f", {best.mean / best.mean_now - 1:+.0%}" if best.mean_now > 0 else ""
-    reason = (
-        f"start at {_time_text(best.begin_seconds)}, in {_duration_text(best.begin_seconds - now)}: {expected} then "
-        f"over {long}, and {number_text(best.mean_now)} now{change} ({published})"
-    )
-    return reason, [f"sbatch --begin={begin:%Y-%m-%dT%H:%M:%S}", f"at -t {begin:%Y%m%d%H%M}"]
+        reason = f"the deadline {_time_text(deadline)} cannot be kept, the end is {late} after it"
+    elif signal.end_seconds < now - _PAST_SECONDS:
+        reason = f"the last value is of {_time_text(signal.end_seconds)}, too old to foresee any"
+    elif best.begin_seconds <= now:
+        reason = f"{expected}, and no less later ({published})"
+    else:
+        begin = datetime.fromtimestamp(best.begin_seconds // 60 * 60)
+        change = f", {best.mean / best.mean_now - 1:+.0%}" if best.mean_now > 0 else ""
+        reason = (
+            f"start at {_time_text(best.begin_seconds)}, in {_duration_text(best.begin_seconds - now)}: {expected}, "
+            f"and {number_text(best.mean_now)} now{change} ({published})"
+        )
+        return reason, [f"sbatch --begin={begin:%Y-%m-%dT%H:%M:%S}", f"at -t {begin:%Y%m%d%H%M}"]
+    return f"start at once: {reason}", ["sbatch --begin=now", "at now"]
 
 
 def _outlooks(signal: RecordedSignal, arguments: argparse.Namespace, slowdown: float) -> list[Outlook]:
