@@ -1,4 +1,4 @@
-"""The files of signals as their sources publish them: layouts of theirs, with values of our own."""
+"""The files of signals: separators, units, times, and refusals. tests/electricity/test_downloads.py has the layouts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,6 @@ Renewable energy percentage (RE%),Data source,Data estimated,Data estimation met
 2026-03-01 01:00:00,Chile,North,CL-N,220.00,270.00,55.1,here,true,TIME_SLICER_AVERAGE
 2026-03-01 02:00:00,Chile,North,CL-N,230.00,280.00,55.1,here,false,
 """
-DIRECT = "\n".join(",".join(row.split(",")[:5] + row.split(",")[6:]) for row in ELECTRICITY_MAPS.splitlines())
-UK = """\
-datetime,from,to,forecast,actual,index
-2026-03-01T00:00Z,2026-03-01T00:00Z,2026-03-01T00:30Z,91,97,low
-2026-03-01T00:30Z,2026-03-01T00:30Z,2026-03-01T01:00Z,93,99,low
-2026-03-01T01:00Z,2026-03-01T01:00Z,2026-03-01T01:30Z,95,,low
-"""
 ENTSOE = """\
 "MTU (UTC)","Area","Sequence","Day-ahead Price (EUR/MWh)","Intraday Period (UTC)","Intraday Price (EUR/MWh)"
 "01/03/2026 00:00:00 - 01/03/2026 00:15:00","BZN|FR","Sequence 1","-12.34","",""
@@ -37,11 +30,6 @@ ENTSOE_OLD = """\
 "25.10.2026 02:00 - 25.10.2026 03:00","32.00","EUR",""
 "25.10.2026 02:00 - 25.10.2026 03:00","33.00","EUR",""
 "25.10.2026 03:00 - 25.10.2026 04:00","n/e","EUR",""
-"""
-WATTTIME = """\
-timestamp,MOER,MOER version
-2026-03-01T00:00:00+00:00,1000.0,3.2
-2026-03-01T00:05:00+00:00,800.5,3.2
 """
 
 
@@ -55,26 +43,6 @@ def first(signal: RecordedSignal) -> tuple[str, float]:
     """The time of the first value, and the value."""
     (part,) = signal.parts(signal.begin_seconds, signal.begin_seconds)
     return f"{datetime.fromtimestamp(signal.begin_seconds, UTC):%Y-%m-%d %H:%M:%S}", part.value
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "time", "value", "unit", "said"),
-    [
-        (DIRECT, {}, "2026-03-01 00:00:00", 211.5, "g/kWh", "Electricity Maps: Carbon intensity gCO₂eq/kWh (direct)"),
-        (UK, {}, "2026-03-01 00:00:00", 97.0, "g/kWh", "UK carbon intensity: actual"),
-        (ENTSOE, {}, "2026-03-01 00:00:00", -0.01234, "EUR/kWh", "ENTSO-E: Day-ahead Price (EUR/MWh), Area BZN|FR"),
-        (ENTSOE_OLD, {}, "2026-10-24 23:00:00", 0.031, "EUR/kWh", "Europe/Brussels"),
-        (WATTTIME, {}, "2026-03-01 00:00:00", 453.59237, "g/kWh", "WattTime: MOER"),
-    ],
-)
-def test_layouts(
-    tmp_path: Path, text: str, options: dict[str, str], time: str, value: float, unit: str, said: str
-) -> None:
-    signal = read(tmp_path, text, **options)
-    assert first(signal) == (time, value)
-    assert signal.facts.unit == unit
-    assert signal.facts.basis == (None if "EUR" in unit else "marginal" if "MOER" in text else "average")
-    assert said in signal.facts.source
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
@@ -149,17 +117,6 @@ def test_times_are_dates_or_refused_and_never_1970(tmp_path: Path, text: str, ti
             read(tmp_path, table, unit="g/kWh", zone="UTC")
     else:
         assert first(read(tmp_path, table, unit="g/kWh", zone="UTC")) == (time, 5.0)
-
-
-def test_estimates_are_counted(tmp_path: Path) -> None:
-    signal = read(tmp_path, DIRECT)
-    assert "1 of 3 values estimated" in signal.facts.source
-
-
-def test_the_hour_that_an_old_file_repeats(tmp_path: Path) -> None:
-    signal = read(tmp_path, ENTSOE_OLD)
-    parts = signal.parts(signal.begin_seconds, signal.begin_seconds + 4 * 3600)
-    assert [(part.value, part.seconds / 3600) for part in parts] == [(0.031, 1), (0.032, 1), (0.033, 2)]
 
 
 @pytest.mark.parametrize(
