@@ -53,7 +53,10 @@ class WeeklyTariff:
     ) -> None:
         self._zone = checked_zone("zone", zone)
         self._prices = _prices(rates, unit)
-        self._holidays = frozenset(map(_date, holidays))
+        try:
+            self._holidays = frozenset(date.fromisoformat(str(day)) for day in holidays)
+        except ValueError as error:
+            raise UsageError(f"holidays has an {error}; give dates such as 2026-12-25") from None
         changes = (minute for minute in range(7 * _DAY) if self._prices[minute] != self._prices[minute - 1])
         self._step_seconds = 60 * math.gcd(_QUARTER_MINUTES, *changes)
         facts = SignalFacts.checked(unit, source, is_known_ahead=True)
@@ -112,10 +115,3 @@ def _minutes(period: str) -> Iterator[int]:
 
 def _words(minute: int) -> str:
     return f"{_WEEKDAYS[minute // _DAY]} {minute // 60 % 24:02}:{minute % 60:02}"
-
-
-def _date(day: str | date) -> date:
-    try:
-        return date.fromisoformat(str(day))
-    except ValueError:
-        raise UsageError(f'holidays has {shown(day)}; it must be a date such as "2026-12-25"') from None

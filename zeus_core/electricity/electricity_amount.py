@@ -172,12 +172,13 @@ class ElectricityAccount:
     @property
     def amounts(self) -> dict[str, ElectricityAmount]:
         """Emissions and cost of all energy added so far, by unit: `{"g": ..., "EUR": ...}`."""
-        amounts = {}
-        for unit, (amount, uncertainty, stale_joules) in self._sums.items():
-            stale_fraction = stale_joules / self._joules if self._joules > 0 else 0.0
-            known = ElectricityAmount(amount, uncertainty, stale_fraction)
-            amounts[unit] = replace(known, amount=None, uncertainty=None) if self._is_lost else known
-        return amounts
+        known = {
+            unit: ElectricityAmount(amount, uncertainty, stale_joules / self._joules if self._joules > 0 else 0.0)
+            for unit, (amount, uncertainty, stale_joules) in self._sums.items()
+        }
+        if self._is_lost:
+            return {unit: replace(each, amount=None, uncertainty=None) for unit, each in known.items()}
+        return known
 
 
 def _checked_pue(pue: float) -> float:
