@@ -127,7 +127,7 @@ def searched():
 
 
 def test_the_page_on_electricity(capsys):
-    training, account, aware, controller = blocks("electricity.md")
+    training, account, aware = blocks("electricity.md")
     run(account, {})
     assert capsys.readouterr().out.splitlines() == account.rpartition("# ")[2].strip().split(", ")
     run(training, {})
@@ -137,9 +137,6 @@ def test_the_page_on_electricity(capsys):
     assert "PUE 1.2, at 380 g/kWh (Germany, mean of 2024; average)" in shown
     names = run(aware, {"batches": range(3), "train": nothing})
     assert names["optimizer"].phase is Phase.REST
-    capsys.readouterr()
-    run(controller, {})
-    assert capsys.readouterr().out.strip() == controller.rpartition("# ")[2].strip()
 
 
 def test_the_page_on_searches():

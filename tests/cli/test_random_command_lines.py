@@ -96,10 +96,10 @@ OPTIONS = {
     "--intensity": ["380g/kWh", "1EUR/kWh", *NUMBERS, *TEXTS],
     "--price": ["0.3EUR/kWh", *TEXTS],
     "--pue": ["1.2", *NUMBERS],
-    "--column": ["value", *TEXTS],
-    "--start-by": TEXTS,
-    "--deadline": ["1s", *NUMBERS, *TEXTS],
-    "--duration": ["1s", *NUMBERS, *TEXTS],
+    "--duration": ["1h", *NUMBERS, *TEXTS],
+    "--deadline": ["12h", *NUMBERS, *TEXTS],
+    "--points": FILES,
+    "--idle-watts": ["60", *NUMBERS],
     "--quiet": [],
     "--quick": [],
     "--allow-changes": [],
@@ -112,7 +112,8 @@ OF_COMMAND = {
     "devices": ["--json"],
     "power": ["--gpus", "--period", "--count"],
     "energy": ["--gpus", "--period", "--seconds"],
-    "run": ["--gpus", "--output", "--quiet", "--start-by", "--deadline", "--duration", "--column"],
+    "run": ["--gpus", "--output", "--quiet", "--intensity"],
+    "carbon": ["--duration", "--deadline", "--points", "--idle-watts"],
     "doctor": [],
     "selfcheck": ["--output", "--quick", "--allow-changes"],
     "exporter": ["--gpus", "--period", "--port", "--address"],
@@ -142,6 +143,10 @@ DEVICE = """batch_size,power_limit,seconds,watts
 16,200,0.05,190
 32,200,0.09,195
 """
+ALWAYS = {
+    "carbon": ["carbon.csv,g/kWh,UTC", "--duration", "1h", "--deadline", "12h"],
+    "selfcheck": ["--gpu", "999999999"],  # one that no machine here has: else it would take minutes
+}
 OF_CSV = [*PLANNING, "--blocking-power", "80,75"]
 
 
@@ -158,6 +163,7 @@ def files(tmp_path, monkeypatch):
     (tmp_path / "huge.csv").write_text(csv("1410,0.1,1e308", "1200,1e308,3e307"))
     (tmp_path / "tiny.csv").write_text(csv("1410,5e-324,40", "1200,1e-300,36"))
     (tmp_path / "device.csv").write_text(DEVICE)
+    (tmp_path / "carbon.csv").write_text("time,value\n2026-03-01,312\n2026-03-02,298\n")
     updates = Updates.from_updates([Update(0.1 * number, 0.001, 30.0 * number) for number in range(20)])
     facts = RankFacts(0, 1, "host", 0, devices=(DeviceFacts(0, "GPU-1", "A100", 400.0, True, updates),))
     ranges = [{**complete(0, 0, "x", at, at + 0.07, {}), "cat": "user_annotation"} for at in (0.2, 0.4, 0.8)]
@@ -188,8 +194,7 @@ def random_line(choose):
     if command == "allocate":
         line += [choose.choice(["device.csv"] * 40 + FILES) for _ in range(choose.randrange(1, 3))]
         line += ["--global-batch", "24", "--blocking-power", "60", "--pictures", "none"]
-    if command == "selfcheck":  # of a GPU that no machine here has: else it would take minutes
-        line += ["--gpu", "999999999"]
+    line += ALWAYS.get(command, [])
     if command == "exporter":
         line += ["--textfile", choose.choice(["out/zeus.prom", "/dev/full", "/proc/none/x", ""])]
     if command == "trace":

@@ -93,7 +93,6 @@ def test_a_clock_that_was_set_back() -> None:
         ([ConstantSignal(1, "g/kWh")], 120, "pue"),
         ([ConstantSignal(1, "g/kWh"), ConstantSignal(1, "kg/MWh")], 1.0, "two of the same unit"),
         ([380], 1.0, "must be a signal"),
-        (380, 1.0, "a list of signals"),
     ],
 )
 def test_bad_input(signals: list[Signal], pue: float, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The files of signals as their sources publish them: layouts of theirs, with values of our own."""
+"""The files of signals: separators, units, times, and refusals. tests/electricity/test_downloads.py has the layouts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,6 @@ Renewable energy percentage (RE%),Data source,Data estimated,Data estimation met
 2026-03-01 01:00:00,Chile,North,CL-N,220.00,270.00,55.1,here,true,TIME_SLICER_AVERAGE
 2026-03-01 02:00:00,Chile,North,CL-N,230.00,280.00,55.1,here,false,
 """
-UK = """\
-datetime,from,to,forecast,actual,index
-2026-03-01T00:00Z,2026-03-01T00:00Z,2026-03-01T00:30Z,91,97,low
-2026-03-01T00:30Z,2026-03-01T00:30Z,2026-03-01T01:00Z,93,99,low
-2026-03-01T01:00Z,2026-03-01T01:00Z,2026-03-01T01:30Z,95,,low
-"""
 ENTSOE = """\
 "MTU (UTC)","Area","Sequence","Day-ahead Price (EUR/MWh)","Intraday Period (UTC)","Intraday Price (EUR/MWh)"
 "01/03/2026 00:00:00 - 01/03/2026 00:15:00","BZN|FR","Sequence 1","-12.34","",""
@@ -36,11 +30,6 @@ ENTSOE_OLD = """\
 "25.10.2026 02:00 - 25.10.2026 03:00","32.00","EUR",""
 "25.10.2026 02:00 - 25.10.2026 03:00","33.00","EUR",""
 "25.10.2026 03:00 - 25.10.2026 04:00","n/e","EUR",""
-"""
-WATTTIME = """\
-timestamp,MOER,MOER version
-2026-03-01T00:00:00+00:00,1000.0,3.2
-2026-03-01T00:05:00+00:00,800.5,3.2
 """
 
 
@@ -54,28 +43,6 @@ def first(signal: RecordedSignal) -> tuple[str, float]:
     """The time of the first value, and the value."""
     (part,) = signal.parts(signal.begin_seconds, signal.begin_seconds)
     return f"{datetime.fromtimestamp(signal.begin_seconds, UTC):%Y-%m-%d %H:%M:%S}", part.value
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "time", "value", "unit", "said"),
-    [
-        (ELECTRICITY_MAPS, {"value_column": "direct"}, "2026-03-01 00:00:00", 211.5, "g/kWh", "Electricity Maps: "),
-        (ELECTRICITY_MAPS, {"value_column": "life"}, "2026-03-01 00:00:00", 260.25, "g/kWh", "Zone id CL-N"),
-        (UK, {}, "2026-03-01 00:00:00", 97.0, "g/kWh", "UK carbon intensity: actual"),
-        (UK, {"value_column": "Forecast"}, "2026-03-01 00:00:00", 91.0, "g/kWh", "UK carbon intensity: forecast"),
-        (ENTSOE, {}, "2026-03-01 00:00:00", -0.01234, "EUR/kWh", "ENTSO-E: Day-ahead Price (EUR/MWh), Area BZN|FR"),
-        (ENTSOE_OLD, {}, "2026-10-24 23:00:00", 0.031, "EUR/kWh", "Europe/Brussels"),
-        (WATTTIME, {}, "2026-03-01 00:00:00", 453.59237, "g/kWh", "WattTime: MOER"),
-    ],
-)
-def test_layouts(
-    tmp_path: Path, text: str, options: dict[str, str], time: str, value: float, unit: str, said: str
-) -> None:
-    signal = read(tmp_path, text, **options)
-    assert first(signal) == (time, value)
-    assert signal.facts.unit == unit
-    assert signal.facts.basis == (None if "EUR" in unit else "marginal" if "MOER" in text else "average")
-    assert said in signal.facts.source
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
@@ -114,7 +81,7 @@ def test_an_unknown_unit_is_refused_also_in_a_label(tmp_path: Path, unit: str) -
         ConstantSignal(1.0, unit)
     if unit != "g/J":
         with pytest.raises(UsageError, match="unit is"):
-            read(tmp_path, f"timestamp,price ({unit})\n2026-03-01T00Z,3\n", value_column="price", unit="EUR/kWh")
+            read(tmp_path, f"timestamp,price ({unit})\n2026-03-01T00Z,3\n", unit="EUR/kWh")
 
 
 @pytest.mark.parametrize(
@@ -144,37 +111,22 @@ def test_an_unknown_unit_is_refused_also_in_a_label(tmp_path: Path, unit: str) -
     ],
 )
 def test_times_are_dates_or_refused_and_never_1970(tmp_path: Path, text: str, time: str | None) -> None:
-    table = f"timestamp,value\n{text},5\n"
+    table = f"timestamp,value\n{text},5\n2027-01-01,6\n"
     if time is None:
-        with pytest.raises(UsageError, match=r"line 2: .* (is no time|may be an hour)"):
-            read(tmp_path, table, unit="g/kWh", zone="UTC", max_age_seconds=60)
+        with pytest.raises(UsageError, match=r"line 2: .* is no time"):
+            read(tmp_path, table, unit="g/kWh", zone="UTC")
     else:
-        assert first(read(tmp_path, table, unit="g/kWh", zone="UTC", max_age_seconds=60)) == (time, 5.0)
-
-
-def test_estimates_are_marked_and_counted(tmp_path: Path) -> None:
-    signal = read(tmp_path, ELECTRICITY_MAPS, value_column="direct")
-    parts = signal.parts(signal.begin_seconds, signal.end_seconds + 1)
-    assert [part.is_estimated for part in parts] == [False, True, False]
-    assert "1 of 3 values estimated" in signal.facts.source
-
-
-def test_the_hour_that_an_old_file_repeats(tmp_path: Path) -> None:
-    signal = read(tmp_path, ENTSOE_OLD)
-    parts = signal.parts(signal.begin_seconds, signal.begin_seconds + 4 * 3600)
-    assert [(part.value, part.seconds / 3600) for part in parts] == [(0.031, 1), (0.032, 1), (0.033, 2)]
+        assert first(read(tmp_path, table, unit="g/kWh", zone="UTC")) == (time, 5.0)
 
 
 @pytest.mark.parametrize(
     ("text", "options", "named"),
     [
-        (ELECTRICITY_MAPS, {}, ["(direct)", "(Life cycle)", "--column"]),
-        (ELECTRICITY_MAPS, {"value_column": "price"}, ["no column price", "'Zone id'", "--column"]),
-        (ENTSOE, {"value_column": "intraday"}, ["several columns intraday"]),
-        (ENTSOE + ENTSOE.splitlines()[1].replace("FR", "DE-LU") + "\n", {}, ["BZN|DE-LU", "BZN|FR", "--where"]),
-        (ENTSOE, {"where": {"Area": "BZN|PL"}}, ["no row of Area 'BZN|PL'"]),
-        (ENTSOE, {"where": {"Region": "PL"}}, ["no column Region"]),
-        (ENTSOE, {"where": {"Area": 5}}, ["where['Area'] is 5"]),
+        (ELECTRICITY_MAPS, {}, ["several columns of values", "(direct)", "(Life cycle)", "remove all but one"]),
+        ("time,EUR/MWh,g/kWh\n2026-03-01T00Z,5,6\n", {}, ["several columns of values", "'EUR/MWh', 'g/kWh'"]),
+        ("time,value,value\n2026-03-01T00Z,5,6\n", {"unit": "g/kWh"}, ["several columns 'value'"]),
+        ("time,price,load\n2026-03-01T00Z,5,6\n", {}, ["no column value", "'time', 'price', 'load'"]),
+        (ENTSOE + ENTSOE.splitlines()[1].replace("FR", "DE-LU") + "\n", {}, ["BZN|DE-LU", "BZN|FR", "rows of one"]),
         (ENTSOE, {"unit": "EUR/kWh"}, ["unit is 'EUR/kWh'", "in EUR/MWh"]),
         ("timestamp,value\n2026-03-01T00Z,5\n", {}, ["the unit of 'value' is not known"]),
         ("timestamp,value\n2026-03-01,5\n", {"unit": "g/kWh"}, ["line 2", "names no time zone", "Europe/Berlin"]),
@@ -190,16 +142,9 @@ def test_refusals_name_what_is_in_the_file(
     assert all(word in str(caught.value) for word in named), str(caught.value)
 
 
-def test_a_column_of_times_is_known_by_its_values_too(tmp_path: Path) -> None:
-    text = "Nr;Datum von;Datum bis;Preis [€/MWh]\n7;01.03.2026 00:00;01.03.2026 01:00;81,5\n"
-    signal = read(tmp_path, text, zone="Europe/Berlin", max_age_seconds=3600)
-    assert first(signal) == ("2026-02-28 23:00:00", 0.0815)
-
-
-def test_one_area_of_several_is_chosen(tmp_path: Path) -> None:
-    text = ENTSOE + ENTSOE.partition("\n")[2].replace("BZN|FR", "BZN|PL").replace("41.10", "47.00")
-    signal = read(tmp_path, text, where={"area": "BZN|PL"})
-    assert signal.parts(signal.end_seconds, signal.end_seconds)[0].value == 0.047
+def test_the_only_column_beside_the_times_has_the_values(tmp_path: Path) -> None:
+    signal = read(tmp_path, "datetime,forecast\n2026-03-01T00:00Z,91\n2026-03-01T00:30Z,93\n", unit="g/kWh")
+    assert first(signal) == ("2026-03-01 00:00:00", 91.0)
 
 
 def test_rows_that_descend_are_turned_round(tmp_path: Path) -> None:

@@ -193,12 +193,15 @@ def test_all_energy_is_charged_at_what_is_stated(tmp_path, capsys, monkeypatch):
     output = " ".join(capsys.readouterr().out.split())
     assert "344 g/kWh (DE, mean of 2024: Ember" in output
     assert "4.50 EUR" in output
-    (tmp_path / "defaults.json").write_text(json.dumps({"intensity": "FR", "pue": 1.5}))
+    assert "0.3 EUR/kWh (by --price)" in output
+    (tmp_path / "defaults.json").write_text(json.dumps({"intensity": "FR", "price": "0.25EUR/kWh", "pue": 1.5}))
     (tmp_path / "defaults.json").chmod(0o600)
     from zeus_core.ports import site_defaults
 
     site_defaults._read.cache_clear()
     assert summed(capsys, catalogue)["all"]["milligrams"] == 10 * 1.5 * 44_000
+    assert main(["runs", "sum", catalogue]) == 0
+    assert "0.25 EUR/kWh (by the defaults of this site)" in " ".join(capsys.readouterr().out.split())
     assert summed(capsys, catalogue, "--intensity", "SE")["all"]["milligrams"] == 10 * 1.5 * 36_000
     assert main(["runs", "report", catalogue, "--output", str(tmp_path / "page.html"), "--intensity", "SE"]) == 0
     assert "SE, mean of 2024" in (tmp_path / "page.html").read_text()

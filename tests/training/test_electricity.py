@@ -234,7 +234,6 @@ def test_energy_that_is_lost_makes_no_amount_of_what_is_left(time_source):
         ({"intensity": 380}, "intensity is 380; it must be a signal, such as ConstantSignal"),
         ({"intensity": ConstantSignal(380, "g/kWh"), "pue": 0.9}, "pue is 0.9; it must be the energy of the data"),
         ({"intensity": ConstantSignal(380, "g/kWh"), "pue": 120}, "pue is 120; it must be"),
-        ({"intensity": ConstantSignal(380, "g/kWh"), "location": 49}, "location is 49; it must be the name of a place"),
     ],
 )
 def test_bad_input(arguments, message):

@@ -1,20 +1,21 @@
-"""`zeus-core carbon`: what following carbon intensity or price would gain a training, on recorded electricity."""
+"""`zeus-core carbon`: the best hour to start, and what following a carbon intensity or a price would gain."""
 
 from __future__ import annotations
 
 import argparse
-import csv
 import math
+import re
 import statistics
 import sys
+import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core._documents import parse_json
-from zeus_core.cli.arguments import factor, number, path
-from zeus_core.cli.electricity_arguments import add_columns, read_signal
+from zeus_core.cli.arguments import number, path
+from zeus_core.cli.electricity_arguments import FILE, signal_from_file
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
 from zeus_core.units import number_text
@@ -25,178 +26,202 @@ if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import OperatingPoint
     from zeus_core.optimizer.carbon_aware.outlook import Outlook
 
-SUMMARY = "Show what following a carbon intensity or a price would gain"
+SUMMARY = "Show the best hour to start by a carbon intensity or a price, or what following it would gain"
+EXAMPLE = "zeus-core carbon prices.csv,EUR/MWh,Europe/Berlin --duration 3h --deadline 18h"
 
-_COLUMNS = ("setting", "seconds_per_step", "watts")
-_BEGIN_HOURS = 6.0  # between the trainings of `plan`: they begin at all times of day
+_BEGIN_HOURS = 6.0  # between the runs that are replayed: they begin at all times of day
 _MOST_BEGINS = 20  # of them, evenly over the record: each takes one to two seconds
+_PAST_SECONDS = 7 * 86_400.0  # of which forecasts are made
+_LONGEST_SECONDS = 31 * 86_400.0  # signals are not foreseen for longer
+_UNITS_SECONDS = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_DURATION = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in _UNITS_SECONDS))
+_WAYS = {
+    "full": "full power",
+    "static": "best fixed settings",
+    "aware": "following it",
+    "foresight": "with foresight",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "mode",
-        choices=("plan", "replay"),
-        help="plan: many start times, all over the record; replay: the one of --begin",
+        "signal",
+        metavar=FILE,
+        help="CSV file of carbon intensities or prices, with unit and time zone where the file does not state them",
     )
     parser.add_argument(
-        "points", type=path, help=f"CSV ({','.join(_COLUMNS)}) or a profile that a search has written (JSON)"
+        "--duration",
+        type=_duration,
+        required=True,
+        metavar="3h",
+        help="how long the run takes at full power, such as 3h, 90m or 1h30m",
     )
-    parser.add_argument("--signal", type=path, required=True, metavar="FILE", help="CSV of carbon intensity or prices")
-    parser.add_argument("--unit", help="unit of the values where the file states none: g/kWh (the default) or EUR/MWh")
     parser.add_argument(
-        "--zone", help="time zone of timestamps where the file states none, such as UTC or Europe/Berlin"
+        "--deadline",
+        required=True,
+        metavar="TIME",
+        help="when it must be done: in how much time, such as 18h, or a time such as 2026-12-01T08:00",
     )
-    add_columns(parser)
-    parser.add_argument("--hours", type=_hours, required=True, help="duration of the training at full power")
     parser.add_argument(
-        "--slowdown",
-        type=factor,
-        default=1.3,
-        metavar="FACTOR",
-        help="longest duration, as a multiple of --hours (1.3)",
+        "--points",
+        type=path,
+        metavar="PROFILE",
+        help="show instead what a run would gain by following the recorded signal with these settings: the profile "
+        "that a search has written",
     )
     parser.add_argument(
         "--idle-watts",
         type=_watts,
         metavar="WATTS",
-        help="power of all GPUs in a pause; without it there are no pauses",
-    )
-    parser.add_argument(
-        "--begin",
-        metavar="TIME",
-        help="start time, ISO 8601 with an offset, such as 2026-03-01T08:00+01:00; for replay",
+        help="of --points: power of all GPUs in a pause; without it there are no pauses",
     )
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Replay, and print the comparison."""
-    from zeus_core.optimizer.carbon_aware.outlook import outlook_of
-
-    points = _read_points(arguments.points)
-    if arguments.slowdown < 1.0:
-        raise UsageError(f"--slowdown is {arguments.slowdown:g}; it must be at least 1, such as 1.3")
-    signal = read_signal(arguments.signal, arguments.unit, arguments.zone, arguments, usual_unit="g/kWh")
-    seconds = 3600.0 * arguments.hours
-    steps = seconds * max(point.steps_per_second for point in points)
-    outlooks = [
-        outlook_of(points, arguments.idle_watts, signal, begin, steps, arguments.slowdown)
-        for begin in _begins(arguments, signal, seconds * arguments.slowdown)
-    ]
-    complain(f"zeus-core: --signal is {signal.facts.source}")
-    _show(outlooks, signal)
+    """Show the best start, or the gain of following the signal."""
+    signal = signal_from_file(arguments.signal)
+    now = math.ceil(time.time() / 60) * 60.0  # `at` knows whole minutes
+    complain(f"zeus-core: the signal is {signal.facts.source}")
+    deadline = _deadline(arguments.deadline, now)
+    if arguments.points is None:
+        if arguments.idle_watts is not None:
+            raise UsageError("--idle-watts is for --points, the settings of a run that may pause")
+        reason, commands = best_start_lines(signal, now, deadline, arguments.duration)
+        complain(f"zeus-core: {reason}")
+        write("\n".join(commands), sys.stdout)
+    else:
+        outlooks = _outlooks(signal, arguments, (deadline - now) / arguments.duration)
+        write(_gain_text(outlooks, signal), sys.stdout)
     return 0
 
 
-def _show(outlooks: Sequence[Outlook], signal: RecordedSignal) -> None:
+def best_start_lines(
+    signal: RecordedSignal, now: float, deadline: float, duration_seconds: float
+) -> tuple[str, list[str]]:
+    """Return when a run should start, with the reason, and the commands that start it then.
+
+    Args:
+        signal: The carbon intensity or the price.
+        now: The present, in seconds since 1970, at a whole minute.
+        deadline: When the run must be done.
+        duration_seconds: How long it takes.
+
+    Raises:
+        UsageError: The deadline is too far away.
+    """
+    from zeus_core.optimizer.carbon_aware.best_start import best_start
+
+    if deadline - now > _LONGEST_SECONDS:
+        raise UsageError("--deadline must be within 31 days: signals are not foreseen for longer")
+    best = best_start(signal, now, deadline, duration_seconds)
+    expected = f"{number_text(best.mean)} {signal.facts.unit} are expected over {_duration_text(duration_seconds)}"
+    published = f"{best.published_fraction:.0%} of the time until the deadline is in the file"
+    published += "" if best.published_fraction > 0.995 else ", the rest is forecast from its past"
+    if deadline - duration_seconds < now:
+        late = _duration_text(now + duration_seconds - deadline)
+        reason = f"the deadline {_time_text(deadline)} cannot be kept, the end is {late} after it"
+    elif signal.end_seconds < now - _PAST_SECONDS:
+        reason = f"the last value is of {_time_text(signal.end_seconds)}, too old to foresee any"
+    elif best.begin_seconds <= now:
+        reason = f"{expected}, and no less later ({published})"
+    else:
+        begin = datetime.fromtimestamp(best.begin_seconds // 60 * 60)
+        change = f", {best.mean / best.mean_now - 1:+.0%}" if best.mean_now > 0 else ""
+        reason = (
+            f"start at {_time_text(best.begin_seconds)}, in {_duration_text(best.begin_seconds - now)}: {expected}, "
+            f"and {number_text(best.mean_now)} now{change} ({published})"
+        )
+        return reason, [f"sbatch --begin={begin:%Y-%m-%dT%H:%M:%S}", f"at -t {begin:%Y%m%d%H%M}"]
+    return f"start at once: {reason}", ["sbatch --begin=now", "at now"]
+
+
+def _outlooks(signal: RecordedSignal, arguments: argparse.Namespace, slowdown: float) -> list[Outlook]:
+    """Return runs that begin at many times of the record, and end within it."""
+    from zeus_core.optimizer.carbon_aware.outlook import outlook_of
+
+    points, seconds = _read_points(arguments.points), arguments.duration
+    if slowdown < 1.0:
+        raise UsageError(f"--deadline is {arguments.deadline}, and the run takes {_duration_text(seconds)}; give more")
+    first, last = signal.begin_seconds, signal.end_seconds - slowdown * seconds
+    if last < first:
+        days, needed = (signal.end_seconds - first) / 86_400, slowdown * seconds / 86_400
+        raise UsageError(
+            f"the signal has {days:.1f} days, and the run may take {needed:.1f}; give a longer one or less time"
+        )
+    count = min(_MOST_BEGINS, int((last - first) / (3600 * _BEGIN_HOURS)) + 1)
+    begins = [first + (last - first) * each / max(count - 1, 1) for each in range(count)]
+    steps = seconds * max(point.steps_per_second for point in points)
+    return [outlook_of(points, arguments.idle_watts, signal, begin, steps, slowdown) for begin in begins]
+
+
+def _gain_text(outlooks: Sequence[Outlook], signal: RecordedSignal) -> str:
+    """Return a table of the ways to run, and a sentence on the gain of following the signal."""
     from zeus_core.search.comparison import mean_uncertainty, percentage
 
-    unit = signal.facts.amount_unit
-    rows = [["", unit, "against full power", "energy", "hours"]]
-    names = {
-        "full": "full power",
-        "static": "best fixed settings",
-        "aware": "following it",
-        "foresight": "with foresight",
-    }
-    for name, label in names.items():
-        ways = [getattr(outlook, name) for outlook in outlooks]
-        changes = [outlook.changes().get(name, 0.0) for outlook in outlooks]
+    rows = [["", signal.facts.amount_unit, "against full power", "energy", "hours"]]
+    for name, label in _WAYS.items():
+        ways = [(getattr(outlook, name), outlook) for outlook in outlooks]
+        changes = [way.amount / outlook.full.amount - 1 for way, outlook in ways]
+        energy = statistics.fmean(way.energy_joules / outlook.full.energy_joules - 1 for way, outlook in ways)
+        hours = statistics.fmean((way.end_seconds - outlook.begin_seconds) / 3600 for way, outlook in ways)
         spread = f" ({min(changes):+.1%} to {max(changes):+.1%})" if len(outlooks) > 1 else ""
-        energy = statistics.fmean(
-            way.energy_joules / outlook.full.energy_joules - 1 for way, outlook in zip(ways, outlooks, strict=True)
-        )
-        hours = statistics.fmean(
-            (way.end_seconds - outlook.begin_seconds) / 3600 for way, outlook in zip(ways, outlooks, strict=True)
-        )
-        amount = statistics.fmean(way.amount for way in ways)
         change = "" if name == "full" else f"{statistics.fmean(changes):+.1%}{spread}"
-        rows.append([label, number_text(amount), change, f"{energy:+.1%}", f"{hours:.1f}"])
-    write(table(rows, "<>>>>"), sys.stdout)
+        amount = number_text(statistics.fmean(way.amount for way, _ in ways))
+        rows.append([label, amount, change, f"{energy:+.1%}", f"{hours:.1f}"])
     gains = [1 - outlook.aware.amount / outlook.static.amount for outlook in outlooks]
     gained = percentage(statistics.fmean(gains), mean_uncertainty(gains)) if len(gains) > 1 else f"{gains[0]:.1%}"
     what = "price" if signal.facts.is_price else "carbon intensity"
-    count = "" if len(outlooks) == 1 else f" (mean of {len(outlooks)} begins)"
-    write(
-        f"Following the {what} gains {gained} beyond the best fixed settings done by the same time{count}.",
-        sys.stdout,
+    count = "" if len(gains) == 1 else f" (mean of {len(gains)} begins)"
+    return (
+        table(rows, "<>>>>")
+        + f"\nFollowing the {what} gains {gained} beyond the best fixed settings done by the same time{count}."
     )
-
-
-def _begins(arguments: argparse.Namespace, signal: RecordedSignal, seconds: float) -> list[float]:
-    """Return the begins of the trainings, which end within the record."""
-    first, last = signal.begin_seconds, signal.end_seconds - seconds
-    if last < first:
-        days, needed = (signal.end_seconds - first) / 86_400, seconds / 86_400
-        raise UsageError(
-            f"--signal has {days:.1f} days, and the training may take {needed:.1f}; give a longer one or fewer --hours"
-        )
-    if arguments.mode == "replay":
-        return [_begin(arguments.begin, first, last)]
-    count = min(_MOST_BEGINS, int((last - first) / (3600 * _BEGIN_HOURS)) + 1)
-    return [first + (last - first) * number / max(count - 1, 1) for number in range(count)]
-
-
-def _begin(text: str | None, first: float, last: float) -> float:
-    wanted = f"between {_text(first)} and {_text(last)}, so that the record covers the training"
-    if text is None:
-        raise UsageError(f"--begin is missing; replay needs a time {wanted}")
-    try:
-        begin = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(f"--begin is {shown(text)}; it must be a time {wanted}") from error
-    if begin.tzinfo is None:
-        raise UsageError(f"--begin is {shown(text)}, which has no offset; add one, such as 2026-03-01T08:00+01:00")
-    if not first <= begin.timestamp() <= last:
-        raise UsageError(f"--begin is {shown(text)}; it must be {wanted}")
-    return begin.timestamp()
-
-
-def _text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="minutes")
 
 
 def _read_points(file: Path) -> list[OperatingPoint]:
     from zeus_core.optimizer.carbon_aware import OperatingPoint
-
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-        rows = _trials(text) if text.lstrip().startswith("{") else _rows(text)
-        points = [OperatingPoint(round(setting), 1.0 / seconds, watts) for setting, seconds, watts in rows]
-    except (OSError, ValueError, UsageError) as error:
-        raise UsageError(f"points is {shown(str(file))}, which cannot be read: {error}") from error
-    if not points:
-        raise UsageError(f"points is {shown(str(file))}, which has no points")
-    return points
-
-
-def _rows(text: str) -> list[list[float]]:
-    reader = csv.DictReader(text.splitlines())
-    if not set(_COLUMNS) <= set(reader.fieldnames or ()):
-        raise UsageError(f"its first line must name the columns {', '.join(_COLUMNS)}")
-    return [[_positive(row[name], name, line) for name in _COLUMNS] for line, row in enumerate(reader, 2)]
-
-
-def _positive(text: str | None, name: str, line: int) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
-    if not 0 < value < 1e9:
-        raise UsageError(f"line {line}: {name} is {shown(text)}; it must be a number above 0")
-    return value
-
-
-def _trials(text: str) -> list[list[float]]:
     from zeus_core.optimizer.trial_store import latest_trials
 
-    trials = latest_trials(parse_json(text))
-    return [[trial.setting, trial.seconds_per_step, trial.joules_per_step / trial.seconds_per_step] for trial in trials]
+    try:
+        trials = latest_trials(parse_json(file.read_text(encoding="utf-8-sig")))
+    except (OSError, ValueError, UsageError) as error:
+        raise UsageError(f"--points is {shown(str(file))}, which cannot be read: {error}") from error
+    if not trials:
+        raise UsageError(f"--points is {shown(str(file))}, which has no trials of a search")
+    return [OperatingPoint.from_trial(trial) for trial in trials]
 
 
-def _hours(text: str) -> float:
-    return number(text, 0.1, 1e5, "is not a number of hours from 0.1 to 1e5, such as 48")
+def _deadline(text: str, now: float) -> float:
+    """Return seconds since 1970 of a time, in the zone of the machine unless it names one, or after a duration."""
+    match = _DURATION.fullmatch(text.strip())
+    try:
+        return now + _seconds(match) if match and any(match.groups()) else datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"--deadline is {shown(text)}; it must be a time such as 2026-12-01T08:00, or in how much time, such as 12h"
+        ) from None
+
+
+def _duration(text: str) -> float:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or not 0 < _seconds(match) <= 1e9:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a duration such as 3h, 90m or 1h30m")
+    return _seconds(match)
+
+
+def _seconds(match: re.Match[str]) -> float:
+    return sum(seconds * float(match[unit] or 0) for unit, seconds in _UNITS_SECONDS.items())
 
 
 def _watts(text: str) -> float:
     return number(text, 0.0, 1e9, "is not a number of watts from 0 to 1e9, such as 60")
+
+
+def _duration_text(seconds: float) -> str:
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours and minutes else f"{hours} h" if hours else f"{minutes} min"
+
+
+def _time_text(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M %Z}"

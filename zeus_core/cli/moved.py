@@ -5,9 +5,27 @@ from __future__ import annotations
 COMMANDS: dict[str, str] = {
     # "devices": "zeus-core top --once",
 }
-"""What to type for each command that went."""
+"""The command to type for each command that went."""
+
+_BEST_HOUR = "zeus-core carbon says which hour is best to start, for `sbatch --begin` or `at`"
+_ONE_SERIES = "keep one column of values, and the rows of one area, in the file; docs/electricity.md shows how"
+_IN_FILE = "it follows the file's name: FILE,UNIT,ZONE, such as carbon.csv,g/kWh,UTC"
+_DURATIONS = "give --duration 48h, the time at full power, and --deadline 60h, the longest time"
 
 OPTIONS: dict[tuple[str, str], str] = {
-    # ("run", "--column"): "name the column in the file's argument",
+    **{
+        (command, option): _ONE_SERIES
+        for command in ("run", "report", "statement", "exporter", "runs", "runs sum", "runs report", "carbon")
+        for option in ("--column", "--where")
+    },
+    ("carbon", "--signal"): "name the file first: zeus-core carbon FILE,UNIT,ZONE",
+    ("carbon", "--unit"): _IN_FILE,
+    ("carbon", "--zone"): _IN_FILE,
+    ("carbon", "--hours"): _DURATIONS,
+    ("carbon", "--slowdown"): _DURATIONS,
+    ("carbon", "--begin"): "give a file that begins then: the gain is the mean of runs over all of it",
+    ("run", "--start-by"): _BEST_HOUR,
+    ("run", "--deadline"): _BEST_HOUR,
+    ("run", "--duration"): _BEST_HOUR,
 }
-"""What to do instead of each option of a command that went."""
+"""The thing to do in place of each option that went, by its command."""

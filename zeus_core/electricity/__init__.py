@@ -3,10 +3,9 @@
 from typing import TYPE_CHECKING
 
 from zeus_core._lazy_names import imported_on_use as _imported_on_use
-from zeus_core.electricity._electricity import Electricity
 from zeus_core.electricity._recorded import RecordedSignal
 from zeus_core.electricity._tariff import WeeklyTariff
-from zeus_core.electricity.electricity_amount import ElectricityAccount, ElectricityAmount
+from zeus_core.electricity.electricity_amount import Electricity, ElectricityAccount, ElectricityAmount
 from zeus_core.electricity.signal import ConstantSignal, ForecastSignal, Signal, SignalFacts, SignalPart
 
 if TYPE_CHECKING:

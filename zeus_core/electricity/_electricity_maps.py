@@ -13,22 +13,24 @@ from datetime import datetime
 from typing import Any
 
 from zeus_core.electricity._recorded import RecordedSignal
-from zeus_core.electricity.signal import SignalFacts, SignalPart, checked_period, checked_value
+from zeus_core.electricity.signal import SignalFacts, SignalPart, checked_period, converted_value
 from zeus_core.errors import UsageError
 from zeus_core.ports.background import Background, ThreadBackground
-from zeus_core.ports.time_source import TimeSource, checked_time_source
-from zeus_core.validate import checked_number, checked_one_of, checked_text, shown
+from zeus_core.validate import checked_one_of, shown
 
-# Values are hourly: to ask more often than this gains nothing, and plans limit the number of requests.
-_MIN_REFRESH_SECONDS = 120.0
+# Values are hourly: to ask more often gains nothing, and plans limit the number of requests.
+_REFRESH_SECONDS = 900.0
 _TIMEOUT_SECONDS = 10.0
-_MAX_BACKOFF_SECONDS = 6 * 3600.0
+_MOST_PERIODS = 24  # from a failure to the next try: six hours
 _MAX_ANSWER_BYTES = 1_000_000  # the answer for 24 hours has about 6,000
 # Room for values that are published late; a guess, not measured against the service.
 _MAX_AGE_SECONDS = 3 * 3600.0
 _KEPT_SECONDS = 15 * 86_400.0
 
 _logger = logging.getLogger(__name__)
+
+_Values = dict[float, float]
+"""Values by their times, in seconds since 1970."""
 
 
 class ElectricityMaps:
@@ -38,18 +40,16 @@ class ElectricityMaps:
     waits for the network: until it answers, and where its values are more than three hours old, the average you state
     holds. A failure is logged once; the time between tries doubles after each, up to six hours.
 
-    The values are those of the average of all plants of a zone, by their emissions over the whole life cycle. Those
-    that the service has estimated are marked as such, and `facts.source` says how many they are, or that they are the
-    random ones of a token for tests. The API is described at https://portal.electricitymaps.com/docs.
+    The values are those of the average of all plants of a zone, by their emissions over the whole life cycle.
+    `facts.source` says how many of them the service has estimated, or that they are the random ones of a token for
+    tests. The API is described at https://portal.electricitymaps.com/docs.
 
     Args:
         zone: The zone of the grid, such as "DE" or "US-CAL-CISO".
         average: g/kWh where no recent value is known.
         token: Your token for the API; None to take the environment variable ELECTRICITYMAPS_TOKEN.
-        refresh_seconds: The time between two requests.
         url: The API.
         background: Where requests are made; None for a thread.
-        time_source: Tells when the next request is due.
         forecast_hours: Ask for the forecast of so many hours, too, which not every token may: 6, 24, 48 or 72.
 
     Raises:
@@ -61,43 +61,30 @@ class ElectricityMaps:
         zone: str,
         average: float,
         token: str | None = None,
-        refresh_seconds: float = 900.0,
         url: str = "https://api.electricitymaps.com/v3",
         background: Background | None = None,
-        time_source: TimeSource | None = None,
         forecast_hours: int | None = None,
     ) -> None:
-        self._zone = checked_text("zone", zone, 'the name of a zone, such as "DE"')
-        self._token = os.environ.get("ELECTRICITYMAPS_TOKEN", "") if token is None else checked_text("token", token)
+        self._zone, self._url, self._forecast_hours = zone, url, forecast_hours
+        self._token = os.environ.get("ELECTRICITYMAPS_TOKEN", "") if token is None else token
         if not self._token.isascii() or not self._token.isprintable() or not self._token:
             raise UsageError("there is no token for Electricity Maps: set ELECTRICITYMAPS_TOKEN, or pass token=")
-        self._refresh_seconds = checked_number(
-            "refresh_seconds", refresh_seconds, _MIN_REFRESH_SECONDS, 86_400.0, "seconds, from 120 to one day"
-        )
-        self._url = checked_text("url", url)
-        if not self._url.startswith(("https://", "http://")):
+        if not url.startswith(("https://", "http://")):
             raise UsageError(f"url is {shown(url)}; it must begin with https://")
-        self._source = f"Electricity Maps, {zone}, life cycle"
-        self.facts: SignalFacts = SignalFacts.checked("g/kWh", self._source, "average", average)
+        checked_one_of("forecast_hours", forecast_hours, (None, 6, 24, 48, 72))
+        source = f"Electricity Maps, {zone}, life cycle"
+        self.facts: SignalFacts = SignalFacts.checked("g/kWh", source, average=average)
         """Its unit, source and basis."""
-        self._forecast_hours = (
-            None if forecast_hours is None else checked_one_of("forecast_hours", forecast_hours, (6, 24, 48, 72))
-        )
-        self._has_forecast_failed = False
-        self._values: dict[float, float] = {}
-        self._estimates: dict[float, str] = {}  # how each value was estimated that was
-        # The first one for each hour shows how good forecasts are so long before; the latest ones are used.
-        self._first_forecasts: dict[float, float] = {}
-        self._forecasts: dict[float, float] = {}
+        self._arguments = (zone, average, token, url, None, forecast_hours)
+        # The first forecast for each hour shows how good forecasts are so long before; the latest one is used.
+        self._values, self._first_forecasts, self._forecasts = _Values(), _Values(), _Values()
         self._known: RecordedSignal | None = None
-        self._time_source = checked_time_source(time_source)
         self._is_closed = False
-        self._failures = 0
-        self._next_try_seconds = -1.0
-        self._arguments = (zone, average, token, refresh_seconds, url, None, None, forecast_hours)
+        self._has_forecast_failed = False
+        self._failures, self._periods_to_wait = 0, 0
         background = ThreadBackground() if background is None else background
         background.soon(self._refresh)
-        self._stop = background.repeatedly(self._refresh, self._refresh_seconds)
+        self._stop = background.repeatedly(self._refresh, _REFRESH_SECONDS)
 
     def __reduce__(self) -> Any:
         """Copy the arguments alone: a copy, as in the processes of a search by Ray, asks for itself."""
@@ -109,7 +96,7 @@ class ElectricityMaps:
         if known is not None:
             return known.parts(begin_seconds, end_seconds)
         begin, end = checked_period(begin_seconds, end_seconds)
-        return [SignalPart(begin, end, self.facts.average, None)]
+        return [SignalPart(begin, end, self.facts.average, is_stale=True)]
 
     def forecast(self, now_seconds: float, begin_seconds: float, end_seconds: float) -> list[SignalPart]:
         """Return what is forecast for a period, as known now. See `ForecastSignal.forecast`."""
@@ -122,42 +109,44 @@ class ElectricityMaps:
         self._stop()
 
     def _refresh(self) -> None:
-        """Runs in the background."""
-        now = self._time_source.now()
-        if self._is_closed or now < self._next_try_seconds:
+        """Runs in the background, once in each period."""
+        self._periods_to_wait -= 1
+        if self._is_closed or self._periods_to_wait > 0:
             return
         try:
-            no_forecast = self._refresh_forecast()
-            self._learn(self._answer("history"))
+            problem = self._refresh_forecast()
+            self._learn(self._answer("history")["history"])
         except Exception as error:  # a server may answer anything
             self._failures += 1
-            wait_seconds = min(self._refresh_seconds * 2**self._failures, _MAX_BACKOFF_SECONDS)
-            # A little less than the whole wait, so that the request falls on a period that is a hair early.
-            self._next_try_seconds = now + 0.9 * wait_seconds
-            if self._failures == 1 and not self._is_closed:
-                _logger.warning(
-                    "no carbon intensity from Electricity Maps for %s (%s): the values known until now hold for "
-                    "three hours, and then %g g/kWh; it is tried again",
-                    *(self._zone, self._problem(error), self.facts.average),
-                )
-        else:
-            if no_forecast is not None and not self._has_forecast_failed and not self._is_closed:
-                _logger.warning(
-                    "no forecast from Electricity Maps for %s (%s): decisions are made by the past alone; it is tried "
-                    "again",
-                    *(self._zone, no_forecast),
-                )
-            self._has_forecast_failed = no_forecast is not None
-            if self._failures:
-                _logger.info("Electricity Maps answers again")
-            self._failures, self._next_try_seconds = 0, -1.0
+            self._periods_to_wait = min(2**self._failures, _MOST_PERIODS)
+            if self._failures == 1:
+                then = f"the values known until now hold for three hours, and then {self.facts.average:g} g/kWh"
+                self._warn("carbon intensity", self._problem(error), then)
+            return
+        if self._failures:
+            _logger.info("Electricity Maps answers again")
+        if problem is not None and not self._has_forecast_failed:
+            self._warn("forecast", problem, "decisions are made by the past alone")
+        self._failures, self._has_forecast_failed = 0, problem is not None
+
+    def _refresh_forecast(self) -> str | None:
+        """Ask for the forecast if it is wanted, and return what was wrong: not every token may ask for it."""
+        if self._forecast_hours is None:
+            return None
+        try:
+            latest = _values_of(self._answer("forecast", horizonHours=str(self._forecast_hours))["forecast"])
+        except Exception as error:
+            return self._problem(error)
+        self._first_forecasts = _kept(latest | self._first_forecasts)
+        self._forecasts = _kept(self._first_forecasts | latest)
+        return None
 
     def _problem(self, error: Exception) -> str:
-        """Return what is wrong with an answer, and the way out."""
+        """Return what is wrong with an answer, and the way out: text alone, as the error holds a socket open."""
+        if isinstance(error, urllib.error.HTTPError) and error.code in (401, 403):
+            source = "ELECTRICITYMAPS_TOKEN" if self._arguments[2] is None else "token= (not ELECTRICITYMAPS_TOKEN)"
+            return f"HTTP {error.code}: the token of {source} may not ask for the zone {self._zone}"
         if isinstance(error, urllib.error.HTTPError):
-            if error.code in (401, 403):
-                source = "ELECTRICITYMAPS_TOKEN" if self._arguments[2] is None else "token= (not ELECTRICITYMAPS_TOKEN)"
-                return f"HTTP {error.code}: the token of {source} may not ask for the zone {self._zone}"
             return f"HTTP {error.code} {error.reason} from {self._url}"
         if isinstance(error, json.JSONDecodeError):
             return f"the answer of {self._url} is no JSON, as the page of a proxy: {error}"
@@ -165,19 +154,11 @@ class ElectricityMaps:
             return f"the answer of {self._url} is not as its version 3 describes it: {type(error).__name__}: {error}"
         return f"{type(error).__name__}: {error}"
 
-    def _refresh_forecast(self) -> str | None:
-        """Return why there is no forecast, though one was asked for."""
-        if self._forecast_hours is None:
-            return None
-        try:
-            latest = self._values_of(self._answer("forecast", horizonHours=str(self._forecast_hours))["forecast"])
-        except Exception as error:  # as of a token that may not ask for it; what happened is known without it
-            return self._problem(error)
-        oldest = max(latest, default=0.0) - _KEPT_SECONDS
-        first = {**latest, **self._first_forecasts}
-        self._first_forecasts = {seconds: first[seconds] for seconds in sorted(first) if seconds >= oldest}
-        self._forecasts = dict(sorted({**self._first_forecasts, **latest}.items()))
-        return None
+    def _warn(self, what: str, problem: str, then: str) -> None:
+        if not self._is_closed:
+            _logger.warning(
+                "no %s from Electricity Maps for %s (%s): %s; it is tried again", what, self._zone, problem, then
+            )
 
     def _answer(self, what: str, **more: str) -> Any:
         query = urllib.parse.urlencode({"zone": self._zone, **more})
@@ -187,22 +168,21 @@ class ElectricityMaps:
         with urllib.request.build_opener(_NoRedirects).open(request, timeout=_TIMEOUT_SECONDS) as response:
             return json.loads(response.read(_MAX_ANSWER_BYTES))
 
-    def _learn(self, answer: Any) -> None:
-        """Add the values of an answer. Raises anything if it is no such answer."""
-        values = {**self._values, **self._values_of(answer["history"], self._estimates)}
-        oldest = max(values, default=0.0) - _KEPT_SECONDS
-        self._values = {seconds: values[seconds] for seconds in sorted(values) if seconds >= oldest}
-        self._estimates = {seconds: how for seconds, how in self._estimates.items() if seconds in self._values}
+    def _learn(self, entries: Any) -> None:
+        """Add the values of an answer, and say in the facts how many of them are estimates."""
+        latest = _values_of(entries)
+        self._values = _kept(self._values | latest)
         if self._values:
             self._known = self._recorded(self._values, self._recorded(self._forecasts) if self._forecasts else None)
-        note = f", {len(self._estimates)} of {len(self._values)} values estimated" if self._estimates else ""
-        if any("SANDBOX" in how for how in self._estimates.values()):
+        methods = [str(entry.get("estimationMethod")) for entry in entries if entry.get("isEstimated")]
+        note = f", {len(methods)} of {len(latest)} values estimated" if methods else ""
+        if any("SANDBOX" in method for method in methods):
             note = ", random values of a token for tests"
             if not self.facts.source.endswith(note):
                 _logger.warning("the values of Electricity Maps for %s are random: its token is for tests", self._zone)
-        self.facts = replace(self.facts, source=self._source + note)
+        self.facts = replace(self.facts, source=f"Electricity Maps, {self._zone}, life cycle{note}")
 
-    def _recorded(self, values: dict[float, float], forecast: RecordedSignal | None = None) -> RecordedSignal:
+    def _recorded(self, values: _Values, forecast: RecordedSignal | None = None) -> RecordedSignal:
         return RecordedSignal(
             list(values),
             list(values.values()),
@@ -211,25 +191,24 @@ class ElectricityMaps:
             max_age_seconds=_MAX_AGE_SECONDS,
             forecast=forecast,
             forecast_hours=self._forecast_hours or 0,
-            estimated_seconds=list(self._estimates),
         )
 
-    def _values_of(self, entries: Any, estimates: dict[float, str] | None = None) -> dict[float, float]:
-        """Return the values of an answer by their times, and add how they were estimated, if they were.
 
-        Raises anything if they are no such values.
-        """
-        values = {}
-        for entry in entries:
-            value = entry["carbonIntensity"]
-            if value is not None:  # as for an hour that is not published yet
-                moment = datetime.fromisoformat(entry["datetime"].replace("Z", "+00:00"))
-                values[moment.timestamp()] = checked_value("carbonIntensity", value, self.facts)
-                if estimates is not None:
-                    estimates.pop(moment.timestamp(), None)
-                    if entry.get("isEstimated"):
-                        estimates[moment.timestamp()] = str(entry.get("estimationMethod"))
-        return values
+def _values_of(entries: Any) -> _Values:
+    """Return the values of an answer, without hours that are not published yet. Raises anything if it is not one."""
+    return {
+        datetime.fromisoformat(entry["datetime"]).timestamp(): converted_value(
+            "carbonIntensity", entry["carbonIntensity"], "g/kWh"
+        )
+        for entry in entries
+        if entry["carbonIntensity"] is not None
+    }
+
+
+def _kept(values: _Values) -> _Values:
+    """Return the values of the last days, in the order of time."""
+    oldest = max(values, default=0.0) - _KEPT_SECONDS
+    return {seconds: values[seconds] for seconds in sorted(values) if seconds >= oldest}
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

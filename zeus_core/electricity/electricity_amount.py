@@ -1,19 +1,67 @@
-"""Emissions, or cost, of energy: energy times a signal, split where the signal changes."""
+"""The electricity of a run, and what energy emits and costs: energy times a signal, split where the signal changes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from zeus_core.electricity.signal import Signal, checked_signal, mean_value
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.units import kilowatt_hours_from_joules
-from zeus_core.validate import checked_list, checked_number
+from zeus_core.validate import checked_number, shown
 
 _LARGEST_PUE = 10.0  # data centres state 1.1 to 2: a number so much larger is a percentage, or a mistake
+
+
+@dataclass(frozen=True)
+class Electricity:
+    """The electricity that a run uses, from which follows what its energy emits and costs.
+
+        electricity = Electricity(ConstantSignal(380, "g/kWh", source="Germany, mean of 2024"), pue=1.2)
+
+    Attributes:
+        intensity: Its carbon intensity. It is never guessed: if None, no emissions are reported.
+        price: Its price. If None, no cost is reported.
+        pue: Power usage effectiveness: the energy of the data centre divided by that of its computers, at least 1. It
+            is never guessed either: 1 counts the computers alone.
+        location: Where the computers are, such as "Frankfurt, Germany", for model cards; left out if None.
+
+    Raises:
+        UsageError: An argument is wrong, or there is neither an intensity nor a price.
+    """
+
+    intensity: Signal | None = None
+    price: Signal | None = None
+    pue: float = 1.0
+    location: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        if self.intensity is None and self.price is None:
+            raise UsageError(
+                "Electricity has neither intensity nor price; give one, such as ConstantSignal(380, 'g/kWh')"
+            )
+        examples = {"intensity": "ConstantSignal(380, 'g/kWh')", "price": "ConstantSignal(0.3, 'EUR/kWh')"}
+        for argument, example in examples.items():
+            signal: Signal | None = getattr(self, argument)
+            if signal is not None and checked_signal(argument, signal).facts.is_price != (argument == "price"):
+                raise UsageError(
+                    f"{argument} is {shown(signal)}, in {signal.facts.unit}; it must be like {example}, or None"
+                )
+        _checked_pue(self.pue)
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """The intensity and the price, as far as they are given."""
+        return tuple(signal for signal in (self.intensity, self.price) if signal is not None)
+
+    @property
+    def currency(self) -> str | None:
+        """The currency of the price; None without one."""
+        return None if self.price is None else self.price.facts.amount_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,51 +79,6 @@ class ElectricityAmount:
     amount: float | None = 0.0
     uncertainty: float | None = 0.0
     stale_fraction: float = 0.0
-
-
-class ElectricityAccount:
-    """Adds up what energy emitted and cost.
-
-    The energy of an interval counts as spread evenly over it. Where a signal changes within the interval, the
-    uncertainty covers every other way to spread the energy: short intervals, such as steps, give small uncertainties.
-
-    Args:
-        signals: Carbon intensities, prices, or both. No two of them have the same unit.
-        pue: Power usage effectiveness: the energy of the data centre divided by that of its computers, at least 1. It
-            is never guessed: 1 counts the computers alone.
-
-    Raises:
-        UsageError: An argument is wrong.
-    """
-
-    def __init__(self, signals: Sequence[Signal], pue: float = 1.0) -> None:
-        self.signals: tuple[Signal, ...] = tuple(checked_list("signals", signals, checked_signal, "a list of signals"))
-        """The signals."""
-        self.pue: float = checked_pue(pue)
-        """Power usage effectiveness, as given."""
-        units = [signal.facts.amount_unit for signal in self.signals]
-        if len(set(units)) < len(units):
-            raise UsageError(f"signals has two of the same unit ({', '.join(units)}); use an account for each of them")
-        self._totals = {unit: _Total() for unit in units}
-
-    def add(self, begin_seconds: float, end_seconds: float, energy: DeviceEnergy) -> None:
-        """Add the energy of an interval.
-
-        Args:
-            begin_seconds: When it begins, in seconds since 1970 (Unix time).
-            end_seconds: When it ends. If that is before the begin (the clock was set back), the interval is empty, and
-                its energy is charged at the value of the begin.
-            energy: The energy of all devices.
-        """
-        for signal in self.signals:
-            self._totals[signal.facts.amount_unit].add(
-                energy, self.pue, signal, begin_seconds, max(begin_seconds, end_seconds)
-            )
-
-    @property
-    def amounts(self) -> dict[str, ElectricityAmount]:
-        """Emissions and cost of all energy added so far, by unit: `{"g": ..., "EUR": ...}`."""
-        return {unit: total.amount() for unit, total in self._totals.items()}
 
 
 class Slice(NamedTuple):
@@ -123,39 +126,61 @@ def slice_of(signal: Signal, begin_seconds: float, end_seconds: float, energy_jo
     )
 
 
-def checked_pue(pue: float) -> float:
-    """Return a power usage effectiveness.
+class ElectricityAccount:
+    """Adds up what energy emitted and cost.
+
+    The energy of an interval counts as spread evenly over it. Where a signal changes within the interval, the
+    uncertainty covers every other way to spread the energy: short intervals, such as steps, give small uncertainties.
+
+    Args:
+        signals: Carbon intensities, prices, or both. No two of them have the same unit.
+        pue: Power usage effectiveness, see `Electricity`.
 
     Raises:
-        UsageError: It is something else, such as a percentage.
+        UsageError: An argument is wrong.
     """
-    wanted = "the energy of the data centre divided by that of its computers, from 1 to 10, such as 1.2"
-    return checked_number("pue", pue, 1.0, _LARGEST_PUE, wanted)
 
+    def __init__(self, signals: Sequence[Signal], pue: float = 1.0) -> None:
+        self._signals = {checked_signal("signals", signal).facts.amount_unit: signal for signal in signals}
+        if len(self._signals) < len(signals):
+            raise UsageError("signals has two of the same unit; use an account for each of them")
+        self._pue = _checked_pue(pue)
+        self._joules, self._is_lost = 0.0, False
+        # By unit: grams or money, the half-width of its interval, and joules charged at the average.
+        self._sums = {unit: [0.0, 0.0, 0.0] for unit in self._signals}
 
-class _Total:
-    """The sums of one signal."""
+    def add(self, begin_seconds: float, end_seconds: float, energy: DeviceEnergy) -> None:
+        """Add the energy of an interval.
 
-    def __init__(self) -> None:
-        self._amount = 0.0
-        self._uncertainty = 0.0
-        self._joules = 0.0
-        self._stale_joules = 0.0
-        self._is_lost = False
-
-    def add(self, energy: DeviceEnergy, pue: float, signal: Signal, begin_seconds: float, end_seconds: float) -> None:
-        if energy.energy_joules is None:
+        Args:
+            begin_seconds: When it begins, in seconds since 1970 (Unix time).
+            end_seconds: When it ends. If that is before the begin (the clock was set back), the interval is empty, and
+                its energy is charged at the value of the begin.
+            energy: The energy of all devices.
+        """
+        joules, end_seconds = energy.energy_joules, max(begin_seconds, end_seconds)
+        if joules is None:
             self._is_lost = True
             return
-        charged = slice_of(signal, begin_seconds, end_seconds, energy.energy_joules, pue)
-        off_kilowatt_hours = pue * kilowatt_hours_from_joules(energy.uncertainty_joules or 0.0)
-        self._amount += charged.amount
-        self._uncertainty += charged.spread + off_kilowatt_hours * charged.highest
-        self._joules += energy.energy_joules
-        self._stale_joules += charged.stale_joules
+        self._joules += joules
+        off_kilowatt_hours = self._pue * kilowatt_hours_from_joules(energy.uncertainty_joules or 0.0)
+        for unit, signal in self._signals.items():
+            charged = slice_of(signal, begin_seconds, end_seconds, joules, self._pue)
+            more = charged.amount, charged.spread + off_kilowatt_hours * charged.highest, charged.stale_joules
+            self._sums[unit] = [known + new for known, new in zip(self._sums[unit], more, strict=True)]
 
-    def amount(self) -> ElectricityAmount:
-        stale_fraction = self._stale_joules / self._joules if self._joules > 0 else 0.0
+    @property
+    def amounts(self) -> dict[str, ElectricityAmount]:
+        """Emissions and cost of all energy added so far, by unit: `{"g": ..., "EUR": ...}`."""
+        known = {
+            unit: ElectricityAmount(amount, uncertainty, stale_joules / self._joules if self._joules > 0 else 0.0)
+            for unit, (amount, uncertainty, stale_joules) in self._sums.items()
+        }
         if self._is_lost:
-            return ElectricityAmount(None, None, stale_fraction)
-        return ElectricityAmount(self._amount, self._uncertainty, stale_fraction)
+            return {unit: replace(each, amount=None, uncertainty=None) for unit, each in known.items()}
+        return known
+
+
+def _checked_pue(pue: float) -> float:
+    wanted = "the energy of the data centre divided by that of its computers, from 1 to 10, such as 1.2"
+    return checked_number("pue", pue, 1.0, _LARGEST_PUE, wanted)

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from zeus_core.errors import UsageError
 from zeus_core.units import per_kilowatt_hour
-from zeus_core.validate import checked_flag, checked_number, checked_object, checked_one_of, checked_text, shown
+from zeus_core.validate import checked_number, checked_one_of, shown
 
 Basis = Literal["average", "marginal"]
 """The power plants that an intensity counts: all those of a grid, by their share of the electricity (reports use this:
@@ -60,19 +60,16 @@ class SignalFacts:
 
     @classmethod
     def checked(
-        cls, unit: str, source: str, basis: Basis, average: float = 0.0, is_known_ahead: bool = False
+        cls, unit: str, source: str, basis: Basis = "average", average: float = 0.0, is_known_ahead: bool = False
     ) -> SignalFacts:
         """Make the facts from arguments of a user, whose `unit` may be any that sources use.
 
         Raises:
             UsageError: An argument is wrong.
         """
-        own_unit = checked_unit(unit)
-        checked_flag("is_known_ahead", is_known_ahead)
+        own_unit, value = checked_unit(unit), converted_value("average", average, unit)
         checked_one_of("basis", basis, ("average", "marginal"))
-        is_price = own_unit != _INTENSITY_UNIT
-        facts = cls(own_unit, checked_text("source", source), None if is_price else basis, 0.0, is_known_ahead)
-        return replace(facts, average=converted_value("average", average, unit, facts))
+        return cls(own_unit, source, basis if own_unit == _INTENSITY_UNIT else None, value, is_known_ahead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +80,18 @@ class SignalPart:
         begin_seconds: Its begin, in seconds since 1970 (Unix time).
         end_seconds: Its end.
         value: The value, in the unit of the signal.
-        age_seconds: How old the value is at the begin of the part: the time since that for which it was reported. None
-            where nothing recent enough is known, and the value is the average.
-        is_estimated: Whether the source marks the value as its own estimate, or as made up for tests.
+        is_stale: Whether nothing recent enough is known, so that the value is the average.
     """
 
     begin_seconds: float
     end_seconds: float
     value: float
-    age_seconds: float | None = 0.0
-    is_estimated: bool = False
+    is_stale: bool = False
 
     @property
     def seconds(self) -> float:
         """Its duration."""
         return self.end_seconds - self.begin_seconds
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether the value is the average, as nothing recent enough is known."""
-        return self.age_seconds is None
 
 
 @runtime_checkable
@@ -142,27 +131,14 @@ class ForecastSignal(Signal, Protocol):
         ...
 
 
-def checked_value(argument: str, value: float, facts: SignalFacts) -> float:
-    """Return a value of a signal. A price may be below 0, as on wholesale markets; an intensity may not.
-
-    Raises:
-        UsageError: It is no such number.
-    """
-    if facts.is_price:
-        return checked_number(argument, value, -1e9, 1e9, "a price, such as 0.31")
-    return checked_number(argument, value, 0.0, 1e6, "grams of CO2 equivalent per kWh, at least 0")
-
-
 def checked_signal(argument: str, signal: Signal) -> Signal:
     """Return a signal.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: It is something else, such as a number without its unit.
     """
-    wanted = "a signal, such as ConstantSignal(380, 'g/kWh')"
-    checked_object(argument, signal, "parts", wanted)
     if not isinstance(getattr(signal, "facts", None), SignalFacts):
-        raise UsageError(f"{argument} is {shown(signal)}; it must be {wanted}")
+        raise UsageError(f"{argument} is {shown(signal)}; it must be a signal, such as ConstantSignal(380, 'g/kWh')")
     return signal
 
 
@@ -172,37 +148,33 @@ def checked_unit(unit: str) -> str:
     Raises:
         UsageError: The unit is not known.
     """
-    match = _unit_match(unit)
-    return _INTENSITY_UNIT if match["mass"] else f"{_amount(match)}/kWh"
+    amount, _ = _parts_of(unit)
+    return f"{amount}/kWh" if amount.isupper() else _INTENSITY_UNIT
 
 
-def converted_value(argument: str, value: float, unit: str, facts: SignalFacts) -> float:
-    """Return a value in the unit of a signal, from that of its source, `unit`. Raises as `checked_value`."""
-    return _converted(checked_value(argument, value, facts), unit)
+def converted_value(argument: str, value: float, unit: str) -> float:
+    """Return a value in the unit of a source in that of its signal, see `checked_unit`.
+
+    Raises:
+        UsageError: It is not a number in its range. A price may be below 0, as on wholesale markets; an intensity may
+            not.
+    """
+    if checked_unit(unit) == _INTENSITY_UNIT:
+        checked = checked_number(argument, value, 0.0, 1e6, "grams of CO2 equivalent per kWh, at least 0")
+    else:
+        checked = checked_number(argument, value, -1e9, 1e9, "a price, such as 0.31")
+    return per_kilowatt_hour(checked, *_parts_of(unit))
 
 
-def is_same_unit(unit: str, other: str) -> bool:
-    """Return whether a number means the same in both units, as in kg/MWh and g/kWh. Raises as `checked_unit`."""
-    return checked_unit(unit) == checked_unit(other) and _converted(1.0, unit) == _converted(1.0, other)
-
-
-def _converted(value: float, unit: str) -> float:
-    match = _unit_match(unit)
-    energy = "MWh" if match["energy"].lower() == "mwh" else "kWh"
-    return per_kilowatt_hour(value, _amount(match), energy)
-
-
-def _unit_match(unit: str) -> re.Match[str]:
-    match = UNIT.fullmatch(checked_text("unit", unit, _UNITS).strip())
+def _parts_of(unit: str) -> tuple[str, str]:
+    """Return the amount of a unit, a mass such as "kg" or a currency such as "EUR", and "kWh" or "MWh"."""
+    match = UNIT.fullmatch(unit.strip())
     if match is None:
         raise UsageError(f"unit is {shown(unit)}; it must be {_UNITS}")
-    return match
-
-
-def _amount(match: re.Match[str]) -> str:
+    energy = "MWh" if match["energy"].lower() == "mwh" else "kWh"
     if match["mass"]:
-        return match["mass"].lower()
-    return _SYMBOLS.get(match["currency"].lower(), match["currency"].upper())
+        return match["mass"].lower(), energy
+    return _SYMBOLS.get(match["currency"].lower(), match["currency"].upper()), energy
 
 
 def checked_time(argument: str, seconds: float) -> float:
@@ -228,18 +200,14 @@ def checked_period(begin_seconds: float, end_seconds: float) -> tuple[float, flo
 
 
 def joined(parts: Iterable[SignalPart]) -> list[SignalPart]:
-    """Join neighbours of the same value, of which both or none are stale, or estimates."""
+    """Join neighbours of the same value, of which both or none are stale."""
     result: list[SignalPart] = []
     for part in parts:
-        if result and _nature(result[-1]) == _nature(part):
+        if result and (result[-1].value, result[-1].is_stale) == (part.value, part.is_stale):
             result[-1] = replace(result[-1], end_seconds=part.end_seconds)
         else:
             result.append(part)
     return result
-
-
-def _nature(part: SignalPart) -> tuple[float, bool, bool]:
-    return part.value, part.is_stale, part.is_estimated
 
 
 def mean_value(parts: Sequence[SignalPart]) -> float:

@@ -28,7 +28,6 @@ from zeus_core.validate import shown
 if TYPE_CHECKING:
     import pyarrow
 
-    from zeus_core.electricity import Electricity
     from zeus_core.runs._catalogue import Catalogue
     from zeus_core.runs._counting import Counted
 
@@ -36,7 +35,7 @@ SUMMARY = "Keep the runs of many people in a catalogue, and add them up"
 
 _FORMAT = JsonFormat("zeus-core runs", 1)
 _MOST_LISTED, _MOST_GAINS, _MOST_COMPLAINTS = 50, 10, 20
-_CHARGES = ("intensity", "price", "pue", "column", "where")
+_CHARGES = ("intensity", "price", "pue")
 _OPTIONS = {  # of each mode
     "add": {"ended", "users_as_recorded"},
     "list": {"month", "timezone", "format"},
@@ -131,29 +130,12 @@ def _zone(arguments: argparse.Namespace) -> tzinfo:
         ) from error
 
 
-def _electricity(arguments: argparse.Namespace) -> Electricity | None:
-    """Return what the options state, or else the defaults of the site; those with a fault are said, and ignored."""
-    site = site_electricity(os.environ)
-    given = {name: getattr(arguments, name) for name in ("intensity", "price", "pue")}
-    known = {name: site.get(name) if value is None else value for name, value in given.items()}
-    if known["intensity"] is None and known["price"] is None:
-        known["pue"] = given["pue"]  # that of the site alone is used for nothing
-    try:
-        known["pue"] = None if known["pue"] is None else float(known["pue"])
-        return electricity_from(argparse.Namespace(**{**vars(arguments), **known}))
-    except (UsageError, ValueError) as error:
-        if known == given or not site:
-            raise
-        complain(f"zeus-core: the electricity in the defaults of this site is ignored: {error}")
-        return electricity_from(arguments)
-
-
 def _summed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     from zeus_core.runs._counting import NEEDED, charge, column_of, counted, in_month
     from zeus_core.runs._run_rows import AMOUNTS
     from zeus_core.runs._sums_shown import COLUMNS, cells, charged_at, grouped_sums, notes, prometheus_text
 
-    by, electricity, zone = arguments.by, _electricity(arguments), _zone(arguments)
+    by, electricity, zone = arguments.by, electricity_from(arguments, site_electricity(os.environ)), _zone(arguments)
     of_group = [] if by is None else [column_of(by)]
     rows = catalogue.table(list(dict.fromkeys([*NEEDED, *AMOUNTS, "currency", "gpu", "job", *of_group])))
     known = counted(rows, zone)
@@ -261,7 +243,8 @@ def _reported(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     if output is None or output.suffix != ".html":
         raise UsageError("report needs --output FILE.html; the sums are written beside it, to FILE.csv")
     wanted = (*NEEDED, *AMOUNTS, "currency", "gpu", "job", "state", column_of(by))
-    rows, electricity = catalogue.table(list(dict.fromkeys(wanted))), _electricity(arguments)
+    rows = catalogue.table(list(dict.fromkeys(wanted)))
+    electricity = electricity_from(arguments, site_electricity(os.environ))
     found = month_sums(rows, arguments.month, by, _zone(arguments), electricity)
     _say_if_unused(arguments.by, found.tables[by])
     if not found.whole:

@@ -133,7 +133,7 @@ def test_a_signal_that_ends_and_one_that_never_knew_anything() -> None:
         facts = ended.facts
 
         def parts(self, begin_seconds: float, end_seconds: float) -> list[SignalPart]:
-            return [SignalPart(begin_seconds, end_seconds, 400.0, None)]
+            return [SignalPart(begin_seconds, end_seconds, 400.0, is_stale=True)]
 
     assert trained(Silent(), 1.2).amount > 0
 

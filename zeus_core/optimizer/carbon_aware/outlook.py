@@ -37,11 +37,6 @@ class Outlook:
     aware: Replayed
     foresight: Replayed
 
-    def changes(self) -> dict[str, float]:
-        """Return the change of emissions or cost from full power, as a fraction, by the way of running."""
-        ways = {"static": self.static, "aware": self.aware, "foresight": self.foresight}
-        return {name: way.amount / self.full.amount - 1 for name, way in ways.items()}
-
 
 def outlook_of(
     points: Sequence[OperatingPoint],
