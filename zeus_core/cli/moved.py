@@ -7,7 +7,11 @@ COMMANDS: dict[str, str] = {
 }
 """What to type for each command that went."""
 
+_BEST_HOUR = "zeus-core carbon says which hour is best to start, for `sbatch --begin` or `at`"
+
 OPTIONS: dict[tuple[str, str], str] = {
-    # ("run", "--column"): "name the column in the file's argument",
+    ("run", "--start-by"): _BEST_HOUR,
+    ("run", "--deadline"): _BEST_HOUR,
+    ("run", "--duration"): _BEST_HOUR,
 }
 """What to do instead of each option of a command that went."""

@@ -20,7 +20,6 @@ from zeus_core.cli.electricity_arguments import add_electricity, electricity_fro
 from zeus_core.cli.run._reached import ReachedPrograms
 from zeus_core.cli.run._run_options import Asked, add_asked, asked_by
 from zeus_core.cli.run._run_record import RunRecord, check_writable, write_record
-from zeus_core.cli.run._start_by import add_start_by, wait_for_start
 from zeus_core.cli.text import complain, write
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.measurement import Measurement
@@ -47,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
     add_electricity(parser.add_argument_group("emissions and cost"))
-    add_start_by(parser.add_argument_group("a start at a clean or cheap hour"))
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -64,8 +62,6 @@ def execute(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--output is {str(arguments.output)!r}; the file of a run is JSON: name it FILE.json")
         check_writable(arguments.output)
     asked = asked_by(arguments)
-    if (exit_code := wait_for_start(arguments)) is not None:
-        return exit_code
     meter = GuardedMeter(arguments.gpus, electricity=electricity, measures_node=arguments.node_power)
     return run_measured(arguments.command, meter, arguments.output, arguments.quiet, asked)
 
