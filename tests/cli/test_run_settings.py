@@ -11,12 +11,10 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from zeus_core.cli.run._fixed_settings import FixedSettings
-from zeus_core.cli.run._node_power import NodePower
 from zeus_core.cli.run._run_options import Asked
 from zeus_core.cli.run._step_output import CountedSteps, Point, StepMatches, steps_table
 from zeus_core.device import SimulatedGpu, Work
 from zeus_core.device.simulated.presets import find_preset
-from zeus_core.errors import UsageError
 from zeus_core.optimizer.asked import asked_optimizer
 
 ORIGINAL_WATTS = 450.0
@@ -330,59 +328,6 @@ def test_without_a_gpu_the_command_runs_and_says_so(on_nothing, options):
     ended = on_nothing("run", *options, "--step-pattern", "x", "--", "printf", r"x\nx\nx\n")
     assert ended.stdout == "x\nx\nx\n"
     assert ended.stderr.endswith("  No steps were counted: no GPU is measured\n")
-
-
-@pytest.fixture
-def power_meter(tmp_path):
-    """A function that adds a meter to a tree in the place of /sys, and returns its folder."""
-
-    def add(number, name, **files):
-        folder = tmp_path / "sys/class/hwmon" / f"hwmon{number}"
-        folder.mkdir(parents=True)
-        for file, text in {"name": name, **files}.items():
-            (folder / file).write_text(f"{text}\n")
-        return folder
-
-    return add
-
-
-def test_the_machines_meter_is_summed_from_reading_to_reading(tmp_path, power_meter, time_source):
-    meter = power_meter(0, "power_meter", power1_average=400_000_000, power1_accuracy="95.0%")
-    power_meter(1, "amdgpu", power1_average=90_000_000)
-    node = NodePower(str(tmp_path / "sys"), time_source)
-    node.begin()
-    time_source.advance(1.5)
-    (meter / "power1_average").write_text("hostile\n")  # at the second reading: the first lasts on
-    time_source.advance(1.0)
-    (meter / "power1_average").write_text("500000000\n")
-    time_source.advance(1.5)
-    assert node.end().startswith(
-        "The whole machine took 1700.0 J (±85.0 by what its firmware states), 425.0 W on average"
-    )
-    (meter / "power1_accuracy").unlink()
-    (meter / "power1_average").unlink()
-    assert "with an error that its firmware does not state" in node.end()
-    unreadable = NodePower(str(tmp_path / "sys"), time_source)
-    unreadable.begin()
-    assert unreadable.end() == f"The machine's power was not measured: {meter}/power1_average cannot be read."
-
-
-def test_without_the_one_meter_of_the_machine_the_option_is_refused(tmp_path, power_meter):
-    with pytest.raises(UsageError, match=r"there is nothing\. Without it"):
-        NodePower(str(tmp_path / "sys"))
-    power_meter(0, "power_meter")
-    power_meter(3, "power_meter")
-    with pytest.raises(UsageError, match=r"there is hwmon0 \(power_meter\), hwmon3 \(power_meter\)"):
-        NodePower(str(tmp_path / "sys"))
-
-
-def test_a_run_says_what_the_whole_machine_took(on_simulated, tmp_path, power_meter):
-    power_meter(0, "power_meter", power1_average=400_000_000)
-    on_simulated.environment["ZEUS_SYSFS"] = str(tmp_path / "sys")
-    ended = on_simulated("run", "--node-power", "--output", tmp_path / "run.json", "--", "true")
-    assert re.search(r"The whole machine took [\d.]+ J .* by \d+ readings of its ACPI power meter", ended.stderr)
-    node = json.loads((tmp_path / "run.json").read_text())["node"]
-    assert node["joules"] == pytest.approx(400 * node["seconds"])
 
 
 class _Reducing(SimulatedGpu):

@@ -10,6 +10,7 @@ COMMANDS: dict[str, str] = {
 _BEST_HOUR = "zeus-core carbon says which hour is best to start, for `sbatch --begin` or `at`"
 
 OPTIONS: dict[tuple[str, str], str] = {
+    ("run", "--node-power"): "run measures GPUs, CPUs and memory; node_exporter reads the meter of a machine",
     ("run", "--start-by"): _BEST_HOUR,
     ("run", "--deadline"): _BEST_HOUR,
     ("run", "--duration"): _BEST_HOUR,

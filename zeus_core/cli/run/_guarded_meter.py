@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import queue
 import signal
@@ -16,7 +15,6 @@ from zeus_core.cli.run._window_power import WindowPower, limits_watts
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from zeus_core.cli.run._node_power import NodePower
     from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.device import Gpu
     from zeus_core.electricity import Electricity
@@ -68,14 +66,13 @@ class GuardedMeter:
         patience_seconds: How long to wait until all is ready.
         edge_seconds: How long to wait for the window to begin, and for it to end.
         electricity: The intensity and price that the energy is charged at; none if None.
-        measures_node: Whether to measure the whole machine, too.
 
     Attributes:
         charges: Emissions and cost of the energy, once the window has begun; None without `electricity`.
         power: The power of the GPUs over time, once the window has begun; None without any.
 
     Raises:
-        UsageError: There is no such GPU, or no meter of the machine. No command runs yet.
+        UsageError: There is no such GPU. No command runs yet.
     """
 
     def __init__(
@@ -84,7 +81,6 @@ class GuardedMeter:
         patience_seconds: float = _PATIENCE_SECONDS,
         edge_seconds: float = _EDGE_SECONDS,
         electricity: Electricity | None = None,
-        measures_node: bool = False,
     ) -> None:
         self.notes: list[str] = []
         self.charges: WindowCharges | None = None
@@ -93,11 +89,6 @@ class GuardedMeter:
         self._electricity = electricity
         self._edge_seconds = edge_seconds
         self._meter: MachineMeter | None = None
-        self._node: NodePower | None = None
-        if measures_node:
-            from zeus_core.cli.run._node_power import NodePower
-
-            self._node = NodePower()
         try:
             self._meter, self._limits_watts = within(patience_seconds, lambda: _opened(indices))
         except UsageError:
@@ -124,16 +115,8 @@ class GuardedMeter:
         """The measured GPUs."""
         return () if self._meter is None else list(self._meter.monitor.gpus.values())
 
-    @property
-    def node(self) -> dict[str, float | None] | None:
-        """The energy of the whole machine, once the window has ended; None if it was not measured."""
-        return None if self._node is None else self._node.fields
-
     def begin(self) -> None:
         """Open the window."""
-        if self._node is not None:
-            with contextlib.suppress(TimeoutError):  # then the reading that it waits for is the first one
-                within(self._edge_seconds, self._node.begin)
         if self._meter is not None:
             try:
                 within(self._edge_seconds, functools.partial(self._begin, self._meter))
@@ -142,8 +125,6 @@ class GuardedMeter:
 
     def end(self) -> Measurement | None:
         """Close the window; None if there was a fault."""
-        if self._node is not None:
-            self.notes.append(self._node.end())
         if self._meter is not None:
             try:
                 return within(self._edge_seconds, functools.partial(self._end, self._meter))

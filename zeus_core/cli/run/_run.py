@@ -41,9 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_asked(parser)
     add_gpus(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurement to this file, as JSON")
-    parser.add_argument(
-        "--node-power", action="store_true", help="also measure the whole machine, by its ACPI power meter"
-    )
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
     add_electricity(parser.add_argument_group("emissions and cost"))
 
@@ -62,7 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--output is {str(arguments.output)!r}; the file of a run is JSON: name it FILE.json")
         check_writable(arguments.output)
     asked = asked_by(arguments)
-    meter = GuardedMeter(arguments.gpus, electricity=electricity, measures_node=arguments.node_power)
+    meter = GuardedMeter(arguments.gpus, electricity=electricity)
     return run_measured(arguments.command, meter, arguments.output, arguments.quiet, asked)
 
 
@@ -162,7 +159,7 @@ def _run(
     ended = record(measurement, code, _signal_name(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None)
     points = None if steps is None else steps.points
     has_training = programs is not None and programs.has_training
-    return status, replace(ended, charges=meter.charges, node=meter.node, steps=points, has_training=has_training)
+    return status, replace(ended, charges=meter.charges, steps=points, has_training=has_training)
 
 
 def _followed(meter: GuardedMeter, asked: Asked, is_quiet: bool) -> tuple[CountedSteps, FollowedOutput]:

@@ -47,7 +47,6 @@ class RunRecord:
         notes: Things that were not measured, and why.
         charges: Emissions and cost of the energy; None where the electricity was not stated, or nothing measured.
         steps: Points of the run, by its steps; None where they are not counted.
-        node: The energy of the whole machine; None where it is not measured.
         power: The power of the GPUs over time; None where none is measured.
         settings: The settings held for the whole run, such as "300 W", by "power limit" or "SM clock".
         has_training: Whether a training in it was measured by itself, too.
@@ -63,7 +62,6 @@ class RunRecord:
     notes: Sequence[str]
     charges: WindowCharges | None = None
     steps: Sequence[Point] | None = None
-    node: Mapping[str, float | None] | None = None
     power: WindowPower | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     has_training: bool = False
@@ -100,7 +98,6 @@ class RunRecord:
             "totals": total_to_json(self.measurement),
             "electricity": None if self.charges is None else self.charges.to_json(),
             "notes": list(self.notes),
-            **({} if self.node is None else {"node": dict(self.node)}),
             **({"settings": dict(self.settings)} if self.settings else {}),
             **({} if self.steps is None else {"steps": [point._asdict() for point in self.steps]}),
         }
