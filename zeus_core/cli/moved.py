@@ -11,6 +11,7 @@ _BEST_HOUR = "zeus-core carbon says which hour is best to start, for `sbatch --b
 
 OPTIONS: dict[tuple[str, str], str] = {
     ("run", "--node-power"): "run measures GPUs, CPUs and memory; node_exporter reads the meter of a machine",
+    ("run", "--step-pattern"): "--trainer finds steps in torch programs; TrainingEnergy measures a loop of your own",
     ("run", "--start-by"): _BEST_HOUR,
     ("run", "--deadline"): _BEST_HOUR,
     ("run", "--duration"): _BEST_HOUR,

@@ -28,7 +28,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 
 from zeus_core.errors import ZeusError
 
@@ -80,7 +79,6 @@ def spawn(
     command: Sequence[str],
     mask: set[int],
     environment: Mapping[str, str] = os.environ,
-    streams: Mapping[int, int] = MappingProxyType({}),
 ) -> int:
     """Start a command, and return its process id.
 
@@ -88,7 +86,6 @@ def spawn(
         command: The name or path of the program, and its arguments.
         mask: The signals that are blocked when it starts.
         environment: Its environment.
-        streams: The files to have in place of standard streams, by their descriptors.
 
     Raises:
         CommandError: There is no such program, or it cannot be executed.
@@ -98,11 +95,11 @@ def spawn(
     if any("\0" in word for word in command):
         raise CommandError("the command contains a NUL character, which no program can be given", _NOT_FOUND)
     try:
-        return _spawn(command, mask, environment, streams)
+        return _spawn(command, mask, environment)
     except OSError as error:
         if error.errno == errno.ENOEXEC:  # a script without "#!" line: shells run it with sh
             script = ["/bin/sh", shutil.which(command[0]) or command[0], *command[1:]]
-            return _spawn(script, mask, environment, streams)
+            return _spawn(script, mask, environment)
         is_missing = error.errno == errno.ENOENT
         problem = "command not found" if is_missing else f"cannot be executed: {os.strerror(error.errno or 0)}"
         raise CommandError(f"{command[0]}: {problem}", _NOT_FOUND if is_missing else _NOT_EXECUTABLE) from error
@@ -148,12 +145,9 @@ def end_like(status: int) -> int:
     return 128 + number  # signals do not kill the first process of a container
 
 
-def _spawn(command: Sequence[str], mask: set[int], environment: Mapping[str, str], streams: Mapping[int, int]) -> int:
+def _spawn(command: Sequence[str], mask: set[int], environment: Mapping[str, str]) -> int:
     environment = {name: value for name, value in environment.items() if name}  # Python refuses to pass on "=value"
-    actions = [(os.POSIX_SPAWN_DUP2, file, stream) for stream, file in streams.items()]
-    return os.posix_spawnp(
-        command[0], list(command), environment, file_actions=actions, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON
-    )
+    return os.posix_spawnp(command[0], list(command), environment, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON)
 
 
 def _pass_on(received: signal.struct_siginfo, process_id: int) -> None:

@@ -72,7 +72,7 @@ class ReachedPrograms:
         if seen["jax"]:
             found = (
                 f"{_programs(seen['jax'])} with JAX ran, whose steps nobody reports: --limit 300W sets a power limit, "
-                "--step-pattern counts steps in the output, and TrainingEnergy measures a loop of your own"
+                "and TrainingEnergy measures a loop of your own"
             )
         elif seen["torch"]:
             found = f"{_programs(seen['torch'])} with torch ran, and no optimizer took a step that can be seen"

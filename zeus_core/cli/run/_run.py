@@ -26,7 +26,6 @@ from zeus_core.measurement import Measurement
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._guarded_meter import GuardedMeter
-    from zeus_core.cli.run._step_output import CountedSteps, FollowedOutput
 
 SUMMARY = "Run a command and measure the energy of GPUs and CPUs meanwhile"
 
@@ -120,7 +119,6 @@ def _run(
     if meter.is_simulated:
         environment[SIMULATED] = "1"
     programs = ReachedPrograms(environment) if asked.finds_trainings else None
-    steps, outputs = _followed(meter, asked, is_quiet) if asked.step_pattern is not None else (None, None)
     start_time, begin = time.time(), time.monotonic()
 
     def record(measurement: Measurement, exit_code: int | None = None, signal: str | None = None) -> RunRecord:
@@ -142,14 +140,12 @@ def _run(
             record(measurement), notes=[*meter.notes, *power.remarks]
         ).record_for_catalogue(name)
     try:
-        status = _ended(command, mask, environment, programs, outputs)
+        status = _ended(command, mask, environment, programs)
     finally:
         missing = None if programs is None else programs.end()
     elapsed_seconds = time.monotonic() - begin
     # The energies are those between two readings, which lie a little apart from the command's start and end.
     measurement = meter.end() or Measurement(elapsed_seconds, {})
-    if outputs is not None:
-        outputs.end()
     if programs is not None and not is_quiet:
         for rows in programs.unfinished:
             show_result(rows)
@@ -157,22 +153,8 @@ def _run(
         complain(f"zeus-core: {missing}")
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
     ended = record(measurement, code, _signal_name(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None)
-    points = None if steps is None else steps.points
     has_training = programs is not None and programs.has_training
-    return status, replace(ended, charges=meter.charges, steps=points, has_training=has_training)
-
-
-def _followed(meter: GuardedMeter, asked: Asked, is_quiet: bool) -> tuple[CountedSteps, FollowedOutput]:
-    from zeus_core.cli.run._step_output import CountedSteps, FollowedOutput
-    from zeus_core.device import CpuDiscovery
-    from zeus_core.monitor import ZeusMonitor
-    from zeus_core.monitor.no_monitor import NoMonitor
-
-    assert asked.step_pattern is not None
-    gpus = list(meter.gpus)
-    monitor = ZeusMonitor(range(len(gpus)), [], gpus=gpus, cpus=CpuDiscovery(())) if gpus else NoMonitor("no GPU")
-    steps = CountedSteps(monitor, asked.make_optimizer, is_quiet)
-    return steps, FollowedOutput(asked.step_pattern, steps)
+    return status, replace(ended, charges=meter.charges, has_training=has_training)
 
 
 def _ended(
@@ -180,19 +162,11 @@ def _ended(
     mask: set[int],
     environment: Mapping[str, str],
     programs: ReachedPrograms | None,
-    outputs: FollowedOutput | None,
 ) -> int:
     """Start the command, and return its wait status."""
     from zeus_core.cli.run._child import spawn, wait_for
 
-    environment = environment if programs is None else programs.environment
-    if outputs is None:
-        process_id = spawn(command, mask, environment)
-    else:
-        # Steps are to be seen when they are printed.
-        environment = {"PYTHONUNBUFFERED": "1", **environment}
-        process_id = spawn(command, mask, environment, outputs.streams)
-        outputs.start()
+    process_id = spawn(command, mask, environment if programs is None else programs.environment)
     if programs is None:
         return wait_for(process_id)
     programs.look(process_id)

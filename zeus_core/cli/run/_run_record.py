@@ -21,7 +21,6 @@ from zeus_core.ports.site_defaults import for_catalogue
 from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
-    from zeus_core.cli.run._step_output import Point
     from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.cli.run._window_power import WindowPower
     from zeus_core.measurement import Device, Measurement
@@ -46,7 +45,6 @@ class RunRecord:
         is_simulated: Whether GPUs are simulated.
         notes: Things that were not measured, and why.
         charges: Emissions and cost of the energy; None where the electricity was not stated, or nothing measured.
-        steps: Points of the run, by its steps; None where they are not counted.
         power: The power of the GPUs over time; None where none is measured.
         settings: The settings held for the whole run, such as "300 W", by "power limit" or "SM clock".
         has_training: Whether a training in it was measured by itself, too.
@@ -61,7 +59,6 @@ class RunRecord:
     is_simulated: bool
     notes: Sequence[str]
     charges: WindowCharges | None = None
-    steps: Sequence[Point] | None = None
     power: WindowPower | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     has_training: bool = False
@@ -76,14 +73,7 @@ class RunRecord:
         if self.has_training and self.measurement.devices:
             head += f"\n  {_WHOLE}"
         charges = [] if self.charges is None else self.charges.lines()
-        lines = [head, summarize(self.measurement, self.names, self.notes, charges)]
-        if self.steps is not None:
-            from zeus_core.cli.run._step_output import steps_table
-
-            is_measured = bool(self.measurement.gpu_energy)
-            reason = "fewer than two lines match --step-pattern" if is_measured else "no GPU is measured"
-            lines.append(steps_table(self.steps) or f"  No steps were counted: {reason}")
-        return "\n".join(lines).rstrip()
+        return f"{head}\n{summarize(self.measurement, self.names, self.notes, charges)}".rstrip()
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON document, for programs."""
@@ -99,7 +89,6 @@ class RunRecord:
             "electricity": None if self.charges is None else self.charges.to_json(),
             "notes": list(self.notes),
             **({"settings": dict(self.settings)} if self.settings else {}),
-            **({} if self.steps is None else {"steps": [point._asdict() for point in self.steps]}),
         }
         return _FORMAT.document(fields)
 
