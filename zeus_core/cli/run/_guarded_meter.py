@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import queue
 import signal
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core.cli.meters.metering import MachineMeter, open_meter
 from zeus_core.cli.run._window_power import WindowPower, limits_watts
 from zeus_core.errors import UsageError
+from zeus_core.process.parallel import ParallelCalls
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._window_charges import WindowCharges
@@ -34,28 +32,16 @@ def within(seconds: float, function: Callable[[], _Answer]) -> _Answer:
     Signals do not reach that thread and those it starts: the main thread waits for them.
 
     Raises:
-        TimeoutError: There is no answer yet. The function goes on, and its answer is lost.
+        DriverFaultError: There is no answer yet. The function goes on, and its answer is lost.
         Exception: The function raised it.
     """
-    answers: queue.SimpleQueue[Future[_Answer]] = queue.SimpleQueue()
-
-    def work() -> None:
-        answer: Future[_Answer] = Future()
-        try:
-            answer.set_result(function())
-        except Exception as error:
-            answer.set_exception(error)
-        answers.put(answer)
-
+    calls = ParallelCalls()
     original_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        threading.Thread(target=work, name="zeus-core meter", daemon=True).start()
+        calls.start(1)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, original_mask)
-    try:
-        return answers.get(timeout=seconds).result()
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    return calls.call_one_within(seconds, 0, function)
 
 
 class GuardedMeter:
