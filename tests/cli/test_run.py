@@ -247,6 +247,18 @@ def test_the_file_says_what_ran_when_and_how_it_ended(on_simulated, tmp_path):
     assert [path.name for path in (tmp_path / "new folder").iterdir()] == ["run.json"]
 
 
+def test_tags_are_recorded_with_the_run_and_reach_the_command(on_simulated, tmp_path):
+    on_simulated.environment["ZEUS_TAGS"] = "team=nlp,stage=old"
+    options = ["--quiet", "--tags", "stage=new,project=x", "--output", tmp_path / "run.json"]
+    ended = on_simulated("run", *options, "--", "sh", "-c", "echo $ZEUS_TAGS")
+    assert ended.stdout == "team=nlp,stage=old,stage=new,project=x\n"
+    (part,) = read_json(tmp_path / "run.json")["parts"]
+    assert part["identity"]["tags"] == {"team": "nlp", "stage": "new", "project": "x"}
+    refused = on_simulated("run", "--tags", "nlp", "--", "echo", "started")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--tags is 'nlp'; it must be names with values, such as team=nlp,project=x" in refused.stderr
+
+
 def test_without_a_gpu_the_command_runs_and_the_summary_lists_missing_measurements(on_nothing, tmp_path):
     ended = on_nothing("run", "--gpus", "0", "--output", tmp_path / "run.json", "--", "echo", "hello")
     assert (ended.returncode, ended.stdout) == (0, "hello\n")

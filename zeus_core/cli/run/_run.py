@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core._launch import SIMULATED
+from zeus_core._launch import SIMULATED, TAGS
 from zeus_core.adapters.result import show_result
 from zeus_core.cli.arguments import add_gpus
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.run._reached import ReachedPrograms
-from zeus_core.cli.run._run_options import Asked, add_asked, asked_by
+from zeus_core.cli.run._run_options import Asked, add_asked, asked_by, checked_tags
 from zeus_core.cli.run._run_record import RunRecord, check_writable, write_record
 from zeus_core.cli.text import complain, write
 from zeus_core.errors import NotSupportedError, UsageError
@@ -58,6 +58,8 @@ def execute(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--output is {str(arguments.output)!r}; the file of a run is JSON: name it FILE.json")
         check_writable(arguments.output)
     asked = asked_by(arguments)
+    if arguments.tags is not None:  # for the runs in the command, and the record of this one
+        os.environ[TAGS] = ",".join(filter(None, [os.environ.get(TAGS), checked_tags(arguments.tags)]))
     meter = GuardedMeter(arguments.gpus, electricity=electricity)
     return run_measured(arguments.command, meter, arguments.output, arguments.quiet, asked)
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from zeus_core._launch import CLOCK, LIMIT, OBSERVE, SAVE, is_off, observes
+from zeus_core._launch import CLOCK, LIMIT, OBSERVE, SAVE, TAGS, is_off, observes
 from zeus_core.cli.text import complain
 from zeus_core.errors import UsageError
 from zeus_core.ports.site_defaults import site_words, with_site_defaults
-from zeus_core.validate import shown
+from zeus_core.validate import checked_slowdown, shown
 
 _T = TypeVar("_T")
 
@@ -25,7 +25,7 @@ class Asked:
 
     Attributes:
         finds_trainings: Whether to measure trainings in the command.
-        save: The slowdown within which energy is saved, as text; None to save nothing.
+        save: The slowdown within which energy is saved, such as "10%"; None to save nothing.
         observes: Whether saving changes nothing.
         limit_watts: The power limit for the whole run; None for the present one.
         clock_mhz: The SM clock for the whole run; None for the present one.
@@ -44,12 +44,11 @@ class Asked:
     clamped: frozenset[str] = frozenset()
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of the command: its trainings save, and we set what lasts for the whole run."""
+        """Return the environment of the command: its trainings save, and what lasts for the whole run is ours."""
         rest = {name: value for name, value in environment.items() if name not in {LIMIT, CLOCK, SAVE, OBSERVE}}
-        if SAVE in with_site_defaults(rest):
-            rest[SAVE] = ""  # what the site asks for is decided here
-        saves = {} if self.save is None else {SAVE: self.save}
-        return {**rest, **saves, **({OBSERVE: "1"} if self.observes else {})}
+        if self.save is not None or SAVE in with_site_defaults(rest):
+            rest[SAVE] = self.save or ""  # "" turns off what the site asks for
+        return {**rest, OBSERVE: "1"} if self.observes else rest
 
 
 def add_asked(parser: argparse.ArgumentParser) -> None:
@@ -57,14 +56,13 @@ def add_asked(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trainer",
         action="store_true",
-        help="in the command, measure each training: of Trainers of transformers, TRL and Lightning, of Fabric, and of "
-        "any loop by the steps of its torch optimizer",
+        help="measure each training in the command: Trainers of transformers, TRL and Lightning, Fabric, and any loop "
+        "with a torch optimizer",
     )
     parser.add_argument(
         "--save",
         metavar="10%",
-        help="in these trainings, find the power limit that takes the least energy within a slowdown, and restore the "
-        f"original at the end ({SAVE})",
+        help=f"in each training, find the power limit with the least energy within this slowdown ({SAVE})",
     )
     parser.add_argument(
         "--observe",
@@ -73,6 +71,7 @@ def add_asked(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", metavar="300W", help=f"power limit of the GPUs for the whole run ({LIMIT})")
     parser.add_argument("--clock", metavar="1200MHz", help=f"SM clock of the GPUs for the whole run ({CLOCK})")
+    parser.add_argument("--tags", metavar="team=nlp,project=x", help=f"tags to record with the run ({TAGS})")
 
 
 def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Asked:
@@ -83,16 +82,19 @@ def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.
     Raises:
         UsageError: The value of an option is wrong; the message names it.
     """
-    has_no_say = is_off(environment)
-    says = any((arguments.save, arguments.observe, arguments.limit, arguments.clock))
-    known = {**environment, SAVE: environment.get(SAVE, "")} if says else environment
-    variables = {} if has_no_say else with_site_defaults(known)
-    is_observing = arguments.observe or observes(variables)
+    variables = {} if is_off(environment) else environment
     save = _asked("--save", arguments.save, SAVE, variables, _slowdown)
     limit_watts = _asked("--limit", arguments.limit, LIMIT, variables, partial(_number, unit="W", example="300W"))
     clock_mhz = _asked("--clock", arguments.clock, CLOCK, variables, partial(_number, unit="MHz", example="1200MHz"))
-    if has_no_say:
+    if is_off(environment):
         return Asked()
+    is_observing = arguments.observe or observes(variables)
+    has_option = any((arguments.save, arguments.observe, arguments.limit, arguments.clock))
+    known = {**environment, SAVE: ""} if has_option else environment
+    by_site = with_site_defaults(known).get(SAVE)
+    is_of_site = by_site != known.get(SAVE)
+    if is_of_site:
+        save = by_site
     if save is not None and not is_observing and (limit_watts is not None or clock_mhz is not None):
         fixed = arguments.limit or arguments.clock
         if arguments.save is not None and fixed is not None:
@@ -107,11 +109,27 @@ def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.
             save = None
         ignored = f"{LIMIT} and {CLOCK} are" if save else f"{SAVE} is"
         complain(f"zeus-core: {ignored} ignored: a setting is searched or fixed, not both")
-    finds_trainings = arguments.trainer or save is not None or is_observing
-    must_find = arguments.trainer or is_observing or save == environment.get(SAVE) or arguments.save is not None
-    clamped = frozenset({LIMIT if arguments.limit is None else "", CLOCK if arguments.clock is None else ""})
-    by_site = site_words(known)
-    return Asked(finds_trainings, save, is_observing, limit_watts, clock_mhz, by_site, must_find, clamped)
+    return Asked(
+        finds_trainings=arguments.trainer or save is not None or is_observing,
+        save=save,
+        observes=is_observing,
+        limit_watts=limit_watts,
+        clock_mhz=clock_mhz,
+        by_site=site_words(known),
+        must_find=arguments.trainer or is_observing or not is_of_site,
+        clamped=frozenset({LIMIT if arguments.limit is None else "", CLOCK if arguments.clock is None else ""}),
+    )
+
+
+def checked_tags(text: str) -> str:
+    """Return the tags of `--tags`.
+
+    Raises:
+        UsageError: One of them is not a name and a value.
+    """
+    if not all(re.fullmatch(r"[\w.-]+=.*", pair.strip(), re.ASCII) for pair in text.split(",")):
+        raise UsageError(f"--tags is {shown(text)}; it must be names with values, such as team=nlp,project=x")
+    return text
 
 
 def _asked(
@@ -128,8 +146,6 @@ def _asked(
 
 
 def _slowdown(name: str, text: str) -> str:
-    from zeus_core.optimizer.asked import checked_slowdown
-
     checked_slowdown(name, text)
     return text
 
