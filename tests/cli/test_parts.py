@@ -13,8 +13,11 @@ from zeus_core.cli.meters.energy_totals import summarize, total_to_json
 from zeus_core.cli.meters.metering import open_meter
 from zeus_core.cli.run._child import spawn
 from zeus_core.cli.run._guarded_meter import GuardedMeter, within
+from zeus_core.cli.run._reached import ReachedPrograms
+from zeus_core.cli.run._run import run_measured
+from zeus_core.cli.run._run_options import Asked
 from zeus_core.cli.run._run_record import RunRecord
-from zeus_core.cli.run._window_charges import WindowCharges
+from zeus_core.cli.run._window_samples import WindowSamples
 from zeus_core.cli.text import table, write
 from zeus_core.device import Work, discover_cpus
 from zeus_core.electricity import Electricity, RecordedSignal
@@ -137,6 +140,15 @@ def test_a_variable_without_a_name_does_not_keep_a_command_from_running(monkeypa
     assert os.waitstatus_to_exitcode(status) == 3
 
 
+def test_the_window_ends_before_anything_else_is_read(monkeypatch):
+    order = []
+    meter = GuardedMeter(None)
+    monkeypatch.setattr(meter, "end", lambda: order.append("window"))
+    monkeypatch.setattr(ReachedPrograms, "end", lambda _: order.append("journals of trainings"))
+    assert run_measured(["true"], meter, is_quiet=True, asked=Asked(finds_trainings=True)) == 0
+    assert order == ["window", "journals of trainings"]
+
+
 def test_a_table_is_aligned():
     assert table([("a", "1"), ("long", "200")], "<>") == "a       1\nlong  200"
 
@@ -181,13 +193,13 @@ def test_a_windows_energy_is_charged_at_the_value_of_its_time(time_source, gpu):
     monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=time_source)
     intensity = RecordedSignal([1000.0, 1010.0], [600.0, 300.0], "g/kWh", max_age_seconds=100.0)
     monitor.begin_window("whole")
-    charges = WindowCharges(Electricity(intensity), monitor, period_seconds=1e6)
+    samples = WindowSamples(monitor, {}, Electricity(intensity))
     for _ in range(30):
         gpu.execute(Work(1.0, 300.0))
-        charges.sample()
     measurement = monitor.end_window("whole")
-    charges.end(measurement)
-    charges.sample()  # one that was under way: the window is over
+    samples.end(measurement)
+    gpu.execute(Work(1.0, 300.0))  # the window is over
+    charges = samples.charges
     amount = charges.to_json()["amounts"]["g"]
     mean = (600 * 10 + 300 * (measurement.time - 10)) / measurement.time
     assert amount["amount"] == pytest.approx(measurement.total_energy / 3.6e6 * mean, rel=0.01)

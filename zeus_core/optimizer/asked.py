@@ -61,10 +61,8 @@ def asked_optimizer(
     if environment is None:
         environment = with_site_defaults(os.environ)
         if environment.get(SAVE) != os.environ.get(SAVE) and os.environ.get("RANK", "0") == "0":
-            if os.environ.get(SAVE):
-                _logger.warning(
-                    "ignored: %s is %s; it must be a slowdown such as %s", SAVE, shown(os.environ[SAVE]), _USUAL
-                )
+            if text := os.environ.get(SAVE):
+                _logger.warning("ignored: %s is %s; it must be a slowdown such as %s", SAVE, shown(text), _USUAL)
             _logger.warning("%s", site_words(os.environ))
     try:
         slowdown = asked_slowdown(environment)

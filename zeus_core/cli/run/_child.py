@@ -98,15 +98,15 @@ def wait_for(process_id: int, look: Callable[[], object] = lambda: None) -> int:
     seconds = _FIRST_LOOK_SECONDS
     while True:
         received = signal.sigtimedwait(_WAITED_FOR, seconds)
+        if received is not None and received.si_signo != signal.SIGCHLD:
+            _pass_on(received, process_id)
+            continue
+        ended, status = os.waitpid(process_id, os.WNOHANG)
+        if ended:
+            return status
         if received is None:
             look()
             seconds = min(2 * seconds, _LONGEST_SECONDS)
-        elif received.si_signo != signal.SIGCHLD:
-            _pass_on(received, process_id)
-        else:
-            ended, status = os.waitpid(process_id, os.WNOHANG)
-            if ended:
-                return status
 
 
 def _pass_on(received: signal.struct_siginfo, process_id: int) -> None:

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core.cli.meters.metering import MachineMeter, open_meter
-from zeus_core.cli.run._window_power import WindowPower, limits_watts
+from zeus_core.cli.run._window_samples import WindowSamples, limits_watts
 from zeus_core.errors import UsageError
 from zeus_core.process.parallel import ParallelCalls
 
 if TYPE_CHECKING:
-    from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.device import Gpu
     from zeus_core.electricity import Electricity
     from zeus_core.measurement import Device, Measurement
@@ -54,8 +53,8 @@ class GuardedMeter:
         electricity: The intensity and price that the energy is charged at; none if None.
 
     Attributes:
-        charges: Emissions and cost of the energy, once the window has begun; None without `electricity`.
-        power: The power of the GPUs over time, once the window has begun; None without any.
+        notes: The faults, and what else people should know of the numbers.
+        samples: What is known over time, once the window has begun.
 
     Raises:
         UsageError: There is no such GPU. No command runs yet.
@@ -69,8 +68,7 @@ class GuardedMeter:
         electricity: Electricity | None = None,
     ) -> None:
         self.notes: list[str] = []
-        self.charges: WindowCharges | None = None
-        self.power: WindowPower | None = None
+        self.samples: WindowSamples | None = None
         self._limits_watts: dict[int, float | None] = {}
         self._electricity = electricity
         self._edge_seconds = edge_seconds
@@ -120,20 +118,13 @@ class GuardedMeter:
 
     def _begin(self, meter: MachineMeter) -> None:
         meter.begin()
-        if meter.monitor.gpus:
-            self.power = WindowPower(meter.monitor, self._limits_watts)
-        if self._electricity is not None:
-            from zeus_core.cli.run._window_charges import WindowCharges
-
-            self.charges = WindowCharges(self._electricity, meter.monitor)
+        self.samples = WindowSamples(meter.monitor, self._limits_watts, self._electricity)
 
     def _end(self, meter: MachineMeter) -> Measurement:
         measurement = meter.end()
-        if self.power is not None:
-            self.power.end(measurement)
-            self.notes.extend(self.power.remarks)
-        if self.charges is not None:
-            self.charges.end(measurement)
+        if self.samples is not None:
+            self.samples.end(measurement)
+            self.notes.extend(self.samples.remarks)
         return measurement
 
     def _give_up(self, error: Exception) -> None:

@@ -27,16 +27,16 @@ from zeus_core.measurement import Measurement
 if TYPE_CHECKING:
     from zeus_core.cli.run._guarded_meter import GuardedMeter
 
-SUMMARY = "Run a command and measure the energy of GPUs and CPUs meanwhile"
+SUMMARY = "Run a command and measure its energy; find the training in it, and save energy there"
+EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
 
 _NOTHING = Asked()
-_EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = "%(prog)s [options] -- command ..."
-    parser.epilog = f"Example: {_EXAMPLE}. The command's exit code is returned; signals are passed on to it."
+    parser.description = f"{SUMMARY}. The exit code is that of the command; signals are passed on to it."
     add_asked(parser)
     add_gpus(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurement to this file, as JSON")
@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.cli.run._guarded_meter import GuardedMeter
 
     if not arguments.command:
-        raise UsageError(f"the command to run is missing; write it after --, for example: {_EXAMPLE}")
+        raise UsageError(f"the command to run is missing; write it after --, for example: {EXAMPLE}")
     electricity = electricity_from(arguments)
     if arguments.output is not None:
         if arguments.output.suffix not in ("", ".json"):
@@ -91,88 +91,86 @@ def run_measured(
 
     if asked.by_site is not None:
         complain(f"zeus-core: {asked.by_site}")
-    settings, name = FixedSettings(asked, meter.gpus), os.urandom(8).hex()
+    settings = FixedSettings(asked, meter.gpus)
+    environment = asked.environment(os.environ)
+    if meter.is_simulated:
+        environment[SIMULATED] = "1"
+    programs = ReachedPrograms(environment) if asked.finds_trainings else None
+    name = os.urandom(8).hex()  # of its record in a catalogue
+    missing = None
     try:
         with blocked_signals() as mask:
             try:
                 settings.apply()
                 meter.begin()
-                status, record = _run(command, mask, meter, asked, is_quiet, settings.in_force, name)
+                begun = _begun(command, meter, settings.in_force, name)
+                status, measurement = _measured(command, mask, environment, meter, programs)
             finally:
                 settings.restore()
+                if programs is not None:
+                    missing = programs.end()
             meter.notes.extend(settings.notes)
-            _report(record, output, is_quiet, name)
+            if missing is not None and asked.must_find:
+                complain(f"zeus-core: {missing}")
+            _report(_ended(begun, status, measurement, programs), output, is_quiet, name, programs)
     except CommandError as error:
         write(f"zeus-core: {error}", sys.stderr)
         return error.exit_code
     return end_like(status)
 
 
-def _run(
-    command: Sequence[str],
-    mask: set[int],
-    meter: GuardedMeter,
-    asked: Asked,
-    is_quiet: bool,
-    settings: Mapping[str, str],
-    name: str,
-) -> tuple[int, RunRecord]:
-    environment = asked.environment(os.environ)
-    if meter.is_simulated:
-        environment[SIMULATED] = "1"
-    programs = ReachedPrograms(environment) if asked.finds_trainings else None
-    start_time, begin = time.time(), time.monotonic()
-
-    def record(measurement: Measurement, exit_code: int | None = None, signal: str | None = None) -> RunRecord:
-        return RunRecord(
-            command=list(command),
-            exit_code=exit_code,
-            signal=signal,
-            start_time=start_time,
-            measurement=measurement,
-            names=meter.names,
-            is_simulated=meter.is_simulated,
-            notes=meter.notes,
-            power=meter.power,
-            settings=settings,
-        )
-
-    if (power := meter.power) is not None:
-        power.keep = lambda measurement: replace(
-            record(measurement), notes=[*meter.notes, *power.remarks]
+def _begun(command: Sequence[str], meter: GuardedMeter, settings: Mapping[str, str], name: str) -> RunRecord:
+    """Return the record of a command that begins now, and have it recorded now and then while it runs."""
+    record = RunRecord(
+        command=list(command),
+        exit_code=None,
+        signal=None,
+        start_time=time.time(),
+        measurement=Measurement(0.0, {}),
+        names=meter.names,
+        is_simulated=meter.is_simulated,
+        notes=meter.notes,
+        samples=meter.samples,
+        settings=settings,
+    )
+    if (samples := meter.samples) is not None:
+        samples.keep = lambda measurement: replace(
+            record, measurement=measurement, notes=[*meter.notes, *samples.remarks]
         ).record_for_catalogue(name)
-    try:
-        status = _ended(command, mask, environment, programs)
-    finally:
-        missing = None if programs is None else programs.end()
-    elapsed_seconds = time.monotonic() - begin
-    # The energies are those between two readings, which lie a little apart from the command's start and end.
-    measurement = meter.end() or Measurement(elapsed_seconds, {})
-    if programs is not None and not is_quiet:
-        for rows in programs.unfinished:
-            show_result(rows)
-    if missing is not None and asked.must_find:
-        complain(f"zeus-core: {missing}")
-    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-    ended = record(measurement, code, _signal_name(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None)
-    has_training = programs is not None and programs.has_training
-    return status, replace(ended, charges=meter.charges, has_training=has_training)
+    return record
 
 
-def _ended(
+def _measured(
     command: Sequence[str],
     mask: set[int],
     environment: Mapping[str, str],
+    meter: GuardedMeter,
     programs: ReachedPrograms | None,
-) -> int:
-    """Start the command, and return its wait status."""
+) -> tuple[int, Measurement]:
+    """Run the command, and return its wait status and what the meter measured meanwhile."""
     from zeus_core.cli.run._child import spawn, wait_for
 
-    process_id = spawn(command, mask, environment if programs is None else programs.environment)
+    begin = time.monotonic()
     if programs is None:
-        return wait_for(process_id)
-    programs.look(process_id)
-    return wait_for(process_id, partial(programs.look, process_id))
+        status = wait_for(spawn(command, mask, environment))
+    else:
+        process_id = spawn(command, mask, programs.environment)
+        programs.look(process_id)
+        status = wait_for(process_id, partial(programs.look, process_id))
+    elapsed_seconds = time.monotonic() - begin
+    # The energies are those between two readings, which lie a little apart from the command's start and end.
+    return status, meter.end() or Measurement(elapsed_seconds, {})
+
+
+def _ended(begun: RunRecord, status: int, measurement: Measurement, programs: ReachedPrograms | None) -> RunRecord:
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    return replace(
+        begun,
+        exit_code=os.WEXITSTATUS(status) if number is None else 128 + number,
+        signal=None if number is None else _signal_name(number),
+        measurement=measurement,
+        has_training=programs is not None and programs.has_training,
+    )
 
 
 def _signal_name(number: int) -> str:
@@ -182,8 +180,13 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _report(record: RunRecord, output: Path | None, is_quiet: bool, name: str) -> None:
+def _report(
+    record: RunRecord, output: Path | None, is_quiet: bool, name: str, programs: ReachedPrograms | None
+) -> None:
     """Print and write the record. Neither can change how the run ends."""
+    if programs is not None and not is_quiet:
+        for rows in programs.unfinished:
+            show_result(rows)
     try:
         if not is_quiet:
             write(record.summary(), sys.stderr)

@@ -22,7 +22,7 @@ from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._window_charges import WindowCharges
-    from zeus_core.cli.run._window_power import WindowPower
+    from zeus_core.cli.run._window_samples import WindowSamples
     from zeus_core.measurement import Device, Measurement
 
 _FORMAT = JsonFormat("zeus-core run", 1)  # that of these fields alone, which earlier versions have written
@@ -44,8 +44,7 @@ class RunRecord:
         names: The name of each measured device.
         is_simulated: Whether GPUs are simulated.
         notes: Things that were not measured, and why.
-        charges: Emissions and cost of the energy; None where the electricity was not stated, or nothing measured.
-        power: The power of the GPUs over time; None where none is measured.
+        samples: What is known of it over time; None where nothing is measured.
         settings: The settings held for the whole run, such as "300 W", by "power limit" or "SM clock".
         has_training: Whether a training in it was measured by itself, too.
     """
@@ -58,8 +57,7 @@ class RunRecord:
     names: Mapping[Device, str]
     is_simulated: bool
     notes: Sequence[str]
-    charges: WindowCharges | None = None
-    power: WindowPower | None = None
+    samples: WindowSamples | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     has_training: bool = False
 
@@ -72,8 +70,13 @@ class RunRecord:
         head = f"zeus-core: {command}: {duration_text(self.measurement.time)}, {end}"
         if self.has_training and self.measurement.devices:
             head += f"\n  {_WHOLE}"
-        charges = [] if self.charges is None else self.charges.lines()
+        charges = [] if self._charges is None else self._charges.lines()
         return f"{head}\n{summarize(self.measurement, self.names, self.notes, charges)}".rstrip()
+
+    @property
+    def _charges(self) -> WindowCharges | None:
+        """Emissions and cost of the whole run; None where the electricity was not stated, and while it runs."""
+        return None if self.samples is None or self.exit_code is None else self.samples.charges
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON document, for programs."""
@@ -86,7 +89,7 @@ class RunRecord:
             "is_simulated": self.is_simulated,
             "devices": devices_to_json(self.measurement, self.names),
             "totals": total_to_json(self.measurement),
-            "electricity": None if self.charges is None else self.charges.to_json(),
+            "electricity": None if self._charges is None else self._charges.to_json(),
             "notes": list(self.notes),
             **({"settings": dict(self.settings)} if self.settings else {}),
         }
@@ -101,7 +104,7 @@ class RunRecord:
 
         fields = _FORMAT.fields(self.to_json())
         of_window = run_of_window(fields, platform.node(), identity_here(), versions())
-        run = encode(of_window if self.power is None else self.power.added_to(of_window))
+        run = encode(of_window if self.samples is None else self.samples.added_to(of_window))
         if run["electricity"] is not None:
             run["electricity"]["amounts"] = fields["electricity"]["amounts"]
         return RUN_FORMAT.document({**fields, **run})
