@@ -15,7 +15,7 @@ import resource
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from zeus_core.errors import ZeusError
@@ -28,7 +28,6 @@ _WAITED_FOR = {
     *(signal.SIGIO, signal.SIGPWR, signal.SIGXCPU, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)),
 }
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-_FIRST_LOOK_SECONDS, _LONGEST_SECONDS = 0.5, 64.0  # between looks at the processes of the command: twice as long each
 
 
 class CommandError(ZeusError):
@@ -88,25 +87,16 @@ def spawn(command: Sequence[str], mask: set[int], environment: Mapping[str, str]
     raise CommandError(f"{name}: cannot be executed", _NOT_EXECUTABLE)
 
 
-def wait_for(process_id: int, look: Callable[[], object] = lambda: None) -> int:
-    """Wait until the command has ended, pass signals on, and return its wait status.
-
-    Args:
-        process_id: The command.
-        look: Called now and then meanwhile, ever less often.
-    """
-    seconds = _FIRST_LOOK_SECONDS
+def wait_for(process_id: int) -> int:
+    """Wait until the command has ended, pass signals on, and return its wait status."""
     while True:
-        received = signal.sigtimedwait(_WAITED_FOR, seconds)
-        if received is not None and received.si_signo != signal.SIGCHLD:
+        received = signal.sigwaitinfo(_WAITED_FOR)
+        if received.si_signo != signal.SIGCHLD:
             _pass_on(received, process_id)
             continue
         ended, status = os.waitpid(process_id, os.WNOHANG)
         if ended:
             return status
-        if received is None:
-            look()
-            seconds = min(2 * seconds, _LONGEST_SECONDS)
 
 
 def _pass_on(received: signal.struct_siginfo, process_id: int) -> None:

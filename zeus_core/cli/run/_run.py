@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -151,12 +150,7 @@ def _measured(
     from zeus_core.cli.run._child import spawn, wait_for
 
     begin = time.monotonic()
-    if programs is None:
-        status = wait_for(spawn(command, mask, environment))
-    else:
-        process_id = spawn(command, mask, programs.environment)
-        programs.look(process_id)
-        status = wait_for(process_id, partial(programs.look, process_id))
+    status = wait_for(spawn(command, mask, environment if programs is None else programs.environment))
     elapsed_seconds = time.monotonic() - begin
     # The energies are those between two readings, which lie a little apart from the command's start and end.
     return status, meter.end() or Measurement(elapsed_seconds, {})
