@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._documents import JsonFormat
 from zeus_core.cli.meters.energy_totals import devices_to_json, summarize, total_to_json
 from zeus_core.cli.text import make_folder
 from zeus_core.codec import encode
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from zeus_core.cli.run._window_samples import WindowSamples
     from zeus_core.measurement import Device, Measurement
 
-_FORMAT = JsonFormat("zeus-core run", 1)  # that of these fields alone, which earlier versions have written
 _MAX_COMMAND_CHARACTERS = 100  # of the summary; the file holds the whole command
 _WHOLE = "The total is that of the whole command on this machine; the box of a training shows the training alone:"
 
@@ -79,8 +77,8 @@ class RunRecord:
         return None if self.samples is None or self.exit_code is None else self.samples.charges
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a JSON document, for programs."""
-        fields = {
+        """Return its own fields in its file, for programs."""
+        return {
             "command": list(self.command),
             "exit_code": self.exit_code,
             "signal": self.signal,
@@ -93,7 +91,6 @@ class RunRecord:
             "notes": list(self.notes),
             **({"settings": dict(self.settings)} if self.settings else {}),
         }
-        return _FORMAT.document(fields)
 
     def document(self) -> dict[str, Any]:
         """Return the document of its file: that of any run, with the fields of `to_json` beside it."""
@@ -102,7 +99,7 @@ class RunRecord:
         from zeus_core.training.record.run_identity import identity_here
         from zeus_core.training.record.window_run import run_of_window
 
-        fields = _FORMAT.fields(self.to_json())
+        fields = self.to_json()
         of_window = run_of_window(fields, platform.node(), identity_here(), versions())
         run = encode(of_window if self.samples is None else self.samples.added_to(of_window))
         if run["electricity"] is not None:
