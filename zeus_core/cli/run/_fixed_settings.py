@@ -48,7 +48,7 @@ class _Fixed(NamedTuple):
 
 
 class FixedSettings:
-    """Sets GPUs for the whole run. Without the right to, it changes nothing, and says so.
+    """Sets GPUs for the whole run. Without permission it changes nothing, and says so.
 
     The end of the process restores them too, however it ends: by its guardian, or by the daemon.
 

@@ -1,4 +1,4 @@
-"""What is known of a window of `zeus-core run` over time: power, other processes on its GPUs, emissions and cost."""
+"""The window of `zeus-core run` over time: power, other processes on its GPUs, emissions and cost."""
 
 from __future__ import annotations
 
