@@ -54,7 +54,7 @@ class GuardedMeter:
 
     Attributes:
         notes: The faults, and what else people should know of the numbers.
-        samples: What is known over time, once the window has begun.
+        samples: Power, sharing and charges over time, once the window has begun.
 
     Raises:
         UsageError: There is no such GPU. No command runs yet.

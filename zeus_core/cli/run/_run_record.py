@@ -42,7 +42,7 @@ class RunRecord:
         names: The name of each measured device.
         is_simulated: Whether GPUs are simulated.
         notes: Things that were not measured, and why.
-        samples: What is known of it over time; None where nothing is measured.
+        samples: Power, sharing and charges over time; None where nothing is measured.
         settings: The settings held for the whole run, such as "300 W", by "power limit" or "SM clock".
         has_training: Whether a training in it was measured by itself, too.
     """
