@@ -43,8 +43,8 @@ def automatic_optimizer(text: str) -> Callable[[ZeusMonitor], GlobalPowerLimitOp
     Raises:
         UsageError: It is neither "auto" nor a percentage.
     """
-    slowdown = checked_slowdown("optimizer", _USUAL if text == "auto" else text)
-    return partial(_AskedOptimizer, optimum_selector=EnergyWithin(slowdown), quiet=True)
+    factor = checked_slowdown("optimizer", _USUAL if text == "auto" else text)
+    return partial(_AskedOptimizer, optimum_selector=EnergyWithin(factor), quiet=True)
 
 
 def asked_optimizer(
@@ -65,11 +65,11 @@ def asked_optimizer(
                 _logger.warning("ignored: %s is %s; it must be a slowdown such as %s", SAVE, shown(text), _USUAL)
             _logger.warning("%s", site_words(os.environ))
     try:
-        slowdown = asked_slowdown(environment)
+        factor = asked_slowdown(environment)
     except UsageError as error:
         _logger.error("nothing is saved: %s", error)
         return None
-    if slowdown is None:
+    if factor is None:
         return None
     mode: Mode = "observe" if observes(environment) else "search"
-    return _AskedOptimizer(monitor, EnergyWithin(slowdown), mode=mode, quiet=True)
+    return _AskedOptimizer(monitor, EnergyWithin(factor), mode=mode, quiet=True)
