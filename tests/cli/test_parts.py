@@ -17,6 +17,7 @@ from zeus_core.cli.run._reached import ReachedPrograms
 from zeus_core.cli.run._run import run_measured
 from zeus_core.cli.run._run_options import Asked
 from zeus_core.cli.run._run_record import RunRecord
+from zeus_core.cli.run._window_charges import WindowCharges
 from zeus_core.cli.run._window_samples import WindowSamples
 from zeus_core.cli.text import table, write
 from zeus_core.device import Work, discover_cpus
@@ -190,7 +191,7 @@ def test_a_windows_energy_is_charged_at_the_value_of_its_time(time_source, gpu):
     monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=time_source)
     intensity = RecordedSignal([1000.0, 1010.0], [600.0, 300.0], "g/kWh", max_age_seconds=100.0)
     monitor.begin_window("whole")
-    samples = WindowSamples(monitor, {}, Electricity(intensity))
+    samples = WindowSamples(monitor, {}, WindowCharges(Electricity(intensity)))
     for _ in range(30):
         gpu.execute(Work(1.0, 300.0))
     measurement = monitor.end_window("whole")

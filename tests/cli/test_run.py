@@ -320,6 +320,25 @@ sys.exit(run_measured(["sh", "-c", "echo ready; read line; exit 3"], meter))
 """
 
 
+WINDOW = """
+import sys
+from zeus_core.cli.run._guarded_meter import GuardedMeter
+from zeus_core.electricity import ConstantSignal, Electricity
+
+meter = GuardedMeter(None, electricity=Electricity(ConstantSignal(380, "g/kWh")))
+before = set(sys.modules)
+meter.begin()
+assert meter.end() is not None
+print(*sys.modules.keys() - before)
+"""
+
+
+def test_nothing_is_imported_while_the_window_is_open(on_simulated):
+    """That would take longer than many a command, and be measured with it."""
+    ended = subprocess.run([sys.executable, "-c", WINDOW], env=on_simulated.environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "\n"), ended.stderr
+
+
 @pytest.mark.parametrize("usual_seconds", [0.0, 0.002], ids=["one after another", "at the same time"])
 @pytest.mark.parametrize(
     "function",

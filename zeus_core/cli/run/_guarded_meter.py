@@ -13,6 +13,7 @@ from zeus_core.errors import UsageError
 from zeus_core.process.parallel import ParallelCalls
 
 if TYPE_CHECKING:
+    from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.device import Gpu
     from zeus_core.electricity import Electricity
     from zeus_core.measurement import Device, Measurement
@@ -70,7 +71,11 @@ class GuardedMeter:
         self.notes: list[str] = []
         self.samples: WindowSamples | None = None
         self._limits_watts: dict[int, float | None] = {}
-        self._electricity = electricity
+        self._charges: WindowCharges | None = None
+        if electricity is not None:
+            from zeus_core.cli.run._window_charges import WindowCharges
+
+            self._charges = WindowCharges(electricity)
         self._edge_seconds = edge_seconds
         self._meter: MachineMeter | None = None
         try:
@@ -101,24 +106,24 @@ class GuardedMeter:
 
     def begin(self) -> None:
         """Open the window."""
-        if self._meter is not None:
-            try:
-                within(self._edge_seconds, functools.partial(self._begin, self._meter))
-            except Exception as error:
-                self._give_up(error)
+        self._guarded(self._begin)
 
     def end(self) -> Measurement | None:
         """Close the window; None if there was a fault."""
-        if self._meter is not None:
-            try:
-                return within(self._edge_seconds, functools.partial(self._end, self._meter))
-            except Exception as error:
-                self._give_up(error)
-        return None
+        return self._guarded(self._end)
+
+    def _guarded(self, act: Callable[[MachineMeter], _Answer]) -> _Answer | None:
+        if self._meter is None:
+            return None
+        try:
+            return within(self._edge_seconds, functools.partial(act, self._meter))
+        except Exception as error:
+            self._give_up(error)
+            return None
 
     def _begin(self, meter: MachineMeter) -> None:
         meter.begin()
-        self.samples = WindowSamples(meter.monitor, self._limits_watts, self._electricity)
+        self.samples = WindowSamples(meter.monitor, self._limits_watts, self._charges)
 
     def _end(self, meter: MachineMeter) -> Measurement:
         measurement = meter.end()

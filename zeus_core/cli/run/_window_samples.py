@@ -16,7 +16,6 @@ from zeus_core.ports.time_source import clock_seconds
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._window_charges import WindowCharges
-    from zeus_core.electricity import Electricity
     from zeus_core.measurement import Measurement
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.training.record.run_records import RunRecord
@@ -31,10 +30,9 @@ class WindowSamples:
     Args:
         monitor: Measures the window, which has just been opened.
         limits_watts: The power limit of each GPU before the run changed it, by index; None if unknown.
-        electricity: The intensity and price that the energy is charged at; none if None.
+        charges: Charges the energy; None without a stated electricity.
 
     Attributes:
-        charges: Emissions and cost of the energy; None without `electricity`.
         keep: Records the measurement so far, after ten seconds and then every ten minutes, for a run that is killed;
             nothing does if None. It must neither raise nor wait.
     """
@@ -43,16 +41,12 @@ class WindowSamples:
         self,
         monitor: ZeusMonitor,
         limits_watts: Mapping[int, float | None],
-        electricity: Electricity | None = None,
+        charges: WindowCharges | None = None,
     ) -> None:
         self._monitor, self._limits_watts = monitor, limits_watts
         self._measured: list[Measurement] = []  # each since the begin; some 2,000 in a week
         self.keep: Callable[[Measurement], object] | None = None
-        self.charges: WindowCharges | None = None
-        if electricity is not None:
-            from zeus_core.cli.run._window_charges import WindowCharges
-
-            self.charges = WindowCharges(electricity)
+        self.charges = charges
         self._lock = threading.Lock()  # a sample that is late is neither recorded nor charged after the end
         self._has_ended = False
         is_rank = local_rank_of(os.environ)[1] > 1
