@@ -245,7 +245,7 @@ def test_the_readme(tmp_path, capsys):
     run(f"{on_accelerate} pass", {"accelerator": Loop(tmp_path, None).accelerator, "ZeusAccelerate": ZeusAccelerate})
     names = run(f"{loop}\n    with energy.step(): pass", {"TrainingEnergy": TrainingEnergy})
     assert isinstance(names["energy"].optimizer, GlobalPowerLimitOptimizer)
-    assert str(names["energy"].optimizer.optimum_selector) == "EnergyWithin(slowdown=1.1)"
+    assert str(names["energy"].optimizer.optimum_selector) == "EnergyWithin(factor=1.1)"
     run(deepspeed, names := {})
     names["zeus_deepspeed"].auto.disable()
     assert command == "zeus-core run --save 10% -- python train.py"

@@ -65,7 +65,7 @@ def time_energy(folder: Path) -> Callable[[Path], None]:
     gpu = SimulatedGpu(find_preset(_MODEL), time_source=time_source)
     monitor = ZeusMonitor(gpus=[gpu], cpus=CpuDiscovery((), "not simulated"), time_source=time_source)
     work = Work(seconds=0.5, active_power_watts=484.9, active_fraction=0.938, compute_bound_fraction=0.744)
-    search = GlobalPowerLimitOptimizer(monitor, EnergyWithin(slowdown=1.1), search=GridSearch, profile_steps=20)
+    search = GlobalPowerLimitOptimizer(monitor, EnergyWithin(factor=1.1), search=GridSearch, profile_steps=20)
     kept = folder / "runs" / "a100"
     with TrainingEnergy(monitor, search, folder=kept, quiet=True) as energy:
         for step in range(1000):
@@ -76,7 +76,7 @@ def time_energy(folder: Path) -> Callable[[Path], None]:
                     gpu.execute(Work(20.0, 300.0))
     zeus_core(["report", str(kept), "--output", str(folder / "report.html")])
     title = f"{_MODEL}, simulated"
-    chosen = EnergyWithin(slowdown=1.1).select(search.measurements)  # the run has spent its slack on the trials
+    chosen = EnergyWithin(factor=1.1).select(search.measurements)  # the run has spent its slack on the trials
     return lambda path: draw_time_energy(search.trials, chosen, title, path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
 import reprlib
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,6 +17,7 @@ T = TypeVar("T")
 _Element = TypeVar("_Element")
 _Mapping = TypeVar("_Mapping", bound=Mapping[Any, Any])
 
+_PERCENTAGE = re.compile(r"(\d{1,3}(?:\.\d{1,3})?) ?%", re.ASCII)
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200  # a path, or the name and some fields of an object
 _SHORT.maxlist = _SHORT.maxtuple = 10
@@ -187,6 +189,18 @@ def checked_function(argument: str, value: T, wanted: str) -> T:
     if not callable(value):
         raise _wrong(argument, value, wanted)
     return value
+
+
+def checked_slowdown(argument: str, text: str) -> float:
+    """Return the factor of time of a slowdown in percent, as people write it: 1.1 for "10%".
+
+    Raises:
+        UsageError: It is not a percentage from 0 to 100.
+    """
+    match = _PERCENTAGE.fullmatch(text)
+    if match is None or float(match[1]) > 100:
+        raise _wrong(argument, text, "a slowdown from 0% to 100%, such as 10%")
+    return 1 + float(match[1]) / 100
 
 
 def shown(value: object) -> str:

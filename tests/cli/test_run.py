@@ -247,6 +247,18 @@ def test_the_file_says_what_ran_when_and_how_it_ended(on_simulated, tmp_path):
     assert [path.name for path in (tmp_path / "new folder").iterdir()] == ["run.json"]
 
 
+def test_tags_are_recorded_with_the_run_and_reach_the_command(on_simulated, tmp_path):
+    on_simulated.environment["ZEUS_TAGS"] = "team=nlp,stage=old"
+    options = ["--quiet", "--tags", "stage=new,project=x", "--output", tmp_path / "run.json"]
+    ended = on_simulated("run", *options, "--", "sh", "-c", "echo $ZEUS_TAGS")
+    assert ended.stdout == "team=nlp,stage=old,stage=new,project=x\n"
+    (part,) = read_json(tmp_path / "run.json")["parts"]
+    assert part["identity"]["tags"] == {"team": "nlp", "stage": "new", "project": "x"}
+    refused = on_simulated("run", "--tags", "nlp", "--", "echo", "started")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--tags is 'nlp'; it must be names with values, such as team=nlp,project=x" in refused.stderr
+
+
 def test_without_a_gpu_the_command_runs_and_the_summary_lists_missing_measurements(on_nothing, tmp_path):
     ended = on_nothing("run", "--gpus", "0", "--output", tmp_path / "run.json", "--", "echo", "hello")
     assert (ended.returncode, ended.stdout) == (0, "hello\n")
@@ -308,6 +320,25 @@ sys.exit(run_measured(["sh", "-c", "echo ready; read line; exit 3"], meter))
 """
 
 
+WINDOW = """
+import sys
+from zeus_core.cli.run._guarded_meter import GuardedMeter
+from zeus_core.electricity import ConstantSignal, Electricity
+
+meter = GuardedMeter(None, electricity=Electricity(ConstantSignal(380, "g/kWh")))
+before = set(sys.modules)
+meter.begin()
+assert meter.end() is not None
+print(*sys.modules.keys() - before)
+"""
+
+
+def test_nothing_is_imported_while_the_window_is_open(on_simulated):
+    """That would take longer than many a command, and be measured with it."""
+    ended = subprocess.run([sys.executable, "-c", WINDOW], env=on_simulated.environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "\n"), ended.stderr
+
+
 @pytest.mark.parametrize("usual_seconds", [0.0, 0.002], ids=["one after another", "at the same time"])
 @pytest.mark.parametrize(
     "function",
@@ -325,7 +356,7 @@ def test_a_driver_hanging_at_the_end_does_not_block_process_exit(on_driver, func
     assert time.monotonic() - begin < HANGING_SECONDS / 2
     assert "exit code 3" in errors
     if "Energy" in function:
-        assert "Energy is not measured: no answer within 1 s" in errors
+        assert "Energy is not measured: the driver has not answered within 1 s" in errors
     assert "Traceback" not in errors
 
 
@@ -340,7 +371,7 @@ def test_a_driver_hanging_at_the_start_does_not_block_process_exit(on_driver, fu
     _, errors = process.communicate("go on\n", timeout=240)
     assert process.returncode == 3
     assert time.monotonic() - begin < HANGING_SECONDS / 2
-    assert "Energy is not measured: no answer within 1 s" in errors
+    assert "Energy is not measured: the driver has not answered within 1 s" in errors
 
 
 def test_a_rank_of_a_launcher_measures_the_whole_machine_too(on_driver, tmp_path):

@@ -1,7 +1,6 @@
-"""`zeus-core run` with settings for the run, a search by the steps it prints, and the original at every end."""
+"""`zeus-core run` with settings for the run, a search in its command, and the original at every end."""
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -11,13 +10,9 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from zeus_core.cli.run._fixed_settings import FixedSettings
-from zeus_core.cli.run._node_power import NodePower
 from zeus_core.cli.run._run_options import Asked
-from zeus_core.cli.run._step_output import CountedSteps, Point, StepMatches, steps_table
-from zeus_core.device import SimulatedGpu, Work
+from zeus_core.device import SimulatedGpu
 from zeus_core.device.simulated.presets import find_preset
-from zeus_core.errors import UsageError
-from zeus_core.optimizer.asked import asked_optimizer
 
 ORIGINAL_WATTS = 450.0
 DEVICE = DeviceSpec(default_limit_watts=650, power_limit_watts=ORIGINAL_WATTS)
@@ -142,9 +137,6 @@ def test_off_turns_all_of_it_off(program):
         (["--save", "0.1"], "--save is '0.1'; it must be a slowdown from 0% to 100%, such as 10%"),
         (["--save", "101%"], "--save is '101%'"),
         (["--save", "10%", "--clock", "1200"], "--save is '10%' and --clock is '1200': a setting is searched or"),
-        (["--step-pattern", "("], "--step-pattern is '('"),
-        (["--step-pattern", "x*"], "--step-pattern is 'x*'; it must match some lines alone"),
-        (["--step-pattern", "(a)(b)"], "--step-pattern is '(a)(b)'"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(in_process, monkeypatch, tmp_path, arguments, complaint):
@@ -186,134 +178,51 @@ def test_a_variable_of_a_site_never_stops_a_job(program, arguments, variables, c
     assert (driver[0].power_limit_watts, driver[0].locked_clock_mhz) == (ORIGINAL_WATTS, None)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "chunks", "steps"),
-    [
-        (rb"step", [b"step 1\nst", b"ep 2\r", b"none\nstep 3", b"\n"], [1, 1, 1]),
-        (rb"step (\d+)", [b"step 0\nstep 10\nstep 10\nstep 30\n"], [0, 10, 20]),
-        (rb"step (\d+)", [b"step 7\rstep 8\rstep 2\nstep 4\n"], [0, 1, 0, 2]),
-        (rb"(\d+)/", [b"499/\n1/8\n2/8\n500/\n501/\n"], [0, 0, 1, 1, 1]),  # a bar of an evaluation between
-        (rb"step (\d+)", [b"\x1b[32mstep\x1b[0m 1\n\x1b[1mstep \x1b[", b"4m2\n"], [0, 1]),
-        (rb"step (\d+)", [b"\x1b[2K\x1b[1Gstep 1\x1b[2K\x1b[", b"1Gstep 2\x1b[A"], [0, 1]),
-        (rb"step (\d+)", [b"step 1", b"x" * 99_999, b"\n", b"y" * 99_999 + b"step 2\n"], [0, 1]),
-        (rb"step (\S+)", [b"step 1,999\nstep 2,001\n"], [0, 2]),
-        (rb"(\S+)it", [b"nan it\n1e999it\n1.5it\n4it\n"], [0, 3]),
-        (rb"a|(b)", [b"a\n"], []),
-    ],
-)
-def test_steps_are_found_in_lines_by_their_numbers(pattern, chunks, steps):
-    matches = StepMatches(re.compile(pattern))
-    assert [found for chunk in chunks for found in matches.feed(chunk)] == steps
-
-
-def test_the_table_has_a_line_for_each_interval_and_one_for_all():
-    points = [Point(0, 0.0, 0.0), Point(10, 2.0, 100.0), Point(30, 4.0, 500.0)]
-    assert [line.split() for line in steps_table(points).splitlines()] == [
-        ["steps", "s/step", "J/step", "power"],
-        ["1-10", "0.2", "10", "50", "W"],
-        ["11-30", "0.1", "20", "200", "W"],
-        ["1-30", "0.133", "16.7", "125", "W"],
-    ]
-    assert steps_table(points[:1]) == ""
-
-
-PRINTING = """
-printf 'step 10\\nstep 20\\n'; printf 'no newline\\t\\0\\377' >&2; printf 'step 30\\rstep 40'
-exit 4
-"""
-
-
-def test_output_stays_as_it_was_and_its_steps_are_counted(on_simulated, tmp_path):
-    plain = on_simulated("run", "--quiet", "--", "sh", "-c", PRINTING, text=False)
-    command = ["run", "--quiet", "--step-pattern", r"step (\d+)", "--output", tmp_path / "run.json"]
-    counted = on_simulated(*command, "--", "sh", "-c", PRINTING, text=False)
-    assert (counted.returncode, counted.stdout) == (plain.returncode, plain.stdout) == (4, plain.stdout)
-    assert counted.stderr.replace(b"zeus-core: ", b"").endswith(plain.stderr.replace(b"zeus-core: ", b"")[-20:])
-    points = json.loads((tmp_path / "run.json").read_text())["steps"]
-    assert (points[0]["steps"], points[-1]["steps"]) == (0, 30)
-
-
-def test_one_number_counts_no_step_and_loses_no_summary(on_simulated):
-    ended = on_simulated("run", "--step-pattern", r"step (\d+)", "--", "echo", "step 5")
-    assert "  No steps were counted: fewer than two lines match --step-pattern" in ended.stderr
-    assert ended.returncode == 0
-
-
-def test_steps_that_both_streams_report_count_once(on_simulated, tmp_path):
-    report = "for n in 1 2 3; do echo step $n; echo step $n >&2; done"
-    command = ["run", "--step-pattern", r"step (\d+)", "--output", tmp_path / "run.json", "--", "sh", "-c", report]
-    on_simulated(*command)
-    assert json.loads((tmp_path / "run.json").read_text())["steps"][-1]["steps"] == 2
-
-
-def test_a_command_whose_reader_ends_notices_it(on_simulated):
-    command = on_simulated.command("run", "--quiet", "--step-pattern", "x", "--", "yes", "x")
-    ended = subprocess.run(
-        ["bash", "-c", '"$@" | head -2; exit ${PIPESTATUS[0]}', "bash", *command],
-        env=on_simulated.environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert (ended.stdout, ended.returncode) == ("x\nx\n", 128 + signal.SIGPIPE)
-
-
-STEPPING = """
+TRAINING = """
 import os, sys, time
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.training import TrainingEnergy
+
+energy = TrainingEnergy(ZeusMonitor())
+energy.on_train_begin()
 for step in range(int(sys.argv[2])):
-    print("step", step)
-    time.sleep(0.05)
+    with energy.step():
+        time.sleep(0.05)
     if os.path.exists(sys.argv[1]):
-        sys.exit(3)
+        break
+energy.on_train_end()
+sys.exit(3)
 """
 
 
-def stepping(end_path, max_steps):
-    """A command that prints a step every 50 ms, and ends with 3 once a file exists."""
-    return [sys.executable, "-c", STEPPING, str(end_path), str(max_steps)]
-
-
-def test_lines_that_were_read_together_are_one_step(monitor, gpu, time_source):
-    """Else they look like steps that take no time, and the next block has thousands of them."""
-    steps = CountedSteps(monitor, lambda monitor: asked_optimizer(monitor, {"ZEUS_SAVE": "10%"}), quiet=True)
-    gpu.submit(Work(seconds=1000.0, active_power_watts=340.0))
-    original, limits = gpu.read_power_limit_watts(), set()
-    steps.note([0])
-    steps.note([1] * 100)
-    for _ in range(50):
-        time_source.advance(0.1)
-        steps.note([1])
-        limits.add(gpu.read_power_limit_watts())
-    assert limits > {original}
-    steps.end()
-    assert (gpu.read_power_limit_watts(), steps.points[-1].steps) == (original, 150)
+def training(end_path, max_steps):
+    """A command that trains in steps of 50 ms, and ends with 3 once a file exists."""
+    return [sys.executable, "-c", TRAINING, str(end_path), str(max_steps)]
 
 
 @pytest.mark.parametrize("end", [3, signal.SIGTERM, signal.SIGKILL], ids=str)
-def test_a_search_by_printed_steps_restores_the_original(program, tmp_path, end):
+def test_a_search_in_the_command_restores_the_original(program, tmp_path, end):
     run, driver = program
     driver[0].set_load(400.0)
-    arguments = ["--save", "10%", "--step-pattern", r"step (\d+)", "--", *stepping(tmp_path / "end", 1200)]
-    process = run.start("run", *arguments, stdout=subprocess.DEVNULL)
+    arguments = ["--save", "10%", "--", *training(tmp_path / "end", 1200)]
+    with (tmp_path / "errors").open("w") as errors:
+        process = run.start("run", *arguments, stdout=subprocess.DEVNULL, stderr=errors)
     until(lambda: driver[0].power_limit_watts < ORIGINAL_WATTS)
     if end == 3:
         (tmp_path / "end").touch()
-        errors = process.communicate()[1]
-        assert "| power limit" in errors
-        assert re.search(r"^\| steps +\d+: ", errors, re.MULTILINE)
-        assert process.returncode == 3
+        assert process.wait() == 3
+        assert "| power limit" in (tmp_path / "errors").read_text()
     else:
         process.send_signal(end)
         assert process.wait() == -end
-        process.stdin.close()
-        process.stderr.close()
-        (tmp_path / "end").touch()
+        (tmp_path / "end").touch()  # SIGKILL of `run` alone lets the command go on
+    process.stdin.close()
     until(lambda: driver[0].power_limit_watts == ORIGINAL_WATTS)
 
 
 def test_observing_changes_nothing(program, tmp_path):
     run, driver = program
-    ended = run("run", "--observe", "--step-pattern", r"step (\d+)", "--", *stepping(tmp_path / "end", 15))
+    ended = run("run", "--observe", "--", *training(tmp_path / "end", 15))
     assert "| power limit" in ended.stderr
     assert not any(call.function.startswith("nvmlDeviceSetPowerManagementLimit") for call in driver.calls())
 
@@ -322,67 +231,6 @@ def test_trainings_of_the_command_are_asked_to_save(on_nothing):
     show = ["sh", "-c", "echo $ZEUS $ZEUS_SAVE $ZEUS_OBSERVE"]
     assert on_nothing("run", "--save", "10%", "--", *show).stdout == "1 10%\n"
     assert on_nothing("run", "--observe", "--", *show).stdout == "1 1\n"
-    assert on_nothing("run", "--save", "10%", "--step-pattern", "x", "--", *show).stdout == "\n"
-
-
-@pytest.mark.parametrize("options", [[], ["--save", "10%"]])
-def test_without_a_gpu_the_command_runs_and_says_so(on_nothing, options):
-    ended = on_nothing("run", *options, "--step-pattern", "x", "--", "printf", r"x\nx\nx\n")
-    assert ended.stdout == "x\nx\nx\n"
-    assert ended.stderr.endswith("  No steps were counted: no GPU is measured\n")
-
-
-@pytest.fixture
-def power_meter(tmp_path):
-    """A function that adds a meter to a tree in the place of /sys, and returns its folder."""
-
-    def add(number, name, **files):
-        folder = tmp_path / "sys/class/hwmon" / f"hwmon{number}"
-        folder.mkdir(parents=True)
-        for file, text in {"name": name, **files}.items():
-            (folder / file).write_text(f"{text}\n")
-        return folder
-
-    return add
-
-
-def test_the_machines_meter_is_summed_from_reading_to_reading(tmp_path, power_meter, time_source):
-    meter = power_meter(0, "power_meter", power1_average=400_000_000, power1_accuracy="95.0%")
-    power_meter(1, "amdgpu", power1_average=90_000_000)
-    node = NodePower(str(tmp_path / "sys"), time_source)
-    node.begin()
-    time_source.advance(1.5)
-    (meter / "power1_average").write_text("hostile\n")  # at the second reading: the first lasts on
-    time_source.advance(1.0)
-    (meter / "power1_average").write_text("500000000\n")
-    time_source.advance(1.5)
-    assert node.end().startswith(
-        "The whole machine took 1700.0 J (±85.0 by what its firmware states), 425.0 W on average"
-    )
-    (meter / "power1_accuracy").unlink()
-    (meter / "power1_average").unlink()
-    assert "with an error that its firmware does not state" in node.end()
-    unreadable = NodePower(str(tmp_path / "sys"), time_source)
-    unreadable.begin()
-    assert unreadable.end() == f"The machine's power was not measured: {meter}/power1_average cannot be read."
-
-
-def test_without_the_one_meter_of_the_machine_the_option_is_refused(tmp_path, power_meter):
-    with pytest.raises(UsageError, match=r"there is nothing\. Without it"):
-        NodePower(str(tmp_path / "sys"))
-    power_meter(0, "power_meter")
-    power_meter(3, "power_meter")
-    with pytest.raises(UsageError, match=r"there is hwmon0 \(power_meter\), hwmon3 \(power_meter\)"):
-        NodePower(str(tmp_path / "sys"))
-
-
-def test_a_run_says_what_the_whole_machine_took(on_simulated, tmp_path, power_meter):
-    power_meter(0, "power_meter", power1_average=400_000_000)
-    on_simulated.environment["ZEUS_SYSFS"] = str(tmp_path / "sys")
-    ended = on_simulated("run", "--node-power", "--output", tmp_path / "run.json", "--", "true")
-    assert re.search(r"The whole machine took [\d.]+ J .* by \d+ readings of its ACPI power meter", ended.stderr)
-    node = json.loads((tmp_path / "run.json").read_text())["node"]
-    assert node["joules"] == pytest.approx(400 * node["seconds"])
 
 
 class _Reducing(SimulatedGpu):

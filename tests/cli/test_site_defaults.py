@@ -9,7 +9,7 @@ import pytest
 from tests.support.kept_runs import kept_run
 from zeus_core._launch import is_on
 from zeus_core.cli.run._run_options import add_asked, asked_by
-from zeus_core.optimizer.asked import asked_slowdown
+from zeus_core.optimizer.asked import asked_optimizer, asked_slowdown
 from zeus_core.ports import site_defaults
 from zeus_core.ports.site_defaults import for_catalogue, site_saves, site_words, with_site_defaults
 from zeus_core.training.record.run_identity import identity_here
@@ -79,6 +79,30 @@ def test_a_default_loses_to_what_the_user_says(site, words, variables, save):
     assert with_site_defaults(found.environment(environment)).get("ZEUS_SAVE", "") == (save or "")
 
 
+def test_a_slowdown_that_cannot_be_read_leaves_the_default_of_the_site(site, capsys):
+    """It is ignored, and does not ask for anything: not to save nothing, either."""
+    environment = {**site(DEFAULTS), "ZEUS_SAVE": "ten"}
+    found = asked([], environment)
+    assert "zeus-core: ignored: ZEUS_SAVE is 'ten'; it must be a slowdown" in capsys.readouterr().err
+    assert (found.save, found.finds_trainings, found.must_find) == ("7%", True, False)
+    assert "save 7%" in found.by_site
+    assert with_site_defaults(found.environment(environment))["ZEUS_SAVE"] == "7%"
+    assert asked(["--limit", "300W"], environment).save is None
+    assert asked(["--save", "3%"], environment).save == "3%"
+
+
+def test_a_script_whose_slowdown_cannot_be_read_saves_as_the_site_does(site, monkeypatch, caplog, monitor):
+    monkeypatch.setenv("ZEUS_SAVE", "ten")
+    site(DEFAULTS)
+    assert is_on()
+    optimizer = asked_optimizer(monitor)
+    assert optimizer.optimum_selector.bound_factor == 1.07
+    assert "ignored: ZEUS_SAVE is 'ten'; it must be a slowdown such as 10%" in caplog.text
+    site({"tags": {"cluster": "east"}})
+    assert asked_optimizer(monitor) is None
+    assert "nothing is saved: ZEUS_SAVE is 'ten'" in caplog.text
+
+
 def test_off_turns_defaults_off(site):
     environment = {**site(DEFAULTS), "ZEUS": "off"}
     assert with_site_defaults(environment) is environment
@@ -93,7 +117,8 @@ def test_off_turns_defaults_off(site):
         ("{", 0o644, "Expecting property name"),
         ([], 0o644, "it must be an object of save, tags, catalogue"),
         ({**DEFAULTS, "limit": 3}, 0o644, "it must be an object of save, tags, catalogue"),
-        ({"save": "much"}, 0o644, "save is 'much'; it must be such as \"10%\""),
+        ({"save": "much"}, 0o644, "save is 'much'; it must be a slowdown from 0% to 100%, such as 10%"),
+        ({"save": "110%"}, 0o644, "save is '110%'; it must be a slowdown from 0% to 100%, such as 10%"),
         ({"catalogue": "runs"}, 0o644, "catalogue is 'runs'"),
         ({"tags": "x"}, 0o644, "tags is 'x'"),
     ],

@@ -106,7 +106,7 @@ class TestAcmeGpu(GpuContract):
 
 @pytest.mark.parametrize("make", [GlobalPowerLimitOptimizer, GlobalClockOptimizer])
 def test_they_are_measured_searched_and_restored(make, gpu, monitor, tmp_path):
-    optimizer = make(monitor, EnergyWithin(slowdown=1.2), quiet=True)
+    optimizer = make(monitor, EnergyWithin(factor=1.2), quiet=True)
     with TrainingEnergy(monitor, optimizer, folder=tmp_path, quiet=True) as energy:
         for _ in range(400):
             with energy.step(samples=8):

@@ -48,7 +48,7 @@ def test_the_yaml_of_the_page_runs(tmp_path, run_cli):
     arguments = ["--config", "page.yaml", "--trainer.max_steps=5", "--trainer.accelerator=cpu"]
     trainer = run_cli(lightning.pytorch, Module, "fit", *arguments)
     (callback,) = [callback for callback in trainer.callbacks if isinstance(callback, ZeusCallback)]
-    assert str(callback.energy.optimizer.optimum_selector) == "EnergyWithin(slowdown=1.1)"
+    assert str(callback.energy.optimizer.optimum_selector) == "EnergyWithin(factor=1.1)"
     assert callback.summary.steps == 5
 
 

@@ -43,10 +43,10 @@ class TestPublishedSelectors(OptimumSelectorContract):
         (MaxSlowdownConstraint(factor=1.1), 200),
         (MaxSlowdownConstraint(factor=1.2), 150),
         (MaxSlowdownConstraint(factor=9.0), 100),
-        (EnergyWithin(slowdown=1.0), 250),
-        (EnergyWithin(slowdown=1.1), 200),
-        (EnergyWithin(slowdown=1.2), 150),
-        (EnergyWithin(slowdown=9.0), 150),  # 100 W keeps this bound too, and costs more energy
+        (EnergyWithin(factor=1.0), 250),
+        (EnergyWithin(factor=1.1), 200),
+        (EnergyWithin(factor=1.2), 150),
+        (EnergyWithin(factor=9.0), 150),  # 100 W keeps this bound too, and costs more energy
     ],
 )
 def test_the_published_rules(selector, limit_watts):
@@ -97,8 +97,8 @@ def test_a_world_of_no_gpus_is_an_error():
 def test_a_slowdown_factor_below_1_is_an_error(factor):
     with pytest.raises(UsageError, match=f"factor is {factor}"):
         MaxSlowdownConstraint(factor=factor)
-    with pytest.raises(UsageError, match=f"slowdown is {factor}"):
-        EnergyWithin(slowdown=factor)
+    with pytest.raises(UsageError, match=f"factor is {factor}"):
+        EnergyWithin(factor=factor)
 
 
 class EnergyAboveTarget(Objective):
@@ -120,6 +120,6 @@ def test_of_two_knobs_the_cheaper_is_chosen_whatever_the_costs_sign(target):
 
 def test_selectors_name_themselves():
     assert repr(MaxSlowdownConstraint(1.1)) == "MaxSlowdownConstraint(factor=1.1)"
-    assert repr(EnergyWithin(1.1)) == "EnergyWithin(slowdown=1.1)"
+    assert repr(EnergyWithin(1.1)) == "EnergyWithin(factor=1.1)"
     assert repr(ZeusCost()) == "ZeusCost(eta_knob=0.5, world_size=1)"
     assert repr(Energy()) == "Energy()"

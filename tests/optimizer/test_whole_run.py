@@ -28,7 +28,7 @@ from zeus_core.testing import ThreadWorld, VirtualTime
 WORK = Work(0.5, 484.9, 0.938, 0.744)
 EVALUATION = Work(7.0, 200.0)
 BOUND = MaxSlowdownConstraint(factor=1.1)
-BOUND_OF_2, LOWEST_WITHIN_2 = EnergyWithin(slowdown=2.0), MaxSlowdownConstraint(factor=2.0)
+BOUND_OF_2, LOWEST_WITHIN_2 = EnergyWithin(factor=2.0), MaxSlowdownConstraint(factor=2.0)
 
 
 class Run:
@@ -531,7 +531,7 @@ def test_no_search_ends_at_a_limit_that_another_measured_one_beats(arguments):
     assert run.point(least).energy_joules < 1.02 * min(joules.values())
     result = runs[0].optimizer.result()
     assert result["power limit"].startswith(f"{least:g} W is the best of ")
-    assert "by EnergyWithin(slowdown=2)" in result["power limit"]
+    assert "by EnergyWithin(factor=2)" in result["power limit"]
 
 
 @pytest.mark.parametrize("seed", long_but_first(range(6)))

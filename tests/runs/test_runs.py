@@ -18,7 +18,7 @@ from tests.support.pages import ROOT
 from tests.support.simulated_records import independent_sums, simulated_files
 from zeus_core.cli import main
 from zeus_core.cli.run._run_record import RunRecord
-from zeus_core.cli.run._window_power import WindowPower, limits_watts
+from zeus_core.cli.run._window_samples import WindowSamples, limits_watts
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.runs._sums_shown import number as shown_number
@@ -353,9 +353,9 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
     gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
     monitor = ZeusMonitor(gpus=[gpu], cpus=NO_CPUS, time_source=time_source)
     monitor.begin_window("whole", sync_execution=False)
-    power = WindowPower(monitor, limits_watts(monitor))
+    samples = WindowSamples(monitor, limits_watts(monitor))
     so_far: list[RunRecord] = []
-    power.keep = lambda each: so_far.append(
+    samples.keep = lambda each: so_far.append(
         RunRecord(["train"], None, None, 1_772_409_600.0, each, dict.fromkeys(each.devices, "A100"), True, [])
     )
     for is_busy in (True, False, True, False, False):
@@ -364,9 +364,9 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
         else:
             time_source.advance(10.0)
     whole = monitor.end_window("whole", sync_execution=False)
-    power.end(whole)
+    samples.end(whole)
     names = dict.fromkeys(whole.devices, "A100")
-    record = RunRecord(["train"], 0, None, 1_772_409_600.0, whole, names, True, [], power=power)
+    record = RunRecord(["train"], 0, None, 1_772_409_600.0, whole, names, True, [], samples=samples)
     (tmp_path / "m.json").write_text(json.dumps(record.document()))
     (tmp_path / "killed.json").write_text(json.dumps(so_far[0].document()))
     assert main(["runs", "add", "--ended", str(tmp_path / "catalogue"), str(tmp_path / "killed.json")]) == 0

@@ -30,7 +30,7 @@ def train(tree, time_source, folder, *, steps=300, bound=1.2, cards=None, during
     gpus = opened(find_cards(str(tree.root)) if cards is None else cards, time_source)
     time_source.repeatedly(lambda: [board.advance(0.1) for board in tree.boards], 0.1)
     monitor = ZeusMonitor(gpus=gpus, cpus=NO_CPUS, time_source=time_source, synchronize=lambda indices: None)
-    optimizer = GlobalPowerLimitOptimizer(monitor, EnergyWithin(slowdown=bound), quiet=True)
+    optimizer = GlobalPowerLimitOptimizer(monitor, EnergyWithin(factor=bound), quiet=True)
     begin = time_source.now()
     with TrainingEnergy(monitor, optimizer, folder=folder, quiet=True) as energy:
         for step in range(steps):

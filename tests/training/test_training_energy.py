@@ -260,7 +260,7 @@ def test_a_monitor_that_breaks_is_reported_once_and_training_goes_on(energy, gpu
 @pytest.mark.parametrize(("word", "slowdown"), [("auto", 1.1), ("5%", 1.05)])
 def test_an_optimizer_may_be_a_word(monitor, word, slowdown):
     energy = TrainingEnergy(monitor, word)
-    assert str(energy.optimizer.optimum_selector) == f"EnergyWithin(slowdown={slowdown})"
+    assert str(energy.optimizer.optimum_selector) == f"EnergyWithin(factor={slowdown})"
     assert energy.optimizer.monitor is energy.monitor is monitor
 
 

@@ -14,7 +14,7 @@ from zeus_core.cli.arguments import number
 from zeus_core.cli.text import readable, table, write
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.units import number_text
-from zeus_core.validate import shown
+from zeus_core.validate import checked_slowdown, shown
 
 if TYPE_CHECKING:
     from zeus_core.search.run.prediction import Predicted
@@ -49,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print the table: a row for each model, and a column for each slowdown."""
-    from zeus_core.optimizer.asked import checked_slowdown
     from zeus_core.search.run.prediction import predict_saving
 
     if arguments.gpu_hours is not None and arguments.draw is None:

@@ -24,6 +24,8 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("carbon", "--hours"): _DURATIONS,
     ("carbon", "--slowdown"): _DURATIONS,
     ("carbon", "--begin"): "give a file that begins then: the gain is the mean of runs over all of it",
+    ("run", "--node-power"): "run measures GPUs, CPUs and memory; node_exporter reads the meter of a machine",
+    ("run", "--step-pattern"): "--trainer finds steps in torch programs; TrainingEnergy measures a loop of your own",
     ("run", "--start-by"): _BEST_HOUR,
     ("run", "--deadline"): _BEST_HOUR,
     ("run", "--duration"): _BEST_HOUR,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -15,7 +14,7 @@ from zeus_core.optimizer.global_setting.optimizers import GlobalPowerLimitOptimi
 from zeus_core.optimizer.global_setting.search_options import Mode
 from zeus_core.ports.site_defaults import site_words, with_site_defaults
 from zeus_core.search.objectives import EnergyWithin
-from zeus_core.validate import shown
+from zeus_core.validate import checked_slowdown, shown
 
 _USUAL = "10%"
 
@@ -26,22 +25,6 @@ class _AskedOptimizer(GlobalPowerLimitOptimizer):
     """Finds the best power limit; where boards have none to set, such as those of laptops, the best SM clock."""
 
     _substitute = "clock"
-
-
-def checked_slowdown(name: str, text: str) -> float:
-    """Return the factor of time of a slowdown in percent.
-
-    Args:
-        name: The option or the variable, for the error.
-        text: Its value.
-
-    Raises:
-        UsageError: It is no percentage from 0 to 100.
-    """
-    match = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?) ?%", text, re.ASCII)
-    if match is None or float(match[1]) > 100:
-        raise UsageError(f"{name} is {shown(text)}; it must be a slowdown from 0% to 100%, such as {_USUAL}")
-    return 1 + float(match[1]) / 100
 
 
 def asked_slowdown(environment: Mapping[str, str]) -> float | None:
@@ -60,8 +43,8 @@ def automatic_optimizer(text: str) -> Callable[[ZeusMonitor], GlobalPowerLimitOp
     Raises:
         UsageError: It is neither "auto" nor a percentage.
     """
-    slowdown = checked_slowdown("optimizer", _USUAL if text == "auto" else text)
-    return partial(_AskedOptimizer, optimum_selector=EnergyWithin(slowdown), quiet=True)
+    factor = checked_slowdown("optimizer", _USUAL if text == "auto" else text)
+    return partial(_AskedOptimizer, optimum_selector=EnergyWithin(factor), quiet=True)
 
 
 def asked_optimizer(
@@ -78,13 +61,15 @@ def asked_optimizer(
     if environment is None:
         environment = with_site_defaults(os.environ)
         if environment.get(SAVE) != os.environ.get(SAVE) and os.environ.get("RANK", "0") == "0":
+            if text := os.environ.get(SAVE):
+                _logger.warning("ignored: %s is %s; it must be a slowdown such as %s", SAVE, shown(text), _USUAL)
             _logger.warning("%s", site_words(os.environ))
     try:
-        slowdown = asked_slowdown(environment)
+        factor = asked_slowdown(environment)
     except UsageError as error:
         _logger.error("nothing is saved: %s", error)
         return None
-    if slowdown is None:
+    if factor is None:
         return None
     mode: Mode = "observe" if observes(environment) else "search"
-    return _AskedOptimizer(monitor, EnergyWithin(slowdown), mode=mode, quiet=True)
+    return _AskedOptimizer(monitor, EnergyWithin(factor), mode=mode, quiet=True)

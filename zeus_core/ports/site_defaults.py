@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._launch import CATALOGUE, CLOCK, LIMIT, OBSERVE, SAVE, TAGS, is_off, observes
+from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
+from zeus_core.validate import checked_slowdown
 
 if TYPE_CHECKING:
     from zeus_core.process.parallel import ParallelCalls
@@ -29,7 +31,6 @@ DEFAULTS_FILE = "/etc/zeus-core/defaults.json"
 _logger = logging.getLogger(__name__)
 
 _MAX_BYTES = 65_536
-_SLOWDOWN = re.compile(r"\d{1,3}(\.\d{1,3})? ?%", re.ASCII)
 _WORDS = {SAVE: "save", TAGS: "tags", CATALOGUE: "catalogue"}
 _ELECTRICITY = {"intensity": "DE", "price": "0.31EUR/kWh", "pue": "1.2"}  # with examples; of sums of runs alone
 
@@ -37,16 +38,32 @@ _ELECTRICITY = {"intensity": "DE", "price": "0.31EUR/kWh", "pue": "1.2"}  # with
 def with_site_defaults(environment: Mapping[str, str]) -> Mapping[str, str]:
     """Return an environment with the defaults of the site. All that the user says counts more; never raises.
 
-    Tags are added up. Saving is no default where the user has set one of the variables about settings, even to nothing.
+    Tags are added up. The site's `save` does not count where the user has set a variable about settings, even to
+    nothing, unless that is a slowdown that cannot be read.
     """
     if is_off(environment):
         return environment
-    defaults = _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
-    defaults = {name: value for name, value in defaults.items() if name not in _ELECTRICITY}
-    if any(name in environment for name in (SAVE, OBSERVE, LIMIT, CLOCK)):
-        defaults = {name: value for name, value in defaults.items() if name != SAVE}
-    both = ",".join(filter(None, [defaults.get(TAGS), environment.get(TAGS)]))  # of two of a name, the last counts
-    return {**defaults, **environment, **({TAGS: both} if both else {})} if defaults else environment
+    site = _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
+    if not site:
+        return environment
+    result = dict(environment)
+    if SAVE in site and not _says_what_to_set(environment):
+        result[SAVE] = site[SAVE]
+    if CATALOGUE in site:
+        result.setdefault(CATALOGUE, site[CATALOGUE])
+    if TAGS in site:  # of two of a name, the last counts
+        result[TAGS] = ",".join(filter(None, [site[TAGS], environment.get(TAGS)]))
+    return result
+
+
+def _says_what_to_set(environment: Mapping[str, str]) -> bool:
+    """Return whether a user has set a variable about settings, even to nothing."""
+    if any(name in environment for name in (OBSERVE, LIMIT, CLOCK)):
+        return True
+    try:
+        return SAVE in environment and (not environment[SAVE] or checked_slowdown(SAVE, environment[SAVE]) >= 1)
+    except UsageError:  # it asks for nothing
+        return False
 
 
 def site_words(environment: Mapping[str, str]) -> str | None:
@@ -117,7 +134,8 @@ def _variables(data: bytes) -> dict[str, str]:
 def _text(word: str, value: Any) -> str:
     if word == "tags" and isinstance(value, dict) and all(type(each) is str for each in value.values()):
         return ",".join(f"{name}={each}" for name, each in value.items())
-    if word == "save" and type(value) is str and _SLOWDOWN.fullmatch(value):
+    if word == "save" and type(value) is str:
+        checked_slowdown(word, value)
         return value
     if word == "catalogue" and type(value) is str and value.startswith("/") and "\0" not in value:
         return value

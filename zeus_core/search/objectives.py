@@ -23,7 +23,6 @@ _STANDARD_ERRORS = 2.0
 _TIME_TOLERANCE = 0.005  # settings this close to the fastest are equally fast: single measurements differ by as much
 _ROUNDING = 1e-9  # durations are sums of floats: closer than this, relatively, they are equal
 _LIKE_PERCENT = 10.0  # no limit of a GPU makes steps as slow: 10 and 110 are likely meant as percentages
-_SLOWDOWN = "at least 1, such as 1.1 for 10 % longer steps"
 
 
 @dataclass(frozen=True)
@@ -136,13 +135,13 @@ class OptimumSelector(ABC):
         return self
 
 
-def _checked_slowdown(argument: str, value: float) -> float:
-    """Return a bound of the slowdown, at least 1, and question one that looks like a percentage."""
-    bound = checked_number(argument, value, 1.0, math.inf, _SLOWDOWN)
-    if _LIKE_PERCENT <= bound < math.inf:
-        words = "%s=%g lets steps take %g times as long, if it is not meant as a percentage: 10 %% longer is %s=1.1"
-        _logger.warning(words, argument, bound, bound, argument)
-    return bound
+def _checked_factor(value: float) -> float:
+    """Return a bound of the duration over the original one, and question one that looks like a percentage."""
+    factor = checked_number("factor", value, 1.0, math.inf, "at least 1, such as 1.1 for 10 % longer steps")
+    if _LIKE_PERCENT <= factor < math.inf:
+        words = "factor=%g lets steps take %g times as long; if it is meant as a percentage: 10 %% longer is factor=1.1"
+        _logger.warning(words, factor, factor)
+    return factor
 
 
 def checked_selector(selector: OptimumSelector, argument: str = "selector") -> OptimumSelector:
@@ -305,7 +304,7 @@ class MaxSlowdownConstraint(Objective):
     cost_unit: str = "W"
 
     def __init__(self, factor: float = 1.1) -> None:
-        self.factor: float = _checked_slowdown("factor", factor)
+        self.factor: float = _checked_factor(factor)
 
     def __repr__(self) -> str:
         return f"MaxSlowdownConstraint(factor={self.factor:g})"
@@ -329,28 +328,28 @@ class EnergyWithin(Objective):
     """Chooses the limit with the least energy among those at which steps keep a slowdown bound.
 
     Args:
-        slowdown: The longest acceptable duration over the duration at the original limit, at least 1.
+        factor: The longest acceptable duration over the duration at the original limit, at least 1.
 
     Raises:
-        UsageError: `slowdown` is below 1.
+        UsageError: `factor` is below 1.
     """
 
     cost_unit: str = "J"
 
-    def __init__(self, slowdown: float = 1.1) -> None:
-        self.slowdown: float = _checked_slowdown("slowdown", slowdown)
+    def __init__(self, factor: float = 1.1) -> None:
+        self.factor: float = _checked_factor(factor)
 
     def __repr__(self) -> str:
-        return f"EnergyWithin(slowdown={self.slowdown:g})"
+        return f"EnergyWithin(factor={self.factor:g})"
 
     def cost(self, measurement: PowerLimitMeasurement, baseline: PowerLimitMeasurement) -> float:
         """Return the energy in joules; infinite beyond the bound."""
-        return measurement.energy if _is_within(self.slowdown, measurement, baseline) else math.inf
+        return measurement.energy if _is_within(self.factor, measurement, baseline) else math.inf
 
     @property
     def bound_factor(self) -> float | None:
-        """`slowdown`; None for a derived class with another rule."""
-        return self.slowdown if _follows(self, EnergyWithin) else None
+        """`factor`; None for a derived class with another rule."""
+        return self.factor if _follows(self, EnergyWithin) else None
 
 
 def _follows(selector: Objective, kind: type[Objective]) -> bool:

@@ -49,7 +49,6 @@ class FollowedSteps:
         monitor: Measures the GPUs.
         world: The ranks; beginning is a collective call.
         make_optimizer: Makes the search, or None for none; if None, variables ask for it.
-        quiet: Show no result.
 
     Attributes:
         energy: The account.
@@ -58,9 +57,7 @@ class FollowedSteps:
         has_ranks: Whether there are several ranks, which add up their energy at the end.
     """
 
-    def __init__(
-        self, monitor: ZeusMonitor, world: World, make_optimizer: MakeOptimizer | None = None, quiet: bool = False
-    ) -> None:
+    def __init__(self, monitor: ZeusMonitor, world: World, make_optimizer: MakeOptimizer | None = None) -> None:
         optimizer = None if make_optimizer is None else make_optimizer(monitor)
         folder = _own_folder()
         self.energy: TrainingEnergy = TrainingEnergy(monitor, optimizer, world=world, folder=folder, quiet=True)
@@ -69,7 +66,7 @@ class FollowedSteps:
         self.steps: int = 0
         self.notes: dict[str, str | None] = {}
         self.has_ranks: bool = world.size > 1
-        self._shows_result = world.rank == 0 and not quiet
+        self._shows_result = world.rank == 0
         self._process_id = os.getpid()
         self._time_source = monitor.time_source
         self._first_seconds = 0.0
@@ -80,11 +77,11 @@ class FollowedSteps:
         atexit.register(self.end)
         self._finalizer = at_end_of_worker(self.end)
 
-    def end_step(self, steps: int = 1) -> None:
-        """Note that a step has ended, or so many that were reported as one, and that the next one has begun."""
+    def end_step(self) -> None:
+        """Note that a step has ended, and that the next one has begun."""
         if self.steps == 0:
             self._first_seconds = self._time_source.now() - self._begun
-        self.steps += steps
+        self.steps += 1
         self.energy.on_next_step()
         if self._time_source.now() >= self._keep_at:
             self._keep_at = self._time_source.now() + _KEPT_SECONDS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zeus_core._launch import CLOCK, LIMIT
 from zeus_core.cli.run._guarded_meter import within
 from zeus_core.cli.text import complain
-from zeus_core.errors import DeviceError, DeviceHeldError, UsageError, ZeusError
+from zeus_core.errors import DeviceError, DeviceHeldError, DriverFaultError, UsageError, ZeusError
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._run_options import Asked
@@ -48,7 +48,7 @@ class _Fixed(NamedTuple):
 
 
 class FixedSettings:
-    """Sets GPUs for the whole run. Without the right to, it changes nothing, and says so.
+    """Sets GPUs for the whole run. Without permission it changes nothing, and says so.
 
     The end of the process restores them too, however it ends: by its guardian, or by the daemon.
 
@@ -94,7 +94,7 @@ class FixedSettings:
             try:
                 within(_SECONDS, lambda fixed=fixed: fixed.knob.apply(fixed.setting))  # type: ignore[misc]
                 self.in_force[fixed.name] = fixed.taken_text
-            except (ZeusError, TimeoutError) as error:
+            except ZeusError as error:
                 self.notes.append(f"The {fixed.name} was not changed to {fixed.text}: {error}")
 
     def restore(self) -> None:
@@ -107,7 +107,7 @@ class FixedSettings:
                     others = "" if taken == one.text else f": no GPU took what was nearer to {one.text}"
                     self.notes.append(f"The {one.name} was {taken}{rest}{others}.")
                 within(_SECONDS, one.knob.restore)
-            except TimeoutError as error:
+            except DriverFaultError as error:
                 self.notes.append(f"The original {one.name} may not be restored: {error}")
             for command, reason in one.knob.unrestored.items():
                 self.notes.append(f"The original {one.name} is not restored ({reason}): {command}")
@@ -120,7 +120,7 @@ class FixedSettings:
             return within(_SECONDS, lambda: make(gpus))
         except UsageError:
             raise
-        except (ZeusError, TimeoutError) as error:
+        except ZeusError as error:
             self.notes.append(f"The {name} was not changed: {error}")
             return None
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import queue
 import signal
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core.cli.meters.metering import MachineMeter, open_meter
-from zeus_core.cli.run._window_power import WindowPower, limits_watts
+from zeus_core.cli.run._window_samples import WindowSamples, limits_watts
 from zeus_core.errors import UsageError
+from zeus_core.process.parallel import ParallelCalls
 
 if TYPE_CHECKING:
-    from zeus_core.cli.run._node_power import NodePower
     from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.device import Gpu
     from zeus_core.electricity import Electricity
@@ -36,28 +32,16 @@ def within(seconds: float, function: Callable[[], _Answer]) -> _Answer:
     Signals do not reach that thread and those it starts: the main thread waits for them.
 
     Raises:
-        TimeoutError: There is no answer yet. The function goes on, and its answer is lost.
+        DriverFaultError: There is no answer yet. The function goes on, and its answer is lost.
         Exception: The function raised it.
     """
-    answers: queue.SimpleQueue[Future[_Answer]] = queue.SimpleQueue()
-
-    def work() -> None:
-        answer: Future[_Answer] = Future()
-        try:
-            answer.set_result(function())
-        except Exception as error:
-            answer.set_exception(error)
-        answers.put(answer)
-
+    calls = ParallelCalls()
     original_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        threading.Thread(target=work, name="zeus-core meter", daemon=True).start()
+        calls.start(1)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, original_mask)
-    try:
-        return answers.get(timeout=seconds).result()
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    return calls.call_one_within(seconds, 0, function)
 
 
 class GuardedMeter:
@@ -68,14 +52,13 @@ class GuardedMeter:
         patience_seconds: How long to wait until all is ready.
         edge_seconds: How long to wait for the window to begin, and for it to end.
         electricity: The intensity and price that the energy is charged at; none if None.
-        measures_node: Whether to measure the whole machine, too.
 
     Attributes:
-        charges: Emissions and cost of the energy, once the window has begun; None without `electricity`.
-        power: The power of the GPUs over time, once the window has begun; None without any.
+        notes: The faults, and what else people should know of the numbers.
+        samples: Power, sharing and charges over time, once the window has begun.
 
     Raises:
-        UsageError: There is no such GPU, or no meter of the machine. No command runs yet.
+        UsageError: There is no such GPU. No command runs yet.
     """
 
     def __init__(
@@ -84,20 +67,17 @@ class GuardedMeter:
         patience_seconds: float = _PATIENCE_SECONDS,
         edge_seconds: float = _EDGE_SECONDS,
         electricity: Electricity | None = None,
-        measures_node: bool = False,
     ) -> None:
         self.notes: list[str] = []
-        self.charges: WindowCharges | None = None
-        self.power: WindowPower | None = None
+        self.samples: WindowSamples | None = None
         self._limits_watts: dict[int, float | None] = {}
-        self._electricity = electricity
+        self._charges: WindowCharges | None = None
+        if electricity is not None:
+            from zeus_core.cli.run._window_charges import WindowCharges
+
+            self._charges = WindowCharges(electricity)
         self._edge_seconds = edge_seconds
         self._meter: MachineMeter | None = None
-        self._node: NodePower | None = None
-        if measures_node:
-            from zeus_core.cli.run._node_power import NodePower
-
-            self._node = NodePower()
         try:
             self._meter, self._limits_watts = within(patience_seconds, lambda: _opened(indices))
         except UsageError:
@@ -124,49 +104,32 @@ class GuardedMeter:
         """The measured GPUs."""
         return () if self._meter is None else list(self._meter.monitor.gpus.values())
 
-    @property
-    def node(self) -> dict[str, float | None] | None:
-        """The energy of the whole machine, once the window has ended; None if it was not measured."""
-        return None if self._node is None else self._node.fields
-
     def begin(self) -> None:
         """Open the window."""
-        if self._node is not None:
-            with contextlib.suppress(TimeoutError):  # then the reading that it waits for is the first one
-                within(self._edge_seconds, self._node.begin)
-        if self._meter is not None:
-            try:
-                within(self._edge_seconds, functools.partial(self._begin, self._meter))
-            except Exception as error:
-                self._give_up(error)
+        self._guarded(self._begin)
 
     def end(self) -> Measurement | None:
         """Close the window; None if there was a fault."""
-        if self._node is not None:
-            self.notes.append(self._node.end())
-        if self._meter is not None:
-            try:
-                return within(self._edge_seconds, functools.partial(self._end, self._meter))
-            except Exception as error:
-                self._give_up(error)
-        return None
+        return self._guarded(self._end)
+
+    def _guarded(self, act: Callable[[MachineMeter], _Answer]) -> _Answer | None:
+        if self._meter is None:
+            return None
+        try:
+            return within(self._edge_seconds, functools.partial(act, self._meter))
+        except Exception as error:
+            self._give_up(error)
+            return None
 
     def _begin(self, meter: MachineMeter) -> None:
         meter.begin()
-        if meter.monitor.gpus:
-            self.power = WindowPower(meter.monitor, self._limits_watts)
-        if self._electricity is not None:
-            from zeus_core.cli.run._window_charges import WindowCharges
-
-            self.charges = WindowCharges(self._electricity, meter.monitor)
+        self.samples = WindowSamples(meter.monitor, self._limits_watts, self._charges)
 
     def _end(self, meter: MachineMeter) -> Measurement:
         measurement = meter.end()
-        if self.power is not None:
-            self.power.end(measurement)
-            self.notes.extend(self.power.remarks)
-        if self.charges is not None:
-            self.charges.end(measurement)
+        if self.samples is not None:
+            self.samples.end(measurement)
+            self.notes.extend(self.samples.remarks)
         return measurement
 
     def _give_up(self, error: Exception) -> None:

@@ -9,16 +9,15 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core._launch import SIMULATED
+from zeus_core._launch import SIMULATED, TAGS
 from zeus_core.adapters.result import show_result
 from zeus_core.cli.arguments import add_gpus
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.run._reached import ReachedPrograms
-from zeus_core.cli.run._run_options import Asked, add_asked, asked_by
+from zeus_core.cli.run._run_options import Asked, add_asked, asked_by, checked_tags
 from zeus_core.cli.run._run_record import RunRecord, check_writable, write_record
 from zeus_core.cli.text import complain, write
 from zeus_core.errors import NotSupportedError, UsageError
@@ -26,24 +25,20 @@ from zeus_core.measurement import Measurement
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._guarded_meter import GuardedMeter
-    from zeus_core.cli.run._step_output import CountedSteps, FollowedOutput
 
-SUMMARY = "Run a command and measure the energy of GPUs and CPUs meanwhile"
+SUMMARY = "Run a command and measure its energy; find the training in it, and save energy there"
+EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
 
 _NOTHING = Asked()
-_EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = "%(prog)s [options] -- command ..."
-    parser.epilog = f"Example: {_EXAMPLE}. The command's exit code is returned; signals are passed on to it."
+    parser.description = f"{SUMMARY}. The exit code is that of the command; signals are passed on to it."
     add_asked(parser)
     add_gpus(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurement to this file, as JSON")
-    parser.add_argument(
-        "--node-power", action="store_true", help="also measure the whole machine, by its ACPI power meter"
-    )
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
     add_electricity(parser.add_argument_group("emissions and cost"))
 
@@ -55,14 +50,16 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.cli.run._guarded_meter import GuardedMeter
 
     if not arguments.command:
-        raise UsageError(f"the command to run is missing; write it after --, for example: {_EXAMPLE}")
+        raise UsageError(f"the command to run is missing; write it after --, for example: {EXAMPLE}")
     electricity = electricity_from(arguments)
     if arguments.output is not None:
         if arguments.output.suffix not in ("", ".json"):
             raise UsageError(f"--output is {str(arguments.output)!r}; the file of a run is JSON: name it FILE.json")
         check_writable(arguments.output)
     asked = asked_by(arguments)
-    meter = GuardedMeter(arguments.gpus, electricity=electricity, measures_node=arguments.node_power)
+    if arguments.tags is not None:  # for the runs in the command, and the record of this one
+        os.environ[TAGS] = ",".join(filter(None, [os.environ.get(TAGS), checked_tags(arguments.tags)]))
+    meter = GuardedMeter(arguments.gpus, electricity=electricity)
     return run_measured(arguments.command, meter, arguments.output, arguments.quiet, asked)
 
 
@@ -93,113 +90,81 @@ def run_measured(
 
     if asked.by_site is not None:
         complain(f"zeus-core: {asked.by_site}")
-    settings, name = FixedSettings(asked, meter.gpus), os.urandom(8).hex()
+    settings = FixedSettings(asked, meter.gpus)
+    environment = asked.environment(os.environ)
+    if meter.is_simulated:
+        environment[SIMULATED] = "1"
+    programs = ReachedPrograms(environment) if asked.finds_trainings else None
+    name = os.urandom(8).hex()  # of its record in a catalogue
+    missing = None
     try:
         with blocked_signals() as mask:
             try:
                 settings.apply()
                 meter.begin()
-                status, record = _run(command, mask, meter, asked, is_quiet, settings.in_force, name)
+                begun = _begun(command, meter, settings.in_force, name)
+                status, measurement = _measured(command, mask, environment, meter, programs)
             finally:
                 settings.restore()
+                if programs is not None:
+                    missing = programs.end()
             meter.notes.extend(settings.notes)
-            _report(record, output, is_quiet, name)
+            if missing is not None and asked.must_find:
+                complain(f"zeus-core: {missing}")
+            _report(_ended(begun, status, measurement, programs), output, is_quiet, name, programs)
     except CommandError as error:
         write(f"zeus-core: {error}", sys.stderr)
         return error.exit_code
     return end_like(status)
 
 
-def _run(
-    command: Sequence[str],
-    mask: set[int],
-    meter: GuardedMeter,
-    asked: Asked,
-    is_quiet: bool,
-    settings: Mapping[str, str],
-    name: str,
-) -> tuple[int, RunRecord]:
-    environment = asked.environment(os.environ)
-    if meter.is_simulated:
-        environment[SIMULATED] = "1"
-    programs = ReachedPrograms(environment) if asked.finds_trainings else None
-    steps, outputs = _followed(meter, asked, is_quiet) if asked.step_pattern is not None else (None, None)
-    start_time, begin = time.time(), time.monotonic()
-
-    def record(measurement: Measurement, exit_code: int | None = None, signal: str | None = None) -> RunRecord:
-        return RunRecord(
-            command=list(command),
-            exit_code=exit_code,
-            signal=signal,
-            start_time=start_time,
-            measurement=measurement,
-            names=meter.names,
-            is_simulated=meter.is_simulated,
-            notes=meter.notes,
-            power=meter.power,
-            settings=settings,
-        )
-
-    if (power := meter.power) is not None:
-        power.keep = lambda measurement: replace(
-            record(measurement), notes=[*meter.notes, *power.remarks]
+def _begun(command: Sequence[str], meter: GuardedMeter, settings: Mapping[str, str], name: str) -> RunRecord:
+    """Return the record of a command that begins now, and have it recorded now and then while it runs."""
+    record = RunRecord(
+        command=list(command),
+        exit_code=None,
+        signal=None,
+        start_time=time.time(),
+        measurement=Measurement(0.0, {}),
+        names=meter.names,
+        is_simulated=meter.is_simulated,
+        notes=meter.notes,
+        samples=meter.samples,
+        settings=settings,
+    )
+    if (samples := meter.samples) is not None:
+        samples.keep = lambda measurement: replace(
+            record, measurement=measurement, notes=[*meter.notes, *samples.remarks]
         ).record_for_catalogue(name)
-    try:
-        status = _ended(command, mask, environment, programs, outputs)
-    finally:
-        missing = None if programs is None else programs.end()
-    elapsed_seconds = time.monotonic() - begin
-    # The energies are those between two readings, which lie a little apart from the command's start and end.
-    measurement = meter.end() or Measurement(elapsed_seconds, {})
-    if outputs is not None:
-        outputs.end()
-    if programs is not None and not is_quiet:
-        for rows in programs.unfinished:
-            show_result(rows)
-    if missing is not None and asked.must_find:
-        complain(f"zeus-core: {missing}")
-    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-    ended = record(measurement, code, _signal_name(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None)
-    points = None if steps is None else steps.points
-    has_training = programs is not None and programs.has_training
-    return status, replace(ended, charges=meter.charges, node=meter.node, steps=points, has_training=has_training)
+    return record
 
 
-def _followed(meter: GuardedMeter, asked: Asked, is_quiet: bool) -> tuple[CountedSteps, FollowedOutput]:
-    from zeus_core.cli.run._step_output import CountedSteps, FollowedOutput
-    from zeus_core.device import CpuDiscovery
-    from zeus_core.monitor import ZeusMonitor
-    from zeus_core.monitor.no_monitor import NoMonitor
-
-    assert asked.step_pattern is not None
-    gpus = list(meter.gpus)
-    monitor = ZeusMonitor(range(len(gpus)), [], gpus=gpus, cpus=CpuDiscovery(())) if gpus else NoMonitor("no GPU")
-    steps = CountedSteps(monitor, asked.make_optimizer, is_quiet)
-    return steps, FollowedOutput(asked.step_pattern, steps)
-
-
-def _ended(
+def _measured(
     command: Sequence[str],
     mask: set[int],
     environment: Mapping[str, str],
+    meter: GuardedMeter,
     programs: ReachedPrograms | None,
-    outputs: FollowedOutput | None,
-) -> int:
-    """Start the command, and return its wait status."""
+) -> tuple[int, Measurement]:
+    """Run the command, and return its wait status and what the meter measured meanwhile."""
     from zeus_core.cli.run._child import spawn, wait_for
 
-    environment = environment if programs is None else programs.environment
-    if outputs is None:
-        process_id = spawn(command, mask, environment)
-    else:
-        # Steps are to be seen when they are printed.
-        environment = {"PYTHONUNBUFFERED": "1", **environment}
-        process_id = spawn(command, mask, environment, outputs.streams)
-        outputs.start()
-    if programs is None:
-        return wait_for(process_id)
-    programs.look(process_id)
-    return wait_for(process_id, partial(programs.look, process_id))
+    begin = time.monotonic()
+    status = wait_for(spawn(command, mask, environment if programs is None else programs.environment))
+    elapsed_seconds = time.monotonic() - begin
+    # The energies are those between two readings, which lie a little apart from the command's start and end.
+    return status, meter.end() or Measurement(elapsed_seconds, {})
+
+
+def _ended(begun: RunRecord, status: int, measurement: Measurement, programs: ReachedPrograms | None) -> RunRecord:
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    return replace(
+        begun,
+        exit_code=os.WEXITSTATUS(status) if number is None else 128 + number,
+        signal=None if number is None else _signal_name(number),
+        measurement=measurement,
+        has_training=programs is not None and programs.has_training,
+    )
 
 
 def _signal_name(number: int) -> str:
@@ -209,8 +174,13 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _report(record: RunRecord, output: Path | None, is_quiet: bool, name: str) -> None:
+def _report(
+    record: RunRecord, output: Path | None, is_quiet: bool, name: str, programs: ReachedPrograms | None
+) -> None:
     """Print and write the record. Neither can change how the run ends."""
+    if programs is not None and not is_quiet:
+        for rows in programs.unfinished:
+            show_result(rows)
     try:
         if not is_quiet:
             write(record.summary(), sys.stderr)

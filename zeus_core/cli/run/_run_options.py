@@ -1,4 +1,4 @@
-"""The options of `zeus-core run` beyond measuring: which trainings it finds, what it counts as a step, what it sets."""
+"""The options of `zeus-core run` beyond measuring: which trainings it finds, and what it sets."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from zeus_core._launch import CLOCK, LIMIT, OBSERVE, SAVE, is_off, observes
+from zeus_core._launch import CLOCK, LIMIT, OBSERVE, SAVE, TAGS, is_off, observes
 from zeus_core.cli.text import complain
 from zeus_core.errors import UsageError
 from zeus_core.ports.site_defaults import site_words, with_site_defaults
-from zeus_core.validate import shown
-
-if TYPE_CHECKING:
-    from zeus_core.monitor import ZeusMonitor
-    from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.validate import checked_slowdown, shown
 
 _T = TypeVar("_T")
 
@@ -29,11 +25,10 @@ class Asked:
 
     Attributes:
         finds_trainings: Whether to measure trainings in the command.
-        save: The slowdown within which energy is saved, as text; None to save nothing.
+        save: The slowdown within which energy is saved, such as "10%"; None to save nothing.
         observes: Whether saving changes nothing.
         limit_watts: The power limit for the whole run; None for the present one.
         clock_mhz: The SM clock for the whole run; None for the present one.
-        step_pattern: The output of each step; None if steps are not counted in the output.
         by_site: A sentence on the defaults of the site that count; None if there are none.
         must_find: Whether the user asked for trainings, not the site alone: that there are none is reported.
         clamped: The variables that ask for a setting: the nearest that the GPUs take is set, as no option asks for it.
@@ -44,28 +39,16 @@ class Asked:
     observes: bool = False
     limit_watts: int | None = None
     clock_mhz: int | None = None
-    step_pattern: re.Pattern[bytes] | None = None
     by_site: str | None = None
     must_find: bool = True
     clamped: frozenset[str] = frozenset()
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of the command: its trainings save, unless we do that by its output or ourselves."""
+        """Return the environment of the command: its trainings save, and what lasts for the whole run is ours."""
         rest = {name: value for name, value in environment.items() if name not in {LIMIT, CLOCK, SAVE, OBSERVE}}
-        if SAVE in with_site_defaults(rest):
-            rest[SAVE] = ""  # what the site asks for is decided here
-        return rest if self.step_pattern is not None else {**rest, **self._variables}
-
-    @property
-    def _variables(self) -> dict[str, str]:
-        saves = {} if self.save is None else {SAVE: self.save}
-        return {**saves, **({OBSERVE: "1"} if self.observes else {})}
-
-    def make_optimizer(self, monitor: ZeusMonitor) -> GlobalPowerLimitOptimizer | None:
-        """Make the search of steps that are counted in the output, if there is to be one."""
-        from zeus_core.optimizer.asked import asked_optimizer
-
-        return asked_optimizer(monitor, self._variables)
+        if self.save is not None or SAVE in with_site_defaults(rest):
+            rest[SAVE] = self.save or ""  # "" turns off what the site asks for
+        return {**rest, OBSERVE: "1"} if self.observes else rest
 
 
 def add_asked(parser: argparse.ArgumentParser) -> None:
@@ -73,14 +56,13 @@ def add_asked(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trainer",
         action="store_true",
-        help="in the command, measure each training: of Trainers of transformers, TRL and Lightning, of Fabric, and of "
-        "any loop by the steps of its torch optimizer",
+        help="measure each training in the command: Trainers of transformers, TRL and Lightning, Fabric, and any loop "
+        "with a torch optimizer",
     )
     parser.add_argument(
         "--save",
         metavar="10%",
-        help="in these trainings, find the power limit that takes the least energy within a slowdown, and restore the "
-        f"original at the end ({SAVE})",
+        help=f"in each training, find the power limit with the least energy within this slowdown ({SAVE})",
     )
     parser.add_argument(
         "--observe",
@@ -89,12 +71,7 @@ def add_asked(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", metavar="300W", help=f"power limit of the GPUs for the whole run ({LIMIT})")
     parser.add_argument("--clock", metavar="1200MHz", help=f"SM clock of the GPUs for the whole run ({CLOCK})")
-    parser.add_argument(
-        "--step-pattern",
-        metavar="REGEX",
-        help="count steps in the output, which stays as it is: a step for each line that matches, or the number in "
-        r"parentheses: 'step (\d+)'",
-    )
+    parser.add_argument("--tags", metavar="team=nlp,project=x", help=f"tags to record with the run ({TAGS})")
 
 
 def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Asked:
@@ -105,17 +82,19 @@ def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.
     Raises:
         UsageError: The value of an option is wrong; the message names it.
     """
-    has_no_say = is_off(environment)
-    says = any((arguments.save, arguments.observe, arguments.limit, arguments.clock))
-    known = {**environment, SAVE: environment.get(SAVE, "")} if says else environment
-    variables = {} if has_no_say else with_site_defaults(known)
-    pattern = None if arguments.step_pattern is None else _pattern(arguments.step_pattern)
-    is_observing = arguments.observe or observes(variables)
+    variables = {} if is_off(environment) else environment
     save = _asked("--save", arguments.save, SAVE, variables, _slowdown)
     limit_watts = _asked("--limit", arguments.limit, LIMIT, variables, partial(_number, unit="W", example="300W"))
     clock_mhz = _asked("--clock", arguments.clock, CLOCK, variables, partial(_number, unit="MHz", example="1200MHz"))
-    if has_no_say:
-        return Asked(step_pattern=pattern)
+    if is_off(environment):
+        return Asked()
+    is_observing = arguments.observe or observes(variables)
+    has_option = any((arguments.save, arguments.observe, arguments.limit, arguments.clock))
+    known = {**environment, SAVE: ""} if has_option else environment
+    by_site = with_site_defaults(known).get(SAVE)
+    is_of_site = by_site != known.get(SAVE)
+    if is_of_site:
+        save = by_site
     if save is not None and not is_observing and (limit_watts is not None or clock_mhz is not None):
         fixed = arguments.limit or arguments.clock
         if arguments.save is not None and fixed is not None:
@@ -130,12 +109,27 @@ def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.
             save = None
         ignored = f"{LIMIT} and {CLOCK} are" if save else f"{SAVE} is"
         complain(f"zeus-core: {ignored} ignored: a setting is searched or fixed, not both")
-    is_saving = save is not None or is_observing
-    finds_trainings = arguments.trainer or (is_saving and pattern is None)
-    must_find = arguments.trainer or is_observing or save == environment.get(SAVE) or arguments.save is not None
-    clamped = frozenset({LIMIT if arguments.limit is None else "", CLOCK if arguments.clock is None else ""})
-    by_site = site_words(known)
-    return Asked(finds_trainings, save, is_observing, limit_watts, clock_mhz, pattern, by_site, must_find, clamped)
+    return Asked(
+        finds_trainings=arguments.trainer or save is not None or is_observing,
+        save=save,
+        observes=is_observing,
+        limit_watts=limit_watts,
+        clock_mhz=clock_mhz,
+        by_site=site_words(known),
+        must_find=arguments.trainer or is_observing or not is_of_site,
+        clamped=frozenset({LIMIT if arguments.limit is None else "", CLOCK if arguments.clock is None else ""}),
+    )
+
+
+def checked_tags(text: str) -> str:
+    """Return the tags of `--tags`.
+
+    Raises:
+        UsageError: One of them is not a name and a value.
+    """
+    if not all(re.fullmatch(r"[\w.-]+=.*", pair.strip(), re.ASCII) for pair in text.split(",")):
+        raise UsageError(f"--tags is {shown(text)}; it must be names with values, such as team=nlp,project=x")
+    return text
 
 
 def _asked(
@@ -152,8 +146,6 @@ def _asked(
 
 
 def _slowdown(name: str, text: str) -> str:
-    from zeus_core.optimizer.asked import checked_slowdown
-
     checked_slowdown(name, text)
     return text
 
@@ -163,16 +155,3 @@ def _number(name: str, text: str, unit: str, example: str) -> int:
     if match is None:
         raise UsageError(f"{name} is {shown(text)}; it must be a whole number of {unit}, such as {example}")
     return int(match[1])
-
-
-def _pattern(text: str) -> re.Pattern[bytes]:
-    try:
-        pattern = re.compile(os.fsencode(text))
-    except re.error as error:
-        raise UsageError(f"--step-pattern is {shown(text)}: {error}; give one such as 'step (\\d+)'") from error
-    if pattern.groups > 1 or pattern.search(b""):
-        raise UsageError(
-            f"--step-pattern is {shown(text)}; it must match some lines alone, and have at most one pair of "
-            r"parentheses, around the number of the step: 'step (\d+)'"
-        )
-    return pattern

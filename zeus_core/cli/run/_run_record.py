@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._documents import JsonFormat
 from zeus_core.cli.meters.energy_totals import devices_to_json, summarize, total_to_json
 from zeus_core.cli.text import make_folder
 from zeus_core.codec import encode
@@ -21,12 +20,10 @@ from zeus_core.ports.site_defaults import for_catalogue
 from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
-    from zeus_core.cli.run._step_output import Point
     from zeus_core.cli.run._window_charges import WindowCharges
-    from zeus_core.cli.run._window_power import WindowPower
+    from zeus_core.cli.run._window_samples import WindowSamples
     from zeus_core.measurement import Device, Measurement
 
-_FORMAT = JsonFormat("zeus-core run", 1)  # that of these fields alone, which earlier versions have written
 _MAX_COMMAND_CHARACTERS = 100  # of the summary; the file holds the whole command
 _WHOLE = "The total is that of the whole command on this machine; the box of a training shows the training alone:"
 
@@ -45,10 +42,7 @@ class RunRecord:
         names: The name of each measured device.
         is_simulated: Whether GPUs are simulated.
         notes: Things that were not measured, and why.
-        charges: Emissions and cost of the energy; None where the electricity was not stated, or nothing measured.
-        steps: Points of the run, by its steps; None where they are not counted.
-        node: The energy of the whole machine; None where it is not measured.
-        power: The power of the GPUs over time; None where none is measured.
+        samples: Power, sharing and charges over time; None where nothing is measured.
         settings: The settings held for the whole run, such as "300 W", by "power limit" or "SM clock".
         has_training: Whether a training in it was measured by itself, too.
     """
@@ -61,10 +55,7 @@ class RunRecord:
     names: Mapping[Device, str]
     is_simulated: bool
     notes: Sequence[str]
-    charges: WindowCharges | None = None
-    steps: Sequence[Point] | None = None
-    node: Mapping[str, float | None] | None = None
-    power: WindowPower | None = None
+    samples: WindowSamples | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     has_training: bool = False
 
@@ -77,19 +68,17 @@ class RunRecord:
         head = f"zeus-core: {command}: {duration_text(self.measurement.time)}, {end}"
         if self.has_training and self.measurement.devices:
             head += f"\n  {_WHOLE}"
-        charges = [] if self.charges is None else self.charges.lines()
-        lines = [head, summarize(self.measurement, self.names, self.notes, charges)]
-        if self.steps is not None:
-            from zeus_core.cli.run._step_output import steps_table
+        charges = [] if self._charges is None else self._charges.lines()
+        return f"{head}\n{summarize(self.measurement, self.names, self.notes, charges)}".rstrip()
 
-            is_measured = bool(self.measurement.gpu_energy)
-            reason = "fewer than two lines match --step-pattern" if is_measured else "no GPU is measured"
-            lines.append(steps_table(self.steps) or f"  No steps were counted: {reason}")
-        return "\n".join(lines).rstrip()
+    @property
+    def _charges(self) -> WindowCharges | None:
+        """Emissions and cost of the whole run; None where the electricity was not stated, and while it runs."""
+        return None if self.samples is None or self.exit_code is None else self.samples.charges
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a JSON document, for programs."""
-        fields = {
+        """Return its own fields in its file, for programs."""
+        return {
             "command": list(self.command),
             "exit_code": self.exit_code,
             "signal": self.signal,
@@ -98,13 +87,10 @@ class RunRecord:
             "is_simulated": self.is_simulated,
             "devices": devices_to_json(self.measurement, self.names),
             "totals": total_to_json(self.measurement),
-            "electricity": None if self.charges is None else self.charges.to_json(),
+            "electricity": None if self._charges is None else self._charges.to_json(),
             "notes": list(self.notes),
-            **({} if self.node is None else {"node": dict(self.node)}),
             **({"settings": dict(self.settings)} if self.settings else {}),
-            **({} if self.steps is None else {"steps": [point._asdict() for point in self.steps]}),
         }
-        return _FORMAT.document(fields)
 
     def document(self) -> dict[str, Any]:
         """Return the document of its file: that of any run, with the fields of `to_json` beside it."""
@@ -113,9 +99,9 @@ class RunRecord:
         from zeus_core.training.record.run_identity import identity_here
         from zeus_core.training.record.window_run import run_of_window
 
-        fields = _FORMAT.fields(self.to_json())
+        fields = self.to_json()
         of_window = run_of_window(fields, platform.node(), identity_here(), versions())
-        run = encode(of_window if self.power is None else self.power.added_to(of_window))
+        run = encode(of_window if self.samples is None else self.samples.added_to(of_window))
         if run["electricity"] is not None:
             run["electricity"]["amounts"] = fields["electricity"]["amounts"]
         return RUN_FORMAT.document({**fields, **run})

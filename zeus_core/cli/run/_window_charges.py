@@ -3,67 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from threading import Lock
 from typing import Any
 
 from zeus_core.cli.meters.energy_totals import known_total
 from zeus_core.electricity import Electricity
 from zeus_core.measurement import Measurement
-from zeus_core.monitor import ZeusMonitor
-from zeus_core.ports.time_source import clock_seconds
-from zeus_core.process.sampler import Sampler
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import charge_source
 from zeus_core.training.charges.charging import Charge, Charging
 from zeus_core.units import amount_text
 
-# Within such a time the energy counts as spread evenly, and the uncertainty covers any other way; a reading takes some
-# milliseconds, so all of them less than 0.1 % of a core.
-_PERIOD_SECONDS = 10.0
-
 
 class WindowCharges:
-    """Charges the energy of a window while it is open, in the background.
+    """Charges the energy of a window.
 
     Args:
         electricity: Its signals.
-        monitor: Measures the window, which has just been opened.
-        period_seconds: The time between two charges.
+
+    Attributes:
+        measurement: That of the whole window, with which the charges agree; None before its end.
     """
 
-    def __init__(self, electricity: Electricity, monitor: ZeusMonitor, period_seconds: float = _PERIOD_SECONDS) -> None:
+    def __init__(self, electricity: Electricity) -> None:
         self._electricity = electricity
         self._charging = Charging(electricity)
-        self._lock = Lock()
-        self._measurement: Measurement | None = None  # of the whole window
-        self._monitor = monitor
-        self._first = monitor.read(sync_execution=False)
-        self._sampler = Sampler(self.sample, period_seconds, name="zeus-core charges")
-        self._sampler.start()
+        self.measurement: Measurement | None = None
 
-    def sample(self) -> None:
-        """Charge what came since the latest call; nothing once the window has ended."""
-        self._charge(self._monitor.between(self._first, self._monitor.read(sync_execution=False)))
-
-    def end(self, measurement: Measurement) -> None:
-        """Charge the rest.
+    def charge(self, measurement: Measurement, now_seconds: float) -> float:
+        """Charge the energy since the latest call, and return after how many seconds it is due again.
 
         Args:
-            measurement: That of the whole window, with which the charges agree.
+            measurement: That of the window so far.
+            now_seconds: The clock, in seconds since 1970.
         """
-        self._sampler.stop()
-        self._charge(measurement, is_last=True)
-
-    def _charge(self, measurement: Measurement, is_last: bool = False) -> None:
         total, _ = known_total(measurement)
-        with self._lock:
-            if self._measurement is None and total.energy_joules is not None:
-                self._charging.charge(Tally(measurement.time, total), clock_seconds(self._monitor.time_source))
-            if is_last:
-                self._measurement = measurement
+        if total.energy_joules is not None:
+            self._charging.charge(Tally(measurement.time, total), now_seconds)
+        return self._charging.due_after_seconds
 
     def lines(self) -> list[str]:
-        """Return a line for the emissions and one for the cost, as far as they are known."""
+        """Return a line for the emissions and one for the cost, if they are known."""
         return [f"  {self._text(unit, charge)}" for unit, charge in self._known().items()]
 
     def to_json(self) -> dict[str, Any]:
@@ -91,17 +70,17 @@ class WindowCharges:
         return {
             unit: charge
             for unit, charge in self._charging.charges.items()
-            if charge.missed_seconds == 0 and self._measurement is not None and charge.joules > 0
+            if charge.missed_seconds == 0 and self.measurement is not None and charge.joules > 0
         }
 
     @property
     def _is_complete(self) -> bool:
-        return self._measurement is not None and known_total(self._measurement)[1]
+        return self.measurement is not None and known_total(self.measurement)[1]
 
     def _text(self, unit: str, charge: Charge) -> str:
         (signal,) = [signal for signal in self._electricity.signals if signal.facts.amount_unit == unit]
-        assert self._measurement is not None
-        devices = _names(device.kind for device in self._measurement.devices)
+        assert self.measurement is not None
+        devices = _names(device.kind for device in self.measurement.devices)
         what = "g CO2 equivalent" if unit == "g" else unit
         least = "" if self._is_complete else "at least "
         stale = f"; {charge.stale_fraction:.0%} of it at the mean value" if charge.stale_fraction > 0 else ""

@@ -14,7 +14,7 @@ from zeus_core.validate import checked_object, shown
 
 _WANTED = (
     "an Objective whose cost is a weighted sum of energy and time, such as Energy(), Time(), ZeusCost(eta_knob=0.5) or "
-    "EnergyWithin(slowdown=1.1)"
+    "EnergyWithin(factor=1.1)"
 )
 _ROUNDING = 1e-9  # durations are sums of floats: closer than this, relatively, they are equal
 

@@ -10,7 +10,7 @@ class GlobalPowerLimitOptimizer(SearchOptimizer):
 
     Report the training loop to it:
 
-        optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), EnergyWithin(slowdown=1.1), max_steps=2000)
+        optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(), EnergyWithin(factor=1.1), max_steps=2000)
         for epoch in range(epochs):
             optimizer.on_epoch_begin()
             for batch in batches:

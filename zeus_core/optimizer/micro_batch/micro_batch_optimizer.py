@@ -93,7 +93,7 @@ class MicroBatchOptimizer:
         if self._selector.prefers_lowest:
             raise UsageError(
                 f"optimum_selector is {self._selector!r}, which chooses the lowest setting, and no micro-batch is "
-                "worth less than another by itself; pass EnergyWithin(slowdown=1.1), Energy() or Time()"
+                "worth less than another by itself; pass EnergyWithin(factor=1.1), Energy() or Time()"
             )
         self._max_probes = checked_whole_number("max_probes", max_probes, 1)
         wanted = "a positive number of seconds, such as 2.0"

@@ -5,7 +5,7 @@
 ...     PowerLimitMeasurement(power_limit=200, energy=75.0, time=1.08),
 ...     PowerLimitMeasurement(power_limit=100, energy=80.0, time=1.5),
 ... ]
->>> EnergyWithin(slowdown=1.5).select(measured)
+>>> EnergyWithin(factor=1.5).select(measured)
 200
 >>> MaxSlowdownConstraint(factor=1.5).select(measured)
 100

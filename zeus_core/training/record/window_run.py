@@ -36,7 +36,7 @@ _STOPPED_CODES = (130, 137, 143)  # of a shell or a program that SIGINT, SIGKILL
 WINDOW_FIELDS = frozenset(
     {
         *("command", "exit_code", "signal", "start_time", "seconds", "is_simulated", "devices", "totals"),
-        *("notes", "settings", "steps"),
+        *("notes", "settings"),
     }
 )
 """The fields beside those of a `RunRecord`."""

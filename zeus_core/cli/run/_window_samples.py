@@ -1,7 +1,8 @@
-"""The power of the GPUs of a window over time, for the file of the run."""
+"""The window of `zeus-core run` over time: power, other processes on its GPUs, emissions and cost."""
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -11,58 +12,73 @@ from zeus_core.cli.text import readable
 from zeus_core.device.gpu import Sharing
 from zeus_core.monitor.selection import local_rank_of
 from zeus_core.ports.background import repeatedly
+from zeus_core.ports.time_source import clock_seconds
 
 if TYPE_CHECKING:
+    from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.measurement import Measurement
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.training.record.run_records import RunRecord
 
 _PERIOD_SECONDS, _FIRST_KEEP_SECONDS = 1.0, 10.0
-_SAMPLES = 240  # as many as a file keeps: a long run is sampled more seldom, and each reading takes some milliseconds
+_SAMPLES = 240  # as many as a file keeps: a long run is sampled less often, and each reading takes some milliseconds
 
 
-class WindowPower:
-    """Reads the energy of GPUs while a window is open, in the background, and looks who else computes on them.
+class WindowSamples:
+    """Reads the energy in the background while a window is open.
 
     Args:
         monitor: Measures the window, which has just been opened.
         limits_watts: The power limit of each GPU before the run changed it, by index; None if unknown.
+        charges: Charges the energy; None without a stated electricity.
 
     Attributes:
         keep: Records the measurement so far, after ten seconds and then every ten minutes, for a run that is killed;
             nothing does if None. It must neither raise nor wait.
     """
 
-    def __init__(self, monitor: ZeusMonitor, limits_watts: Mapping[int, float | None]) -> None:
+    def __init__(
+        self,
+        monitor: ZeusMonitor,
+        limits_watts: Mapping[int, float | None],
+        charges: WindowCharges | None = None,
+    ) -> None:
         self._monitor, self._limits_watts = monitor, limits_watts
         self._measured: list[Measurement] = []  # each since the begin; some 2,000 in a week
         self.keep: Callable[[Measurement], object] | None = None
-        self._lock = threading.Lock()  # a sample that is late is neither recorded nor kept after the end
+        self.charges = charges
+        self._lock = threading.Lock()  # a sample that is late is neither recorded nor charged after the end
         self._has_ended = False
         is_rank = local_rank_of(os.environ)[1] > 1
         self._sharing = {index: Sharing(gpu, is_rank) for index, gpu in monitor.gpus.items()}
         self._begin = self._latest = monitor.time_source.now()
-        self._keeps_at = self._begin + _FIRST_KEEP_SECONDS
+        self._keep_at = self._begin + _FIRST_KEEP_SECONDS
+        self._charge_at = math.inf if self.charges is None else self._begin
         self._first = monitor.read(sync_execution=False)
         self._stop = repeatedly(monitor.time_source, self._sample, _PERIOD_SECONDS)
 
     def _sample(self) -> None:
         """Read the energy and look around, if that is due."""
         now = self._monitor.time_source.now()
-        if now - self._latest >= max(0.999 * _PERIOD_SECONDS, (now - self._begin) / _SAMPLES):
-            self._latest = now
-            for sharing in self._sharing.values():
-                sharing.look(now)
-            measurement = self._monitor.between(self._first, self._monitor.read(sync_execution=False))
-            with self._lock:
-                if self._has_ended:
-                    return
+        is_point = now - self._latest >= max(0.999 * _PERIOD_SECONDS, (now - self._begin) / _SAMPLES)
+        if not is_point and now < self._charge_at:
+            return
+        for sharing in self._sharing.values():
+            sharing.look(now)
+        measurement = self._monitor.between(self._first, self._monitor.read(sync_execution=False))
+        with self._lock:
+            if self._has_ended:
+                return
+            if is_point:
+                self._latest = now
                 self._measured.append(measurement)
-                if self.keep is not None and now >= self._keeps_at:
-                    from zeus_core.training.record.run_records import KEEP_SECONDS
+            if self.charges is not None:
+                self._charge_at = now + self.charges.charge(measurement, clock_seconds(self._monitor.time_source))
+            if self.keep is not None and now >= self._keep_at:
+                from zeus_core.training.record.run_records import KEEP_SECONDS
 
-                    self._keeps_at = now + KEEP_SECONDS
-                    self.keep(measurement)
+                self._keep_at = now + KEEP_SECONDS
+                self.keep(measurement)
 
     def end(self, measurement: Measurement) -> None:
         """Stop, and add the energy of the whole window."""
@@ -70,6 +86,9 @@ class WindowPower:
         with self._lock:
             self._has_ended = True
             self._measured.append(measurement)
+            if self.charges is not None:
+                self.charges.charge(measurement, clock_seconds(self._monitor.time_source))
+                self.charges.measurement = measurement
 
     @property
     def remarks(self) -> list[str]:
