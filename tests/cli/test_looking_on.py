@@ -17,9 +17,9 @@ from tests.support.variants import long_but_first
 from zeus_core import __version__
 from zeus_core._sysfs import find_cards
 from zeus_core.cli import main
+from zeus_core.cli.metering import MachineMeter
 from zeus_core.cli.meters._display import ticks
 from zeus_core.cli.meters._energy import _watch
-from zeus_core.cli.meters.metering import MachineMeter
 from zeus_core.device import Work
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.settings.entry import LedgerEntry

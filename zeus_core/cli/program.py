@@ -23,7 +23,7 @@ _FAILED, _WRONG_USE, _CTRL_C, _BROKEN_PIPE = 1, 2, 130, 141
 
 
 class Command(Protocol):
-    """The interface of the module of a command."""
+    """The interface of a command: of its module, or of its class where several share a module."""
 
     SUMMARY: str
     EXAMPLE: str
@@ -38,7 +38,8 @@ class Command(Protocol):
         ...
 
 
-# The module of each command, in the groups and the order of the help. Those of a wing lie in its folder.
+# Where each command is, as "module" or "module:class", in the groups and the order of the help. Commands of a wing lie
+# in its folder.
 _GROUPS = {
     "Measure": {
         "run": "zeus_core.cli.run._run",
@@ -80,8 +81,10 @@ _COMMANDS = {name: module for group in _GROUPS.values() for name, module in grou
 
 
 def _command(name: str) -> Command:
-    command: Command = importlib.import_module(_COMMANDS[name])
-    return command
+    module, _, class_name = _COMMANDS[name].partition(":")
+    command: Any = importlib.import_module(module)
+    found: Command = getattr(command, class_name) if class_name else command
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

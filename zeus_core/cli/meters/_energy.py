@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core._documents import JsonFormat
 from zeus_core.cli.arguments import add_gpus, add_period, seconds
+from zeus_core.cli.metering import devices_to_json, summarize, total_to_json
 from zeus_core.cli.meters._display import make_display, ticks
-from zeus_core.cli.meters.energy_totals import devices_to_json, summarize, total_to_json
 from zeus_core.cli.text import joules, write
 from zeus_core.errors import NoDeviceError
 from zeus_core.measurement import DeviceEnergy, Measurement
 from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
-    from zeus_core.cli.meters.metering import MachineMeter
+    from zeus_core.cli.metering import MachineMeter
 
 SUMMARY = "Measure the energy of GPUs and CPUs until Ctrl-C"
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Measure until Ctrl-C or for the given time, and show the running total meanwhile."""
-    from zeus_core.cli.meters.metering import open_meter
+    from zeus_core.cli.metering import open_meter
 
     meter = open_meter(arguments.gpus)
     if not meter.names:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from zeus_core.cli.meters.metering import MachineMeter, open_meter
+from zeus_core.cli.metering import MachineMeter, open_meter
 from zeus_core.cli.run._window_power import WindowPower, limits_watts
 from zeus_core.errors import UsageError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._documents import JsonFormat
-from zeus_core.cli.meters.energy_totals import devices_to_json, summarize, total_to_json
+from zeus_core.cli.metering import devices_to_json, summarize, total_to_json
 from zeus_core.cli.text import make_folder
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import Any
 
-from zeus_core.cli.meters.energy_totals import known_total
+from zeus_core.cli.metering import known_total
 from zeus_core.electricity import Electricity
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
