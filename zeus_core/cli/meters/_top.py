@@ -171,8 +171,8 @@ def _boards(gpus: Mapping[int, Gpu], arguments: argparse.Namespace) -> list[_Boa
 
 
 def _board(index: int, gpu: Gpu, ledgers: Sequence[Ledger]) -> _Board:
-    from zeus_core.device.gpu import read_memory_bytes, read_temperature_celsius, read_utilization
-    from zeus_core.exporter.jobs import identities_on, identity_of
+    from zeus_core.device.gpu import identities_on, read_memory_bytes, read_temperature_celsius, read_utilization
+    from zeus_core.ports.run_identity import identity_of
 
     processes = identities_on(gpu)
     people = None if processes is None else [identity_of(*process) for process in processes]

@@ -108,9 +108,9 @@ class RunRecord:
 
     def document(self) -> dict[str, Any]:
         """Return the document of its file: that of any run, with the fields of `to_json` beside it."""
+        from zeus_core.ports.run_identity import identity_here
         from zeus_core.training.record.rank_records import versions
         from zeus_core.training.record.run_file import RUN_FORMAT
-        from zeus_core.training.record.run_identity import identity_here
         from zeus_core.training.record.window_run import run_of_window
 
         fields = _FORMAT.fields(self.to_json())
