@@ -43,14 +43,13 @@ class Command(Protocol):
 _GROUPS = {
     "Measure": {
         "run": "zeus_core.cli.run._run",
-        "power": "zeus_core.cli.meters._power",
-        "energy": "zeus_core.cli.meters._energy",
-        "top": "zeus_core.cli.meters._top",
+        "power": "zeus_core.cli.watch:Power",
+        "energy": "zeus_core.cli.watch:Energy",
+        "top": "zeus_core.cli.watch:Top",
         "exporter": "zeus_core.cli._exporter",
     },
     "Know your machine": {
         "doctor": "zeus_core.cli.doctor._doctor",
-        "devices": "zeus_core.cli._devices",
         "selfcheck": "zeus_core.selfcheck._selfcheck_command",
     },
     "Report": {
@@ -68,7 +67,6 @@ _GROUPS = {
         "replay": "zeus_core.jobs.replay._replay_command",
     },
     "Administer": {
-        "leases": "zeus_core.cli._leases",
         "restore": "zeus_core.cli._restore",
         "daemon": "zeus_core.daemon._daemon_command",
     },
