@@ -15,12 +15,9 @@ from tests.support.fake_sysfs import FakeSysfs
 from tests.support.variants import long_but_first
 from zeus_core._nvml import device_error
 from zeus_core._sysfs import find_cards
-from zeus_core.cli.doctor import nvidia, packages, rights
-from zeus_core.cli.doctor.check import still_counters
-from zeus_core.cli.doctor.limits import check_limits
-from zeus_core.cli.doctor.nvidia import Driver, check_driver
-from zeus_core.cli.doctor.packages import check_extras, check_torch
-from zeus_core.cli.doctor.rapl import check_rapl
+from zeus_core.cli.doctor import machine, rights
+from zeus_core.cli.doctor.gpus import check_limits
+from zeus_core.cli.doctor.machine import Driver, check_driver, check_extras, check_rapl, check_torch, still_counters
 from zeus_core.cli.doctor.rights import Rights, check_clock_rights, check_limit_rights, read_rights, rights_of
 from zeus_core.device import discover_gpus
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
@@ -128,16 +125,16 @@ def test_a_gpu_that_does_not_answer_is_named(on_driver):
 @pytest.mark.parametrize(("code", "fix"), [(9, "sudo modprobe nvidia"), (18, "sudo reboot")])
 def test_a_driver_that_does_not_work_comes_with_its_command(monkeypatch, tmp_path, code, fix):
     driver = Driver(fault=f"it does not work (NVML error {code})")
-    monkeypatch.setattr(nvidia, "CONTAINER_MARKS", (tmp_path / "none",))
+    monkeypatch.setattr(machine, "CONTAINER_MARKS", (tmp_path / "none",))
     assert (check_driver(driver, tmp_path).state, check_driver(driver, tmp_path).fix) == ("missing", fix)
-    monkeypatch.setattr(nvidia, "CONTAINER_MARKS", (tmp_path,))
+    monkeypatch.setattr(machine, "CONTAINER_MARKS", (tmp_path,))
     assert "sudo" not in check_driver(driver, tmp_path).fix, "a container has the kernel of its host"
 
 
 def test_a_container_that_has_lost_its_devices_is_to_be_restarted(on_driver, tmp_path, monkeypatch):
     driver = Driver(fault=str(device_error(999, "opening NVML")))
     (tmp_path / "mark").touch()
-    monkeypatch.setattr("zeus_core.cli.doctor.nvidia.CONTAINER_MARKS", (tmp_path / "mark",))
+    monkeypatch.setattr("zeus_core.cli.doctor.machine.CONTAINER_MARKS", (tmp_path / "mark",))
     check = check_driver(driver)
     assert check.fix == "docker restart CONTAINER"
     assert "`systemctl daemon-reload` on its host: restart the container" in check.sentence
@@ -386,8 +383,8 @@ def test_what_is_asked_for_decides_the_exit_code(in_process):
 
 def test_extras_are_recommended_to_those_who_ask(monkeypatch):
     absent = {"optuna", "accelerate"}
-    found = packages._version_of
-    monkeypatch.setattr(packages, "_version_of", lambda name: None if name in absent else found(name))
+    found = machine._version_of
+    monkeypatch.setattr(machine, "_version_of", lambda name: None if name in absent else found(name))
     extras, asked = check_extras(["batch-size"])
     assert extras.fix.endswith("[huggingface]'"), "of which a part is there"
     assert (asked.name, asked.state) == ("batch-size", "missing")

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from zeus_core.cli.doctor.gpus import gpu_remarks
-from zeus_core.cli.doctor.nvidia import Driver, check_driver, other_drivers
+from zeus_core.cli.doctor.machine import Driver, check_driver, other_drivers
 from zeus_core.cli.doctor.rights import Rights, check_clock_rights, check_limit_rights
 from zeus_core.device import apple, discover_gpus
 from zeus_core.errors import DeviceError, DriverFaultError, NotSupportedError

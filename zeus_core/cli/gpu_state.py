@@ -1,4 +1,4 @@
-"""What a GPU is, what it does, and what processes have changed of it: the rows and the JSON of `zeus-core top`."""
+"""The state of a GPU, its facts and its changed settings: the rows and the JSON of `zeus-core top`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOARD_SIDES = "><>>><"
 
 @dataclass(frozen=True)
 class Load:
-    """What a GPU does now; None is not known.
+    """The state of a GPU now; None is not known.
 
     Attributes:
         users: The user and the job of each process on it.
@@ -74,7 +74,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Board:
-    """What a GPU is and may be set to; None is not known."""
+    """The facts of a GPU and the range of its settings; None is not known."""
 
     name: str
     uuid: str
@@ -115,7 +115,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Settings:
-    """What processes of zeus-core have changed, by the ledger.
+    """The settings that processes of zeus-core have changed, by the ledger.
 
     Attributes:
         entries: Each change, and whether its process has ended.

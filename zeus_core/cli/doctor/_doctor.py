@@ -15,7 +15,7 @@ from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from zeus_core.cli.doctor.check import Check
+    from zeus_core.cli.doctor.machine import Check
 
 SUMMARY = "Report what can be measured and set here, and how to get the rest"
 
@@ -64,12 +64,17 @@ def _key(name: str) -> str:
 
 def find_all(environment: Mapping[str, str], rapl_root: Path | None, needs: Collection[str] = ()) -> Iterator[Check]:
     """Run all checks, in the order of the report; one for each extra that is needed is the last."""
-    from zeus_core.cli.doctor.gpus import check_gpus, find_gpus
-    from zeus_core.cli.doctor.limits import check_limits
-    from zeus_core.cli.doctor.nvidia import check_driver, find_driver, other_drivers
-    from zeus_core.cli.doctor.packages import check_extras, check_live_view, check_python, check_torch
-    from zeus_core.cli.doctor.rapl import check_rapl
-    from zeus_core.cli.doctor.residue import check_residue
+    from zeus_core.cli.doctor.gpus import check_gpus, check_limits, check_residue, find_gpus
+    from zeus_core.cli.doctor.machine import (
+        check_driver,
+        check_extras,
+        check_live_view,
+        check_python,
+        check_rapl,
+        check_torch,
+        find_driver,
+        other_drivers,
+    )
     from zeus_core.cli.doctor.rights import check_clock_rights, check_limit_rights, read_rights
 
     driver = find_driver()

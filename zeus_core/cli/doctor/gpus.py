@@ -1,19 +1,25 @@
-"""Checks of the GPUs that this process sees, and of the readings they support."""
+"""Checks of the GPUs that this process sees: their readings, their limits, and what was left changed."""
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core._sysfs import SYSFS_VARIABLE
-from zeus_core.cli.doctor.check import Check, still_counters
-from zeus_core.cli.doctor.nvidia import Driver
+from zeus_core.cli._restore import BY_ROOT
+from zeus_core.cli.doctor.machine import Check, Driver, still_counters
 from zeus_core.cli.text import readable, watts
 from zeus_core.errors import DeviceError, NotSupportedError, UsageError
+from zeus_core.settings.kinds import POWER_LIMIT
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
+    from zeus_core.settings.entry import LedgerEntry
 
 _SIMULATIONS = ("ZEUS_SIMULATED_GPUS", SYSFS_VARIABLE)
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -167,3 +173,95 @@ def _check_each(name: str, gpus: Sequence[Gpu], has: Callable[[Gpu], bool], cons
         return Check(name, "ok", f"{'all' if len(gpus) > 1 else 'the'} {len(gpus)} visible GPU(s) have it")
     sentence = f"{len(gpus) - len(lacking)} of {len(gpus)} have it, not GPU {', '.join(lacking)}: {consequence}"
     return Check(name, "limited" if len(lacking) < len(gpus) else "missing", sentence)
+
+
+_NAME = POWER_LIMIT.words
+_STAT = Path("/proc/stat")
+
+
+def check_limits(gpus: Sequence[Gpu], stat: Path = _STAT) -> Check:
+    """Check that the limits in force are the boards' defaults.
+
+    Args:
+        gpus: The visible GPUs.
+        stat: The file in which the kernel writes when the machine was started.
+    """
+    lowered: list[str] = []
+    commands: list[str] = []
+    defaults = [readable(gpu.read_default_power_limit_watts) for gpu in gpus]
+    for index, (gpu, default_watts) in enumerate(zip(gpus, defaults, strict=True)):
+        requested_watts = readable(gpu.read_power_limit_watts)
+        enforced_watts = readable(gpu.read_enforced_power_limit_watts)
+        known = [limit_watts for limit_watts in (requested_watts, enforced_watts) if limit_watts is not None]
+        if default_watts is None or not known or min(known) >= default_watts - POWER_LIMIT.tolerance:
+            continue
+        is_requested = requested_watts is not None and requested_watts < default_watts - POWER_LIMIT.tolerance
+        reason = "as requested" if is_requested else "held down by firmware or another limiter"
+        lowered.append(f"GPU {index}: {min(known):g} W of {default_watts:g} W, {reason}")
+        if is_requested:
+            commands.append(POWER_LIMIT.command([gpu.uuid], default_watts))
+    if lowered:
+        return Check(_NAME, "limited", f"{'; '.join(lowered)}; {_age(stat)}", " && ".join(commands) or None)
+    known_defaults = sorted({default_watts for default_watts in defaults if default_watts is not None})
+    if not known_defaults:
+        has_clocks = any(readable(gpu.read_supported_sm_clocks_mhz) for gpu in gpus)
+        hint = ', as on GB10 and many laptops: "auto" and `run --save` search clocks there' if has_clocks else ""
+        return Check(_NAME, "missing", f"no visible GPU reports one{hint}")
+    return Check(_NAME, "ok", f"the default, {' or '.join(f'{watts:g} W' for watts in known_defaults)}, is in force")
+
+
+def _age(stat: Path) -> str:
+    """Say what is known of the age of a limit: no driver records it."""
+    words = "since when is not known: no driver records it, and a limit lasts until the driver is unloaded"
+    try:
+        found = re.search(r"^btime (\d+)$", stat.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
+    except OSError:
+        return words
+    if found is None:
+        return words
+    begin = time.strftime("%Y-%m-%d %H:%M", time.localtime(int(found[1])))
+    return f"{words}; the machine was started at {begin}"
+
+
+_RESTORED = "restored"
+
+
+def check_residue(gpus: Sequence[Gpu]) -> Check:
+    """Check that no process has left a GPU changed.
+
+    Args:
+        gpus: The visible GPUs.
+    """
+    from zeus_core.settings.entry import LedgerEntry
+    from zeus_core.settings.ledger import known_ledgers
+
+    found = [(ledger, item) for ledger in known_ledgers() for item in ledger.read()]
+    entries = [item for _, item in found if isinstance(item, LedgerEntry)]
+    stale = [item for ledger, item in found if isinstance(item, LedgerEntry) and ledger.is_stale(item)]
+    left = [_words(entry, gpus) for entry in stale]
+    left += [str(item) for _, item in found if not isinstance(item, LedgerEntry)]
+    if left:
+        return Check(_RESTORED, "limited", "; ".join(left), _remedy(stale))
+    if entries:
+        held = [f"{entry.device_name} ({entry.device_uuid}) is controlled by {entry.holder}" for entry in entries]
+        return Check(_RESTORED, "ok", "; ".join(dict.fromkeys(held)))
+    return Check(_RESTORED, "ok", "no process has left a GPU changed")
+
+
+def _remedy(stale: Sequence[LedgerEntry]) -> str:
+    """Return a command that restores. Root's own does not trust the ledger of another user."""
+    if stale and os.geteuid() != 0 and all(entry.keeper is None and entry.uid != 0 for entry in stale):
+        return " && ".join(entry.command for entry in stale)
+    return BY_ROOT
+
+
+def _words(entry: LedgerEntry, gpus: Sequence[Gpu]) -> str:
+    failure = f", and could not be restored: {entry.failure}" if entry.failure else ""
+    name = f"{entry.device_name} ({entry.device_uuid})"
+    kind = entry.kind
+    gpu = next((gpu for gpu in gpus if gpu.uuid == entry.device_uuid), None)
+    value = None if gpu is None else readable(partial(kind.read, gpu))
+    default = None if gpu is None else readable(partial(kind.read_default, gpu))
+    in_force = f"the {kind.words}" if value is None else f"{kind.text(value)} in force"
+    beside = "" if default is None else f", board default {kind.text(default)}"
+    return f"{name}: {in_force}{beside}, original {kind.text(entry.original)}, left by {entry.holder}{failure}"

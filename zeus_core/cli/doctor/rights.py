@@ -17,8 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from zeus_core.cli.doctor.check import Check
-from zeus_core.cli.doctor.nvidia import is_in_container
+from zeus_core.cli.doctor.machine import Check, is_in_container
 from zeus_core.cli.text import readable
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
