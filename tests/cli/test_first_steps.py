@@ -12,7 +12,7 @@ from zeus_core.cli.program import _GROUPS, _command
 from zeus_core.cli.text import table
 from zeus_core.search.objectives import EnergyWithin, MaxSlowdownConstraint
 from zeus_core.selfcheck._bench import Finding
-from zeus_core.selfcheck._selfcheck import CheckResult, markdown_section
+from zeus_core.selfcheck.self_check import CheckResult, markdown_section
 
 
 def test_alone_it_shows_all_commands_in_groups(in_process):

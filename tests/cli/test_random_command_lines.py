@@ -101,8 +101,7 @@ OPTIONS = {
     "--deadline": ["1s", *NUMBERS, *TEXTS],
     "--duration": ["1s", *NUMBERS, *TEXTS],
     "--quiet": [],
-    "--quick": [],
-    "--allow-changes": [],
+    "--need": ["gpus", *TEXTS],
     "--once": [],
     "--stale": [],
     "--version": [],
@@ -112,8 +111,7 @@ OF_COMMAND = {
     "power": ["--gpus", "--period", "--once", "--json"],
     "energy": ["--gpus", "--period", "--once", "--json"],
     "run": ["--gpus", "--output", "--quiet", "--start-by", "--deadline", "--duration", "--column"],
-    "doctor": [],
-    "selfcheck": ["--output", "--quick", "--allow-changes"],
+    "doctor": ["--json", "--need"],
     "exporter": ["--gpus", "--period", "--port", "--address"],
     "restore": ["--stale"],
     "top": ["--gpus", "--period", "--once", "--json"],
@@ -186,8 +184,6 @@ def random_line(choose):
     if command == "allocate":
         line += [choose.choice(["device.csv"] * 40 + FILES) for _ in range(choose.randrange(1, 3))]
         line += ["--global-batch", "24", "--blocking-power", "60", "--pictures", "none"]
-    if command == "selfcheck":  # of a GPU that no machine here has: else it would take minutes
-        line += ["--gpu", "999999999"]
     if command == "exporter":
         line += ["--textfile", choose.choice(["out/zeus.prom", "/dev/full", "/proc/none/x", ""])]
     if command == "trace":

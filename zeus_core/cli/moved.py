@@ -5,10 +5,12 @@ from __future__ import annotations
 COMMANDS: dict[str, str] = {
     "devices": "zeus-core top --once",
     "leases": "zeus-core top --once",
+    "selfcheck": "zeus-core doctor --measure",
 }
 """What to type for each command that went."""
 
 OPTIONS: dict[tuple[str, str], str] = {
+    ("doctor", "--rapl-root"): "RAPL is read from /sys/class/powercap",
     ("power", "--count"): "it ends with --once after one view, and with Ctrl-C",
     ("energy", "--seconds"): "--once measures for one --period",
     ("top", "--sort"): "the order is that of the index; --json is for programs that sort",

@@ -50,7 +50,6 @@ _GROUPS = {
     },
     "Know your machine": {
         "doctor": "zeus_core.cli.doctor._doctor",
-        "selfcheck": "zeus_core.selfcheck._selfcheck_command",
     },
     "Report": {
         "report": "zeus_core.cli._report",
