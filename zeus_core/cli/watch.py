@@ -39,7 +39,7 @@ class Power:
     """The command `power`."""
 
     SUMMARY = "Show the power of the GPUs until Ctrl-C"
-    EXAMPLE = "zeus-core power --gpus 0,1 --period 5"
+    EXAMPLE = "zeus-core power --period 5"
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
