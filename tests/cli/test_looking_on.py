@@ -151,6 +151,15 @@ def test_a_silent_gpus_power_is_not_shown_as_that_of_another(on_driver):
     assert "GPU 0: NVIDIA H200" not in ended.stdout
 
 
+def test_the_power_of_no_gpu_is_not_zero(on_driver):
+    program, driver = on_driver(DeviceSpec())
+    driver[0].lose()
+    ended = program("power", "--once")
+    assert "GPU 0 is not measured" in ended.stderr
+    assert ended.stdout.split() == ["device", "power", "total", "-"]
+    assert json.loads(program("power", "--json").stdout)["power_watts"] is None
+
+
 @pytest.mark.parametrize("command", long_but_first(["power", "energy"]))
 def test_the_measuring_package_has_the_same_two_commands(on_simulated, command):
     ended = on_simulated(command, "--once", "--period", "0.2", module="zeus_core.monitor")

@@ -221,7 +221,8 @@ def _power_fields(gpus: Mapping[int, Gpu], unread: set[int]) -> dict[str, Any]:
         {"index": index, "name": gpu.name, "is_simulated": gpu.is_simulated, "power_watts": power}
         for (index, gpu), power in zip(gpus.items(), powers_watts, strict=True)
     ]
-    return {"gpus": listed, "power_watts": sum(known) if len(known) == len(listed) else None}
+    is_whole = 0 < len(known) == len(listed)
+    return {"gpus": listed, "power_watts": sum(known) if is_whole else None}
 
 
 def _power_table(fields: Mapping[str, Any]) -> str:
