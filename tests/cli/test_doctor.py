@@ -17,7 +17,7 @@ from zeus_core._sysfs import find_cards
 from zeus_core.cli import main
 from zeus_core.cli.doctor import machine, rights
 from zeus_core.cli.doctor.gpus import check_limits
-from zeus_core.cli.doctor.machine import Driver, check_driver, check_rapl, check_torch, still_counters
+from zeus_core.cli.doctor.machine import Driver, check_driver, check_rapl, still_counters
 from zeus_core.cli.doctor.rights import Rights, check_clock_rights, check_limit_rights, read_rights, rights_of
 from zeus_core.device import discover_gpus
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
@@ -25,14 +25,13 @@ from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.device.rapl import rapl_discovery
 from zeus_core.device.rapl.powercap import why_no_zones
 from zeus_core.device.sysfs.amd import AmdGpu
-from zeus_core.device.sysfs.intel import IntelGpu
 from zeus_core.testing import FakeRapl
 
 PYTHON = shlex.quote(sys.executable)
 
 NAMES = {
     *("python", "zeus-core", "nvidia-ml-py", "NVIDIA driver", "GPUs"),
-    *("set power limits", "lock clocks", "CPU energy", "torch"),
+    *("set power limits", "lock clocks", "CPU energy"),
 }
 EVERYTHING, ALL_BUT_SYS_ADMIN, NOTHING = "CapEff:\t000001ffffffffff\n", "CapEff:\t000001ffffdfffff\n", "CapEff:\t0\n"
 OF_THE_MACHINE, OF_A_NAMESPACE = "         0          0 4294967295\n", "         0       1000          1\n"
@@ -401,43 +400,6 @@ def test_what_is_asked_for_decides_the_exit_code(in_process):
     assert in_process("doctor", "--need", "frob").returncode == 2
 
 
-@pytest.fixture
-def install_torch(tmp_path, monkeypatch):
-    """Installs a torch that cannot be imported, before any other."""
-
-    def install(version, cuda):
-        (tmp_path / "torch").mkdir()
-        (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('torch was imported')")
-        (tmp_path / "torch" / "version.py").write_text(f"__version__ = {version!r}\ncuda: Optional[str] = {cuda!r}\n")
-        (tmp_path / f"torch-{version}.dist-info").mkdir()
-        (tmp_path / f"torch-{version}.dist-info" / "METADATA").write_text(f"Name: torch\nVersion: {version}\n")
-        monkeypatch.delitem(sys.modules, "torch", raising=False)
-        monkeypatch.syspath_prepend(tmp_path)
-
-    return install
-
-
-@pytest.mark.parametrize(
-    ("cuda", "driver", "state", "fix"),
-    [
-        ("12.4", Driver("570", "12.8", ("GPU-1",)), "ok", None),
-        ("12.8", Driver("550", "12.4", ("GPU-1",)), "ok", None),  # one minor version runs on another
-        ("13.0", Driver("570", "12.8", ("GPU-1",)), "limited", "whl/cu128"),
-        ("13.0", Driver("535", "12.2", ("GPU-1",)), "limited", "whl/cu128"),  # there are no builds for 12.2 itself
-        ("14.0", Driver("600", "13.1", ("GPU-1",)), "limited", None),
-        ("12.4", Driver(fault="none"), "ok", None),
-        (None, Driver("570", "12.8", ("GPU-1",)), "limited", "pip install --force-reinstall torch"),
-        (None, Driver(fault="none"), "ok", None),
-    ],
-)
-def test_torch_and_its_cuda_are_found_without_importing_it(install_torch, cuda, driver, state, fix):
-    install_torch("2.9.0", cuda)
-    check = check_torch(driver)
-    assert check.state == state
-    assert "torch 2.9.0" in check.sentence
-    assert check.fix is None if fix is None else check.fix.endswith(fix)
-
-
 def test_wrong_arguments_are_an_error_even_so(on_nothing):
     assert on_nothing("doctor", "--cure").returncode == 2
 
@@ -473,39 +435,6 @@ def test_boards_of_amd_are_listed_and_shown(on_amd):
         power = program("power", "--once").stdout
     assert [(row["index"], row["has_energy_counter"]) for row in listing["gpus"]] == [(0, True), (2, False)]
     assert "600" in power
-
-
-@pytest.mark.parametrize(
-    ("version", "driver", "has_amd", "state", "words"),
-    [
-        ("hip: Optional[str] = '6.4.43482-0f2d60242'", Driver(fault="none"), True, "ok", "built for ROCm 6.4.43482"),
-        ("cuda: Optional[str] = '12.8'", Driver(fault="none"), True, "limited", "built without ROCm"),
-        ("hip: Optional[str] = '6.4'", Driver("570", "12.8", ("GPU-1",)), False, "limited", "built without CUDA"),
-    ],
-)
-def test_torch_is_built_for_the_boards_that_are_there(
-    tmp_path, monkeypatch, install_torch, on_amd, version, driver, has_amd, state, words
-):
-    install_torch("2.9.0", None)
-    (tmp_path / "torch" / "version.py").write_text(f"{version}\n")
-    monkeypatch.setenv("ZEUS_SYSFS", str(on_amd[1].root))
-    check = check_torch(driver, [AmdGpu(card) for card in find_cards(str(on_amd[1].root))] if has_amd else [])
-    assert check.state == state
-    assert words in check.sentence
-
-
-@pytest.mark.parametrize(
-    ("version", "state", "words"),
-    [("xpu: Optional[str] = '20250302'", "ok", "built for XPU 20250302"), ("", "limited", "built without XPU")],
-)
-def test_torch_is_built_for_the_boards_of_intel(tmp_path, install_torch, version, state, words):
-    install_torch("2.9.0", None)
-    (tmp_path / "torch" / "version.py").write_text(f"{version}\n")
-    tree = FakeSysfs(tmp_path)
-    tree.add_intel()
-    check = check_torch(Driver(fault="none"), [IntelGpu(card) for card in find_cards(str(tree.root))])
-    assert check.state == state
-    assert words in check.sentence
 
 
 def test_under_wsl2_the_doctor_says_who_sets_limits(tmp_path, make_driver, monkeypatch):

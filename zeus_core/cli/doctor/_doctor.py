@@ -100,7 +100,6 @@ def _find_all(environment: Mapping[str, str]) -> Iterator[Check]:
     yield rights.check_limit_rights(own, gpus)
     yield rights.check_clock_rights(own, gpus)
     yield machine.check_rapl()
-    yield machine.check_torch(driver, gpus)
 
 
 def _text(checks: Sequence[Check]) -> str:

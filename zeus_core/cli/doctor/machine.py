@@ -1,8 +1,7 @@
-"""Checks of the machine: its drivers, Python and packages, and the counters of its CPUs. No package is imported."""
+"""Checks of the machine: its drivers, Python, and the counters of its CPUs."""
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 import re
 import sys
@@ -33,12 +32,6 @@ _NO_DRIVER, _NO_LIBRARY, _OTHER_VERSION, _LOST_DEVICES = 9, 12, 18, 999
 _FIXES = {_NO_DRIVER: "sudo modprobe nvidia", _OTHER_VERSION: "sudo reboot"}
 _INSTALL_DRIVER = {"ubuntu": "sudo ubuntu-drivers install", "debian": "sudo apt-get install -y nvidia-driver"}
 _SIMULATE = "export ZEUS_SIMULATED_GPUS=A100-SXM4-80GB:1"
-
-# Names of what torch can be built for, by their names in `torch.version`; which of them a driver of the kernel needs;
-# and the folders of builds at PyTorch's site. One build serves all minor versions of a driver's CUDA.
-_PLATFORMS = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU"}
-_WANTED = {"nvml": "cuda", "amdgpu": "hip", "i915": "xpu", "xe": "xpu"}
-_FOLDERS = {"hip": "rocm6.4", "xpu": "xpu", "11": "cu118", "12": "cu128"}
 
 
 @dataclass(frozen=True)
@@ -179,48 +172,6 @@ def check_python() -> Iterator[Check]:
         yield Check(_BINDING, "limited", sentence, fix)
     else:
         yield Check(_BINDING, "ok", f"{_BINDING} {version}")
-
-
-def check_torch(driver: Driver, gpus: Sequence[Gpu] = ()) -> Check:
-    """Check that torch is installed, and is built for the visible GPUs and their driver."""
-    from zeus_core.device.gpu import driver_of
-
-    version = _version_of("torch")
-    if version is None:
-        return Check("torch", "missing", "torch is not installed; it is needed for training only", "pip install torch")
-    built = {name: number for name in _PLATFORMS if (number := _version_in_torch(name)) is not None}
-    drivers = {"nvml" if driver.has_gpu else "", *(driver_of(gpu) or "" for gpu in gpus)}
-    wanted = [_WANTED[name] for name in sorted(drivers & _WANTED.keys())]
-    if wanted and not built.keys() & set(wanted):
-        sentence = f"torch {version} is built without {_PLATFORMS[wanted[0]]}, and cannot use the GPUs"
-        return Check("torch", "limited", sentence, _torch_command(wanted[0]))
-    cuda, newest = built.get("cuda"), driver.cuda_version
-    if cuda and newest and int(cuda.partition(".")[0]) > int(newest.partition(".")[0]):
-        sentence = f"torch {version} is built for CUDA {cuda}; the driver supports CUDA {newest}"
-        return Check("torch", "limited", sentence, _torch_command(newest.partition(".")[0]))
-    words = [f"built for {_PLATFORMS[name]} {number}" for name, number in built.items()]
-    return Check("torch", "ok", f"torch {version}, {', '.join(words) or 'built for CPUs'}")
-
-
-def _torch_command(build: str) -> str | None:
-    """Return the command that installs a build; None if there is none that is known."""
-    command = "pip install --force-reinstall torch"
-    if build == "cuda":  # for which the package index has builds
-        return command
-    return f"{command} --index-url https://download.pytorch.org/whl/{_FOLDERS[build]}" if build in _FOLDERS else None
-
-
-def _version_in_torch(name: str) -> str | None:
-    """Read the version of a platform from the file that torch writes when it is built."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    try:
-        text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
-    found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([0-9.]+)[^'\"]*['\"]", text, re.MULTILINE)
-    return found[1] if found else None
 
 
 def _version_of(distribution: str) -> str | None:
