@@ -84,7 +84,7 @@ docs: $(VENV)/.ready-dev  ## the documentation site, in build/site; needs no net
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
 selfcheck:  ## how well energy is measured on this machine's GPU; with the packages of PYTHON, nothing is installed
-	PYTHONPATH=. $(PYTHON) -m zeus_core selfcheck --output zeus-selfcheck
+	PYTHONPATH=. $(PYTHON) -m zeus_core doctor --measure
 
 public-api: $(VENV)/.ready-dev  ## write the list of public names that a test compares, docs/public-api.txt
 	$(RUN) tools/public_api.py
@@ -101,7 +101,7 @@ release-check: $(VENV)/.ready-dev  ## whether this checkout can be published: me
 	$(RUN) tools/release_check.py
 
 clean:
-	rm -rf $(VENV) $(PROGRAMS) build dist zeus-demo zeus-selfcheck
+	rm -rf $(VENV) $(PROGRAMS) build dist zeus-demo
 
 $(VENV)/.ready-%: pyproject.toml tools/set_up.py
 	@$(PYTHON) -c "import sys; sys.exit($(TOO_OLD) if sys.version_info < (3, 11) else 0)"

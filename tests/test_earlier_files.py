@@ -139,10 +139,10 @@ def test_what_a_killed_process_left_is_restored(samples, make_driver):
         text = text.replace(json.loads(text)["owner"]["boot_id"], boot_id)
         (driver.ledger_path / f"{device.uuid}.{knob}.json").write_text(text)
 
-    def ended(command):
-        return subprocess.run([sys.executable, "-m", "zeus_core", command], env=driver.environment, check=False)
+    def ended(*command):
+        return subprocess.run([sys.executable, "-m", "zeus_core", *command], env=driver.environment, check=False)
 
-    assert ended("leases").returncode == 1
+    assert ended("top", "--once").returncode == 1
     assert ended("restore").returncode == 0
     assert (driver[0].power_limit_watts, driver[1].locked_clock_mhz) == (450.0, None)
 

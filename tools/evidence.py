@@ -33,8 +33,8 @@ something measured in the same run.
 simulated GPUs, from a driver in C that stands for NVIDIA's, or from measurements that others have published. Not seen
 on hardware are therefore: the period and jitter of real counters, the time of driver calls, how soon limits and clocks
 take effect, the power of a GPU that waits in a collective, marks beside CUDA events, and any saving in a real training.
-[`zeus-core selfcheck`](selfcheck.md) measures them on any machine with a GPU; its tables belong here, with the device's
-name and the date.
+[`zeus-core doctor --measure`](selfcheck.md) measures them on any machine with a GPU; its tables belong here, with the
+device's name and the date.
 """
 
 

@@ -45,7 +45,7 @@ _NO_SCOPES = frozenset({2, 3, _FUNCTION_NOT_FOUND})
 # driver, counts as a passing driver fault.
 _MEANINGS: dict[int, tuple[type[DeviceError], str]] = {
     1: (DriverFaultError, "NVML is not initialised in this process; this is repaired by itself at the next call"),
-    2: (DriverFaultError, "the driver calls an argument invalid; check the value against `zeus-core devices`"),
+    2: (DriverFaultError, "the driver calls an argument invalid; check the value against `zeus-core top --once`"),
     3: (NotSupportedError, "this GPU does not have this function"),
     4: (PermissionDeniedError, "this needs root or CAP_SYS_ADMIN"),
     6: (NoDeviceError, "there is no such GPU; list the GPUs with `nvidia-smi -L`"),

@@ -5,7 +5,6 @@ import json
 import os
 import shlex
 import sys
-import time
 
 import pytest
 
@@ -15,12 +14,10 @@ from tests.support.fake_sysfs import FakeSysfs
 from tests.support.variants import long_but_first
 from zeus_core._nvml import device_error
 from zeus_core._sysfs import find_cards
-from zeus_core.cli.doctor import nvidia, packages, rights
-from zeus_core.cli.doctor.check import still_counters
-from zeus_core.cli.doctor.limits import check_limits
-from zeus_core.cli.doctor.nvidia import Driver, check_driver
-from zeus_core.cli.doctor.packages import check_extras, check_torch
-from zeus_core.cli.doctor.rapl import check_rapl
+from zeus_core.cli import main
+from zeus_core.cli.doctor import machine, rights
+from zeus_core.cli.doctor.gpus import check_limits
+from zeus_core.cli.doctor.machine import Driver, check_driver, check_rapl, still_counters
 from zeus_core.cli.doctor.rights import Rights, check_clock_rights, check_limit_rights, read_rights, rights_of
 from zeus_core.device import discover_gpus
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
@@ -28,14 +25,13 @@ from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.device.rapl import rapl_discovery
 from zeus_core.device.rapl.powercap import why_no_zones
 from zeus_core.device.sysfs.amd import AmdGpu
-from zeus_core.device.sysfs.intel import IntelGpu
 from zeus_core.testing import FakeRapl
 
 PYTHON = shlex.quote(sys.executable)
 
 NAMES = {
     *("python", "zeus-core", "nvidia-ml-py", "NVIDIA driver", "GPUs"),
-    *("set power limits", "lock clocks", "CPU energy", "torch", "extras", "live view"),
+    *("set power limits", "lock clocks", "CPU energy"),
 }
 EVERYTHING, ALL_BUT_SYS_ADMIN, NOTHING = "CapEff:\t000001ffffffffff\n", "CapEff:\t000001ffffdfffff\n", "CapEff:\t0\n"
 OF_THE_MACHINE, OF_A_NAMESPACE = "         0          0 4294967295\n", "         0       1000          1\n"
@@ -51,14 +47,18 @@ def checks_of(ended, code=0):
     return {check["name"]: check for check in report["checks"]}
 
 
-def test_on_a_machine_with_nothing_it_explains_itself_briefly(on_nothing, tmp_path):
-    ended = on_nothing("doctor", "--rapl-root", tmp_path)
+def here(fix):
+    """A command without the remark that it is one for the host, if this is a container."""
+    return fix.removesuffix("  # on the host")
+
+
+def test_on_a_machine_with_nothing_it_explains_itself_briefly(on_nothing):
+    ended = on_nothing("doctor", "--need", "gpus", "--need", "set-power-limits")
     assert ended.returncode == 1
-    assert ended.stderr == "zeus-core: asked for, and missing: cpu-energy\n"
+    assert ended.stderr == "zeus-core: asked for, and missing: gpus, set-power-limits\n"
     assert len(ended.stdout.splitlines()) < 30
     assert "libnvidia-ml.so.1 is not on this machine" in ended.stdout
     assert "fix: export ZEUS_SIMULATED_GPUS=A100-SXM4-80GB:1\n" in ended.stdout
-    assert "this machine has no RAPL energy counters" in ended.stdout
 
 
 def test_without_gpus_every_other_check_is_there(on_nothing, tmp_path):
@@ -83,7 +83,7 @@ def test_persistence_mode_that_is_off_is_said_with_its_fix(on_driver):
     program, driver = on_driver(DeviceSpec(), DeviceSpec(persistence_mode=0))
     output = program("doctor").stdout
     assert "off: the driver starts anew with each program" in " ".join(output.split())
-    assert f"sudo nvidia-smi -i {driver[1].uuid} -pm 1" in output
+    assert f"fix: sudo nvidia-smi -i {driver[1].uuid} -pm 1" in output
 
 
 def test_it_sets_nothing_to_find_out_what_may_be_set(on_driver):
@@ -121,23 +121,23 @@ def test_a_gpu_that_does_not_answer_is_named(on_driver):
     program, driver = on_driver(DeviceSpec(), DeviceSpec())
     driver[1].lose()
     check = checks_of(program("doctor", "--json"))["GPUs"]
-    assert (check["state"], check["fix"]) == ("limited", "sudo nvidia-smi --gpu-reset -i 1")
+    assert (check["state"], here(check["fix"])) == ("limited", "sudo nvidia-smi --gpu-reset -i 1")
     assert "GPU 1 of the driver does not answer" in check["sentence"]
 
 
 @pytest.mark.parametrize(("code", "fix"), [(9, "sudo modprobe nvidia"), (18, "sudo reboot")])
 def test_a_driver_that_does_not_work_comes_with_its_command(monkeypatch, tmp_path, code, fix):
     driver = Driver(fault=f"it does not work (NVML error {code})")
-    monkeypatch.setattr(nvidia, "CONTAINER_MARKS", (tmp_path / "none",))
+    monkeypatch.setattr(machine, "CONTAINER_MARKS", (tmp_path / "none",))
     assert (check_driver(driver, tmp_path).state, check_driver(driver, tmp_path).fix) == ("missing", fix)
-    monkeypatch.setattr(nvidia, "CONTAINER_MARKS", (tmp_path,))
+    monkeypatch.setattr(machine, "CONTAINER_MARKS", (tmp_path,))
     assert "sudo" not in check_driver(driver, tmp_path).fix, "a container has the kernel of its host"
 
 
 def test_a_container_that_has_lost_its_devices_is_to_be_restarted(on_driver, tmp_path, monkeypatch):
     driver = Driver(fault=str(device_error(999, "opening NVML")))
     (tmp_path / "mark").touch()
-    monkeypatch.setattr("zeus_core.cli.doctor.nvidia.CONTAINER_MARKS", (tmp_path / "mark",))
+    monkeypatch.setattr("zeus_core.cli.doctor.machine.CONTAINER_MARKS", (tmp_path / "mark",))
     check = check_driver(driver)
     assert check.fix == "docker restart CONTAINER"
     assert "`systemctl daemon-reload` on its host: restart the container" in check.sentence
@@ -178,19 +178,47 @@ def test_a_vgpu_is_said_to_be_set_on_its_host(on_driver):
     assert checks["energy counter"]["sentence"].endswith("integrated from their power")
 
 
-def test_a_machine_with_an_nvidia_gpu_is_told_to_install_the_driver(tmp_path):
-    folder = tmp_path / "0000:01:00.0"
-    folder.mkdir()
+@pytest.fixture
+def pci_devices(tmp_path):
+    """The PCI bus of a machine with a GPU of NVIDIA."""
+    folder = tmp_path / "pci" / "0000:01:00.0"
+    folder.mkdir(parents=True)
     (folder / "vendor").write_text("0x10de\n")
     (folder / "class").write_text("0x030200\n")
-    check = check_driver(Driver(fault="no library (NVML error 12)"), tmp_path)
-    assert check.sentence == "no library (NVML error 12)"
-    assert check.fix in {
-        "docker run --gpus all IMAGE",
-        "sudo ubuntu-drivers install",
-        "sudo apt-get install -y nvidia-driver",
-        None,  # on other distributions
-    }
+    return folder.parent
+
+
+INSTALL = {"sudo ubuntu-drivers install", "sudo apt-get install -y nvidia-driver", None}  # by the distribution at hand
+
+
+@pytest.mark.parametrize(
+    ("fault", "contained", "fixes"),
+    [
+        ("no library (NVML error 12)", False, INSTALL),
+        ("no library (NVML error 12)", True, {"docker run --gpus all IMAGE"}),
+        ("it is not loaded (NVML error 9)", True, {"docker run --gpus all IMAGE"}),
+        # Installing the driver would not help.
+        ("nvidia-ml-py is not installed", False, {None}),
+        ("it does not answer within 10 s", False, {None}),
+        ("it does not answer within 10 s", True, {None}),
+        ("a GPU has fallen off the bus (NVML error 15)", False, {None}),
+    ],
+)
+def test_a_machine_with_an_nvidia_gpu_is_told_what_helps(pci_devices, tmp_path, monkeypatch, fault, contained, fixes):
+    monkeypatch.setattr(machine, "CONTAINER_MARKS", (tmp_path,) if contained else ())
+    check = check_driver(Driver(fault=fault), pci_devices)
+    assert check.sentence == fault
+    assert check.fix in fixes
+
+
+def test_in_a_container_commands_of_the_host_say_so(make_driver, monkeypatch, tmp_path, capsys, loggers_of_others):
+    driver = make_driver(DeviceSpec(power_limit_watts=300))
+    monkeypatch.delenv("ZEUS_SIMULATED_GPUS", raising=False)
+    for marks, remark in (((), ""), ((tmp_path,), "  # on the host")):
+        monkeypatch.setattr(machine, "CONTAINER_MARKS", marks)
+        assert main(["doctor", "--json"]) == 0
+        checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+        assert checks["power limit"]["fix"] == f"sudo nvidia-smi -i {driver[0].uuid} -pl 700{remark}"
 
 
 def test_simulated_gpus_are_said_to_be_no_hardware(on_simulated):
@@ -213,7 +241,7 @@ def test_where_there_are_real_gpus_it_says_how_to_use_them_again(on_driver):
     assert checks["NVIDIA driver"]["state"] == "ok"
 
 
-def test_a_limit_below_the_default_is_named_with_its_known_age(on_driver):
+def test_a_limit_below_the_default_is_named(on_driver):
     program, driver = on_driver(DeviceSpec(), DeviceSpec(power_limit_watts=300), DeviceSpec(enforced_cap_watts=450))
     check = checks_of(program("doctor", "--json"))["power limit"]
     assert check["state"] == "limited"
@@ -222,22 +250,12 @@ def test_a_limit_below_the_default_is_named_with_its_known_age(on_driver):
     assert "GPU 0" not in check["sentence"]
     assert "since when is not known" in check["sentence"]
     assert "a limit lasts until the driver is unloaded" in check["sentence"]
-    assert check["fix"] == f"sudo nvidia-smi -i {driver[1].uuid} -pl 700"
+    assert here(check["fix"]) == f"sudo nvidia-smi -i {driver[1].uuid} -pl 700"
 
 
 def test_a_limit_that_another_limiter_holds_down_has_no_fix(on_driver):
     program, _ = on_driver(DeviceSpec(enforced_cap_watts=450))
     assert checks_of(program("doctor", "--json"))["power limit"]["fix"] is None
-
-
-def test_the_age_of_a_limit_is_that_of_the_machine_at_most(make_driver, tmp_path):
-    driver = make_driver(DeviceSpec(power_limit_watts=300))
-    gpus = [NvmlGpu(NvmlSession(), driver[0].uuid)]
-    path = tmp_path / "stat"
-    path.write_text("cpu 1 2 3\nbtime 1700000000\n")
-    begin = time.strftime("%Y-%m-%d %H:%M", time.localtime(1700000000))
-    assert check_limits(gpus, path).sentence.endswith(f"; the machine was started at {begin}")
-    assert "the machine was started" not in check_limits(gpus, tmp_path / "missing").sentence
 
 
 CLOCKS = ', as on GB10 and many laptops: "auto" and `run --save` search clocks there'
@@ -263,9 +281,9 @@ def test_a_simulation_that_cannot_be_read_is_reported_too(on_simulated):
         (0, EVERYTHING, OF_THE_MACHINE, False, True, None),
         (0, "", "", False, True, None),
         (1000, EVERYTHING, OF_THE_MACHINE, False, True, None),
-        (0, ALL_BUT_SYS_ADMIN, OF_THE_MACHINE, True, False, "--cap-add=SYS_ADMIN"),
-        (0, EVERYTHING, OF_A_NAMESPACE, False, False, "--cap-add=SYS_ADMIN"),
-        (1000, NOTHING, OF_THE_MACHINE, True, False, "--cap-add=SYS_ADMIN"),
+        (0, ALL_BUT_SYS_ADMIN, OF_THE_MACHINE, True, False, "docker run --gpus all --cap-add=SYS_ADMIN"),
+        (0, EVERYTHING, OF_A_NAMESPACE, False, False, "sudo docker run --userns=host --gpus all --cap-add=SYS_ADMIN"),
+        (1000, NOTHING, OF_THE_MACHINE, True, False, "docker run --user 0 --gpus all --cap-add=SYS_ADMIN"),
         (1000, NOTHING, OF_THE_MACHINE, False, False, f"sudo {PYTHON} train.py"),
         (1000, "", "", False, False, f"sudo {PYTHON} train.py"),
     ],
@@ -306,15 +324,13 @@ class MovingRapl(FakeRapl):
         return super().read_text(path)
 
 
-def test_rapl_is_looked_for_where_it_is_mounted(on_nothing, tmp_path):
+def test_counters_of_cpus_that_stand_still_are_named(tmp_path):
     rapl = FakeRapl(tmp_path)
     rapl.add_zone("dram", within=rapl.add_package(0))
     rapl.add_package(1)
-    check = checks_of(on_nothing("doctor", "--json", "--rapl-root", rapl.root))["CPU energy"]
-    assert (check["state"], check["fix"]) == ("limited", None)
-    assert check["sentence"].startswith(
-        "2 CPU package(s) can be read, 1 of them with DRAM; CPU 0's counter stands still"
-    )
+    check = check_rapl(rapl.root, rapl.read_text)
+    assert (check.state, check.fix) == ("limited", None)
+    assert check.sentence.startswith("2 CPU package(s) can be read, 1 of them with DRAM; CPU 0's counter stands still")
 
 
 def test_rapl_that_moves_is_well(tmp_path):
@@ -350,12 +366,6 @@ def test_readings_that_cannot_be_are_remarked_on(on_driver):
     assert "shows 1500 W, more than the 770 W that the board can draw" in checks["GPU 0"]["sentence"]
     assert "covers the whole module" in checks["GPU 1"]["sentence"]
     assert "GPU 2" not in checks
-    first, second, third, fourth = json.loads(program("devices", "--json").stdout)["gpus"]
-    assert "stands still" in fourth["remarks"][0]
-    assert "1500 W" in first["remarks"][0]
-    assert "whole module" in second["remarks"][0]
-    assert (second["has_energy_counter"], third["remarks"]) == (False, [])
-    assert "GPU 0: the power sensor shows 1500 W" in program("devices").stdout
 
 
 def test_rapl_that_may_not_be_read_comes_with_the_command(tmp_path):
@@ -390,53 +400,6 @@ def test_what_is_asked_for_decides_the_exit_code(in_process):
     assert in_process("doctor", "--need", "frob").returncode == 2
 
 
-def test_extras_are_recommended_to_those_who_ask(monkeypatch):
-    absent = {"optuna", "accelerate"}
-    found = packages._version_of
-    monkeypatch.setattr(packages, "_version_of", lambda name: None if name in absent else found(name))
-    extras, asked = check_extras(["batch-size"])
-    assert extras.fix.endswith("[huggingface]'"), "of which a part is there"
-    assert (asked.name, asked.state) == ("batch-size", "missing")
-    assert asked.fix.endswith("[batch-size]'")
-    absent.remove("accelerate")
-    assert [(check.state, check.fix) for check in check_extras()] == [("ok", None)]
-
-
-@pytest.fixture
-def install_torch(tmp_path, monkeypatch):
-    """Installs a torch that cannot be imported, before any other."""
-
-    def install(version, cuda):
-        (tmp_path / "torch").mkdir()
-        (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('torch was imported')")
-        (tmp_path / "torch" / "version.py").write_text(f"__version__ = {version!r}\ncuda: Optional[str] = {cuda!r}\n")
-        (tmp_path / f"torch-{version}.dist-info").mkdir()
-        (tmp_path / f"torch-{version}.dist-info" / "METADATA").write_text(f"Name: torch\nVersion: {version}\n")
-        monkeypatch.delitem(sys.modules, "torch", raising=False)
-        monkeypatch.syspath_prepend(tmp_path)
-
-    return install
-
-
-@pytest.mark.parametrize(
-    ("cuda", "driver", "state", "fix"),
-    [
-        ("12.4", Driver("570", "12.8", ("GPU-1",)), "ok", None),
-        ("12.8", Driver("550", "12.4", ("GPU-1",)), "ok", None),  # one minor version runs on another
-        ("13.0", Driver("570", "12.8", ("GPU-1",)), "limited", "whl/cu128"),
-        ("12.4", Driver(fault="none"), "ok", None),
-        (None, Driver("570", "12.8", ("GPU-1",)), "limited", "pip install --force-reinstall torch"),
-        (None, Driver(fault="none"), "ok", None),
-    ],
-)
-def test_torch_and_its_cuda_are_found_without_importing_it(install_torch, cuda, driver, state, fix):
-    install_torch("2.9.0", cuda)
-    check = check_torch(driver)
-    assert check.state == state
-    assert "torch 2.9.0" in check.sentence
-    assert check.fix is None if fix is None else check.fix.endswith(fix)
-
-
 def test_wrong_arguments_are_an_error_even_so(on_nothing):
     assert on_nothing("doctor", "--cure").returncode == 2
 
@@ -468,47 +431,10 @@ def test_boards_of_amd_need_no_driver_of_nvidia(on_amd):
 def test_boards_of_amd_are_listed_and_shown(on_amd):
     program, tree = on_amd
     with tree.run(300.0):
-        listing = json.loads(program("devices", "--json").stdout)
-        top = program("top", "--once").stdout
-        power = program("power", "--count", "1").stdout
-    assert [row["index"] for row in listing["gpus"]] == [0, 1, 2]
-    assert len({row["uuid"] for row in listing["gpus"]}) == 2
-    assert [row["has_energy_counter"] for row in listing["gpus"]] == [True, True, False]
-    assert top.count("AMD") == 2
+        listing = json.loads(program("top", "--json").stdout)
+        power = program("power", "--once").stdout
+    assert [(row["index"], row["has_energy_counter"]) for row in listing["gpus"]] == [(0, True), (2, False)]
     assert "600" in power
-
-
-@pytest.mark.parametrize(
-    ("version", "driver", "has_amd", "state", "words"),
-    [
-        ("hip: Optional[str] = '6.4.43482-0f2d60242'", Driver(fault="none"), True, "ok", "built for ROCm 6.4.43482"),
-        ("cuda: Optional[str] = '12.8'", Driver(fault="none"), True, "limited", "built without ROCm"),
-        ("hip: Optional[str] = '6.4'", Driver("570", "12.8", ("GPU-1",)), False, "limited", "there is no AMD GPU"),
-    ],
-)
-def test_torch_is_built_for_the_boards_that_are_there(
-    tmp_path, monkeypatch, install_torch, on_amd, version, driver, has_amd, state, words
-):
-    install_torch("2.9.0", None)
-    (tmp_path / "torch" / "version.py").write_text(f"{version}\n")
-    monkeypatch.setenv("ZEUS_SYSFS", str(on_amd[1].root))
-    check = check_torch(driver, [AmdGpu(card) for card in find_cards(str(on_amd[1].root))] if has_amd else [])
-    assert check.state == state
-    assert words in check.sentence
-
-
-@pytest.mark.parametrize(
-    ("version", "state", "words"),
-    [("xpu: Optional[str] = '20250302'", "ok", "built for XPU 20250302"), ("", "limited", "built without XPU")],
-)
-def test_torch_is_built_for_the_boards_of_intel(tmp_path, install_torch, version, state, words):
-    install_torch("2.9.0", None)
-    (tmp_path / "torch" / "version.py").write_text(f"{version}\n")
-    tree = FakeSysfs(tmp_path)
-    tree.add_intel()
-    check = check_torch(Driver(fault="none"), [IntelGpu(card) for card in find_cards(str(tree.root))])
-    assert check.state == state
-    assert words in check.sentence
 
 
 def test_under_wsl2_the_doctor_says_who_sets_limits(tmp_path, make_driver, monkeypatch):

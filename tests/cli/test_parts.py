@@ -9,8 +9,7 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.cli.meters.energy_totals import summarize, total_to_json
-from zeus_core.cli.meters.metering import open_meter
+from zeus_core.cli.metering import open_meter, summarize, total_to_json
 from zeus_core.cli.run._child import spawn
 from zeus_core.cli.run._guarded_meter import GuardedMeter, within
 from zeus_core.cli.run._reached import ReachedPrograms

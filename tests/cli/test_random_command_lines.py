@@ -101,25 +101,21 @@ OPTIONS = {
     "--points": FILES,
     "--idle-watts": ["60", *NUMBERS],
     "--quiet": [],
-    "--quick": [],
-    "--allow-changes": [],
+    "--need": ["gpus", *TEXTS],
     "--once": [],
     "--stale": [],
     "--version": [],
     "-h": [],
 }
 OF_COMMAND = {
-    "devices": ["--json"],
-    "power": ["--gpus", "--period", "--count"],
-    "energy": ["--gpus", "--period", "--seconds"],
+    "power": ["--gpus", "--period", "--once", "--json"],
+    "energy": ["--gpus", "--period", "--once", "--json"],
     "run": ["--gpus", "--output", "--quiet", "--intensity"],
     "carbon": ["--duration", "--deadline", "--points", "--idle-watts"],
-    "doctor": [],
-    "selfcheck": ["--output", "--quick", "--allow-changes"],
+    "doctor": ["--json", "--need"],
     "exporter": ["--gpus", "--period", "--port", "--address"],
-    "leases": ["--json"],
     "restore": ["--stale"],
-    "top": ["--gpus", "--period", "--once"],
+    "top": ["--gpus", "--period", "--once", "--json"],
     "trace": ["--output", "--rank", "--json"],
     "allocate": [
         *("--global-batch", "--gpus", "--blocking-power", "--max-batch", "--samples-per-epoch", "--where"),
@@ -284,7 +280,13 @@ def test_many_random_command_lines_end_with_a_message(files, monkeypatch):
 @pytest.mark.parametrize(
     "arguments",
     long_but_first(
-        [["devices"], ["--help"], ["devices", "--json"], ["power", "--count", "1"], ["energy", "--seconds", "0.01"]],
+        [
+            ["top", "--once"],
+            ["--help"],
+            ["top", "--json"],
+            ["power", "--once"],
+            ["energy", "--once", "--period", "0.01"],
+        ],
         count=2,
     ),
     ids=" ".join,
@@ -299,7 +301,7 @@ def test_output_that_cannot_be_written_is_said_and_ends_with_1(on_simulated, arg
 
 def test_nobody_can_be_told_that_nothing_can_be_written(on_simulated):
     with Path("/dev/full").open("w") as full:
-        ended = on_simulated("devices", capture_output=False, stdout=full, stderr=full)
+        ended = on_simulated("top", "--once", capture_output=False, stdout=full, stderr=full)
         assert ended.returncode == 1
         ended = on_simulated("run", "--", "true", capture_output=False, stdout=full, stderr=full)
         assert ended.returncode == 0
@@ -310,8 +312,8 @@ def test_nobody_can_be_told_that_nothing_can_be_written(on_simulated):
     [
         (["power", "--period", "1e300"], "'1e300' is not a number of seconds"),
         (["power", "--period", "5e-324"], "'5e-324' is not a number of seconds"),
-        (["energy", "--seconds", "1e300"], "'1e300' is not a number of seconds"),
-        (["power", "--count", HUGE], "is not a whole number above 0"),
+        (["energy", "--period", "1e300"], "'1e300' is not a number of seconds"),
+        (["plan", "good.csv", "--microbatches", HUGE], "is not a whole number above 0"),
         (["plan", "nested.json", *PLANNING], "the profile nested.json cannot be read: it is nested too deeply"),
         (["plan", "deep.json", *PLANNING], "the profile deep.json cannot be read: "),
         (["plan", "nan.json", *PLANNING], "its version is nan; this program reads version 2"),

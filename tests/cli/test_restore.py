@@ -1,7 +1,8 @@
-"""`zeus-core leases`, `zeus-core restore` and the report of `doctor`: what processes have left changed."""
+"""`zeus-core top`, `zeus-core restore` and the report of `doctor`: what processes have left changed."""
 
 import json
 import os
+import re
 
 import pytest
 
@@ -32,18 +33,20 @@ def left(on_driver):
     return program, driver, ledger
 
 
-def test_leases_are_listed_with_their_holders(left):
+def test_who_controls_which_gpu_is_listed(left):
     program, driver, _ = left
-    ended = program("leases")
+    ended = program("top", "--once")
     assert ended.returncode == 1
-    lines = ended.stdout.splitlines()[1:]
-    first, second = sorted(lines, key=lambda line: driver[0].uuid not in line)
-    assert "250 W" in first
-    assert "left behind" in first
-    assert "process 4000001 (train.py) of user" in first
-    assert "job 77" in first
-    assert "held" in second
-    report = json.loads(program("leases", "--json").stdout)
+    lines = ended.stdout.split("\n\n")[1].splitlines()
+    header, first, second = sorted(lines, key=lambda line: line[0].replace("G", " "))
+    assert " ".join(header.split()) == "GPU setting set to original state controlled by"
+    assert re.match(
+        r"0    power limit    250 W     450 W  left behind  process 4000001 \(train.py\) of user .*, job 77,", first
+    )
+    assert re.match(r"1    SM clock     900 MHz  \S.*  held         process", second)
+    alone = program("top", "--once", "--gpus", "1")
+    assert (alone.returncode, "left behind" in alone.stdout) == (0, False)
+    report = json.loads(program("top", "--json").stdout)
     stale = {lease["device_uuid"]: lease["is_stale"] for lease in report["leases"]}
     assert stale == {driver[0].uuid: True, driver[1].uuid: False}
 
@@ -62,7 +65,8 @@ def test_the_doctor_reports_what_was_left(left):
         "250 W in force, board default 650 W, original 450 W, left by process 4000001 (train.py)" in (check["sentence"])
     )
     ours = f"sudo nvidia-smi -i {driver[0].uuid} -pl 450"  # in a ledger that root does not trust
-    assert check["fix"] == ("sudo zeus-core restore --stale" if os.geteuid() == 0 else ours)
+    fix = check["fix"].removesuffix("  # on the host")
+    assert fix == ("sudo zeus-core restore --stale" if os.geteuid() == 0 else ours)
     assert driver[0].power_limit_watts == 250.0, "it changes nothing"
 
 
@@ -92,7 +96,7 @@ def test_restore_stale_restores_what_was_left_and_nothing_else(left):
     assert (driver[0].power_limit_watts, driver[1].locked_clock_mhz) == (ORIGINAL_WATTS, 900)
     assert len(ledger.entries()) == 1
     assert program("restore", "--stale").stdout == "Nothing is to be restored.\n"
-    assert program("leases").returncode == 0
+    assert program("top", "--once").returncode == 0
 
 
 def test_restore_restores_what_is_in_use_too(left):
@@ -121,7 +125,7 @@ def test_what_cannot_be_restored_is_kept_and_told(left):
     assert ended.returncode == 1
     assert "could not be restored" in ended.stdout
     assert f"sudo nvidia-smi -i {driver[0].uuid} -pl 450" in ended.stdout
-    assert "failed" in program("leases").stdout
+    assert "failed" in program("top", "--once").stdout
     assert "and could not be restored" in residue(program)["sentence"]
     allow(driver)
     assert program("restore", "--stale").returncode == 0
@@ -141,8 +145,15 @@ def test_a_driver_that_hangs_does_not_keep_a_prologue_from_ending(left):
 def test_a_file_that_is_no_entry_is_reported(left):
     program, driver, _ = left
     (driver.ledger_path / "GPU-1.power_limit.json").write_text("garbage")
-    assert "GPU-1.power_limit.json cannot be read" in program("leases").stdout
+    assert "GPU-1.power_limit.json cannot be read" in program("top", "--once").stdout
     assert "GPU-1.power_limit.json" in residue(program)["sentence"]
+
+
+def test_no_command_is_named_for_what_none_can_restore(on_driver):
+    program, driver = on_driver(DEVICE)
+    driver.ledger_path.mkdir(exist_ok=True)
+    (driver.ledger_path / "GPU-1.power_limit.json").write_text("garbage")
+    assert (residue(program)["state"], residue(program)["fix"]) == ("limited", None)
 
 
 LATER_VERSION = {"version": 99}

@@ -11,8 +11,8 @@ from zeus_core._launch import is_on
 from zeus_core.cli.run._run_options import add_asked, asked_by
 from zeus_core.optimizer.asked import asked_optimizer, asked_slowdown
 from zeus_core.ports import site_defaults
+from zeus_core.ports.run_identity import identity_here
 from zeus_core.ports.site_defaults import for_catalogue, site_saves, site_words, with_site_defaults
-from zeus_core.training.record.run_identity import identity_here
 
 DEFAULTS = {"save": "7%", "tags": {"cluster": "east", "team": "none"}, "catalogue": "/shared/runs"}
 

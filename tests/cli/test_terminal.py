@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.variants import long_but_first
+from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.settings.ledger import Ledger
 
 # What an interactive shell does for one job in the foreground; a stopped job is continued once.
 SHELL = """
@@ -62,14 +65,15 @@ class Terminal:
         command: What to run.
         environment: Of the shell.
         has_shell: Without one, the command leads the session, as the first process of `docker run -t` does.
+        variables: Others of the environment.
     """
 
-    def __init__(self, command, environment, has_shell=True):
+    def __init__(self, command, environment, has_shell=True, **variables):
         self._master, slave = os.openpty()
         script = textwrap.dedent(SHELL) if has_shell else NO_SHELL
         self.process = subprocess.Popen(
             [sys.executable, "-c", script, *map(str, command)],
-            env={**environment, "TERM": "xterm", "COLUMNS": "100"},
+            env={**environment, "TERM": "xterm", "COLUMNS": "100", **variables},
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -204,40 +208,37 @@ def read_state(process_id):
     return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.fixture
-def without_rich(on_simulated, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['rich'] = None")
-    on_simulated.environment["PYTHONPATH"] += os.pathsep + str(tmp_path)
-
-
-@pytest.mark.parametrize("command", ["power", "energy"])
+@pytest.mark.parametrize("command", ["power", "energy", "top"])
 def test_ctrl_c_is_a_good_end_of_looking_on(on_simulated, open_terminal, command):
-    pytest.importorskip("rich", reason="rich is not installed: the table in place is not tested")
-    look_on_until_ctrl_c(open_terminal(on_simulated, command, "--period", "0.1"), " s; Ctrl-C", "GPU 1")
-
-
-@pytest.mark.parametrize("command", ["power", "energy"])
-@pytest.mark.usefixtures("without_rich")
-def test_ctrl_c_is_a_good_end_of_looking_on_without_rich_too(on_simulated, open_terminal, command):
-    look_on_until_ctrl_c(
-        open_terminal(on_simulated, command, "--period", "0.1"), r"total\r\n +\d+\.\d "
-    )  # whichever tick a busy machine has first
-
-
-def look_on_until_ctrl_c(terminal, *texts):
-    for text in texts:
+    terminal = open_terminal(on_simulated, command, "--period", "0.1")
+    for text in (r" s; Ctrl-C ends\r", "A40 \\(simulated\\)"):
         terminal.read_until(text)
     terminal.type(b"\x03")
     terminal.read_to_the_end()
     assert "shell saw 0" in terminal.text
     assert "Traceback" not in terminal.text
-    assert "A40 (simulated)" in terminal.text
     assert "these GPUs are simulated" in terminal.text
 
 
-@pytest.mark.usefixtures("without_rich")
-def test_a_terminal_without_rich_gets_lines(on_simulated, open_terminal):
-    terminal = open_terminal(on_simulated, "power", "--count", "2", "--period", "0.1")
+def test_a_terminal_that_cannot_be_drawn_on_gets_one_view_below_the_other(on_simulated, open_terminal):
+    terminal = open_terminal(on_simulated, "power", "--period", "0.1", TERM="dumb")
+    terminal.read_until(r"(?s)total +197 W\r\n\r\n.*total +197 W\r\n\r\n")
+    terminal.type(b"\x03")
     terminal.read_to_the_end()
-    assert terminal.text.count("98.6 W      98.6 W       197 W\r\n") == 2
-    assert "shell saw 0" in terminal.text
+    assert "\x1b" not in terminal.text
+
+
+def test_what_others_wrote_is_neither_markup_nor_obeyed(on_simulated, open_terminal, tmp_path):
+    on_simulated.environment["ZEUS_LEDGER_DIR"] = str(tmp_path / "ledger")
+    entry = LedgerEntry.of_this_process("GPU-1", "A board[/]", POWER_LIMIT, 300.0)
+    named = entry.replacing(program="[red]x[/red] :smile: [link=http://x]", job="\x1b]0;owned\x07\x1b[2J")
+    Ledger(str(tmp_path / "ledger")).note(named)
+    terminal = open_terminal(on_simulated, "top", "--period", "0.1", COLUMNS="300")
+    terminal.read_until("controlled by.*\n.*since")
+    terminal.type(b"\x03")
+    terminal.read_to_the_end()
+    assert "A board[/] (GPU-1)" in terminal.text
+    assert "([red]x[/red] :smile: [link=http://x]) of user" in terminal.text
+    assert "job ?]0;owned??[2J, since" in terminal.text
+    assert "\x1b]" not in terminal.text
+    assert "\x1b[2J" not in terminal.text

@@ -8,15 +8,8 @@ import sys
 
 from tests.daemon.conftest import GROUP, HOLD_LIMIT, MEMBER, STRANGER, needs_root
 from tests.support.users import run_by
-from zeus_core.cli.meters._top import bars
 
 pytestmark = needs_root
-
-
-def test_the_power_before_is_a_bar_for_each_period():
-    assert bars([0.0, None, 175.0, 349.0, 400.0], 350.0) == "▁ ▅██"
-    assert bars([None, 50.0, 100.0], None) == " ▅█"
-    assert bars([0.0], 0.0) == "▁"
 
 
 def top(world, *arguments, **variables):
@@ -34,21 +27,21 @@ def test_the_table_shows_what_is_in_force_since_when_and_by_whom(world):
     world.driver[1].scale_power(1.2)
     output, errors = top(world, "--once").communicate(timeout=240)
     assert errors == ""
-    header, first, second = output.splitlines()
-    assert " ".join(header.split()) == (
-        "GPU name busy memory temp power limit enforced default SM clock used by controlled by"
-    )
-    load = r"NVIDIA H200 +100% +"
+    load, settings, boards = output.split("\n\n")
+    header, first, second = load.splitlines()
+    assert " ".join(header.split()) == "GPU name busy memory temp power limit enforced SM clock used by"
+    use = r"NVIDIA H200 +100% +"
     by = rf"process {holder.pid} \(-c\) of user {MEMBER}, job 12345, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
-    assert re.fullmatch(rf" *0  {load}1/80 GiB +45 C +75 W +250 W +240 W +650 W +1980 MHz  {MEMBER} 12345  {by}", first)
-    assert re.fullmatch(r" *1  NVIDIA H200 +100% +0/80 GiB +45 C +90 W +450 W +450 W +650 W +1980 MHz  - +-", second)
-    output, _ = top(world, "--json", "--sort", "power").communicate(timeout=240)
-    other, one = json.loads(output)["gpus"]
-    assert (other["index"], one["users"], one["utilization"]) == (1, [[f"{MEMBER}", "12345"]], 1.0)
-    output, _ = top(world, "--json", "--user", f"{MEMBER}", "--job", "12345").communicate(timeout=240)
-    (first,) = json.loads(output)["gpus"]
+    assert re.fullmatch(rf" *0  {use}1/80 GiB +45 °C +75 W +250 W +240 W +1980 MHz  {MEMBER} 12345", first)
+    assert re.fullmatch(r" *1  NVIDIA H200 +100% +0/80 GiB +45 °C +90 W +450 W +450 W +1980 MHz  -", second)
+    assert re.fullmatch(rf"GPU .*\n0    power limit +250 W +450 W  held +{by}", settings)
+    assert boards.count("650 W") == 2
+    output, _ = top(world, "--json").communicate(timeout=240)
+    first, second = json.loads(output)["gpus"]
     assert (first["index"], first["memory_bytes"], first["limit_watts"]) == (0, 80 << 30, 250.0)
-    assert first["holders"][0].startswith(f"process {holder.pid}")
+    assert (first["users"], first["utilization"]) == ([[f"{MEMBER}", "12345"]], 1.0)
+    (lease,) = json.loads(output)["leases"]
+    assert (lease["device_uuid"], lease["owner"]["pid"], lease["is_stale"]) == (first["uuid"], holder.pid, False)
 
 
 def test_what_was_left_behind_is_said_to_be(world):
@@ -56,21 +49,24 @@ def test_what_was_left_behind_is_said_to_be(world):
     assert holder.stdout.readline() == "ready\n"
     world.daemon.kill()
     world.daemon.wait()
-    output, _ = top(world, "--once", "--gpus", "0").communicate(timeout=240)
-    assert "250 W" in output
-    assert output.rstrip().endswith(", which has ended")
+    process = top(world, "--once", "--gpus", "0")
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 1
+    assert re.search(r"^0    power limit +250 W +450 W  left behind  process", output, re.MULTILINE)
 
 
 def test_tables_follow_each_other_until_ctrl_c(world):
     process = top(world, "--period", "0.01", "--gpus", "1")
-    tables = [[process.stdout.readline() for _ in range(4)] for _ in range(3)]
+    tables = [[process.stdout.readline() for _ in range(9)] for _ in range(3)]
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=240)
     assert process.returncode == 0
-    for moment, header, row, empty in tables:
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\n", moment)
+    for moment, header, row, _, settings, *_, board, empty in tables:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d, after \d\.\d s\n", moment)
         assert header.startswith("GPU")
         assert "NVIDIA H200" in row
+        assert settings == "No GPU is controlled.\n"
+        assert world.uuids[1] in board
         assert empty == "\n"
 
 

@@ -25,15 +25,15 @@ from zeus_core.cli._exporter import _LABELS
 from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
 from zeus_core.errors import UsageError
 from zeus_core.exporter import export_to_opentelemetry
-from zeus_core.exporter.jobs import MOST_JOBS, GpuReading, JobTotals, slurm_job
+from zeus_core.exporter.jobs import MOST_JOBS, GpuReading, JobTotals
 from zeus_core.exporter.machine_metrics import DAEMON_METRICS, JOB_METRICS
 from zeus_core.exporter.serving import METRICS, Collector, serve, write_file
 from zeus_core.exporter.totals import DeviceTotals
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.ports.run_identity import RunIdentity, slurm_job
 from zeus_core.runs._sums_shown import RUN_METRICS
 from zeus_core.testing import FakeRapl
-from zeus_core.training.record.run_identity import RunIdentity
 
 ROOT = Path(__file__).parents[2]
 NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="not wanted here")

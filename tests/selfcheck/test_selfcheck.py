@@ -1,4 +1,4 @@
-"""`zeus-core selfcheck`: its parts on a simulated GPU and on the driver in C, and what it leaves behind."""
+"""`zeus-core doctor --measure`: its parts on a simulated GPU and on the driver in C, and what it leaves behind."""
 
 import json
 import math
@@ -18,8 +18,8 @@ from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
 from zeus_core.errors import DriverFaultError
 from zeus_core.selfcheck._load import SimulatedLoad
-from zeus_core.selfcheck._selfcheck import FORMAT, SelfCheck, json_fields, markdown_heading, markdown_section
 from zeus_core.selfcheck._setting_changes import _settled_after
+from zeus_core.selfcheck.self_check import FORMAT, SelfCheck, json_fields, markdown_heading, markdown_section
 
 ROOT = Path(__file__).parents[2]
 PARTS = {
@@ -99,26 +99,18 @@ def test_a_change_takes_effect_when_readings_stay_near_the_last_ones(trace, expe
     assert _settled_after(trace) == expected
 
 
-def test_without_a_gpu_it_says_so():
-    ended = Program({})("selfcheck")
+@pytest.mark.parametrize("options", [[], ["settings"], ["--json"]])
+def test_without_a_gpu_it_says_so(options):
+    ended = Program({})("doctor", "--measure", *options)
     assert ended.returncode == 1
     assert "ZEUS_SIMULATED_GPUS" in ended.stderr
     assert ended.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--gpu", "7"], "--gpu is 7, but the highest index is 1"),
-        (["--output", "file/folder"], "--output file/folder cannot be made a folder"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:2")
-    (tmp_path / "file").write_text("")
-    assert main(["selfcheck", "--quick", *arguments]) == 2
-    assert message in capsys.readouterr().err
+def test_another_word_is_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["doctor", "--measure", "everything"])
+    assert "invalid choice: 'everything'" in capsys.readouterr().err
 
 
 @pytest.mark.long
@@ -136,7 +128,7 @@ def test_from_an_unpacked_tree_it_needs_nothing_else_and_changes_nothing(make_dr
     program = Program(driver.environment)
     driver.clear_calls()
     ended = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", START, str(tree), str(environment), "--quick", "--output", tmp_path / "out"],
+        [sys.executable, "-I", "-S", "-c", START, str(tree), str(environment), "quick", "--json"],
         env={**os.environ, **program.environment},
         cwd=tmp_path,
         capture_output=True,
@@ -144,14 +136,13 @@ def test_from_an_unpacked_tree_it_needs_nothing_else_and_changes_nothing(make_dr
         timeout=240,
     )
     assert ended.returncode == 0, ended.stderr
-    report = FORMAT.read(tmp_path / "out" / "selfcheck.json")
+    report = FORMAT.fields(json.loads(ended.stdout))
     assert report["machine"]["device"] == "NVIDIA H200"
     assert "on the CPU" in report["machine"]["load"]
     assert {check["title"] for check in report["checks"]} == PARTS
     period = findings_of(report["checks"], "Energy counter")["period of the counter, median"]
     assert period["value"] == pytest.approx(100, rel=0.3)
     assert setters(driver) == set()
-    assert (tmp_path / "out" / "selfcheck.md").read_text().startswith("# Self-check of NVIDIA H200\n")
     json.dumps(report, allow_nan=False)
     assert math.isfinite(period["value"])
 
@@ -160,7 +151,7 @@ START = """
 import sys
 sys.path[:0] = sys.argv[1:3]
 from zeus_core.cli import main
-sys.exit(main(["selfcheck", *sys.argv[3:]]))
+sys.exit(main(["doctor", "--measure", *sys.argv[3:]]))
 """
 
 

@@ -150,7 +150,7 @@ def test_residue_is_restored_and_what_others_have_set_since_is_not(gpu, entry):
 def test_the_ledger_holds_and_the_command_lists_it(entry, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ZEUS_LEDGER_DIR", str(tmp_path / "ledger"))
     Ledger(str(tmp_path / "ledger")).note(entry)
-    assert main(["leases"]) == 1
+    assert main(["top", "--once"]) == 1
     (line,) = (line for line in capsys.readouterr().out.splitlines() if entry.device_uuid in line)
     assert "fan speed" in line
     assert "30 %" in line

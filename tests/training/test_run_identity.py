@@ -9,8 +9,8 @@ from zeus_core.cli import main
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
+from zeus_core.ports.run_identity import RunIdentity, identity_here
 from zeus_core.training.record.run_file import read_run, record_from_document
-from zeus_core.training.record.run_identity import RunIdentity, identity_here
 from zeus_core.training.record.window_run import run_of_window
 
 SLURM = {

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Export until Ctrl-C or SIGTERM."""
-    from zeus_core.cli.meters.metering import open_meter
+    from zeus_core.cli.metering import open_meter
     from zeus_core.exporter.jobs import JobTotals
     from zeus_core.exporter.serving import check_prometheus_client, serve, write_file
     from zeus_core.exporter.totals import DeviceTotals

@@ -64,14 +64,6 @@ def count_or_zero(text: str) -> int:
     return 0 if text == "0" else count(text)
 
 
-def gpu_index(text: str) -> int:
-    """Parse the index of one GPU."""
-    indices = _indices(text)
-    if len(indices) > 1:
-        raise argparse.ArgumentTypeError(f"{shown(text)} names several GPUs; name one, such as 0")
-    return indices[0]
-
-
 def port(text: str) -> int:
     """Parse a port of TCP; 0 is any free one."""
     if not (text.isdecimal() and text.isascii()) or len(text) > 5 or int(text) > _MAX_PORT:

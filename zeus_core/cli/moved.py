@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 COMMANDS: dict[str, str] = {
-    # "devices": "zeus-core top --once",
+    "devices": "zeus-core top --once",
+    "leases": "zeus-core top --once",
+    "selfcheck": "zeus-core doctor --measure",
 }
 """The command to type for each command that went."""
 
@@ -29,5 +31,11 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("run", "--start-by"): _BEST_HOUR,
     ("run", "--deadline"): _BEST_HOUR,
     ("run", "--duration"): _BEST_HOUR,
+    ("doctor", "--rapl-root"): "RAPL is read from /sys/class/powercap",
+    ("power", "--count"): "it ends with --once after one view, and with Ctrl-C",
+    ("energy", "--seconds"): "--once measures for one --period",
+    ("top", "--sort"): "the order is that of the index; --json is for programs that sort",
+    ("top", "--user"): "--json is for programs that choose",
+    ("top", "--job"): "--json is for programs that choose",
 }
 """The thing to do in place of each option that went, by its command."""

@@ -23,7 +23,7 @@ _FAILED, _WRONG_USE, _CTRL_C, _BROKEN_PIPE = 1, 2, 130, 141
 
 
 class Command(Protocol):
-    """The interface of the module of a command."""
+    """The interface of a command: of its module, or of its class where several share a module."""
 
     SUMMARY: str
     EXAMPLE: str
@@ -38,19 +38,18 @@ class Command(Protocol):
         ...
 
 
-# The module of each command, in the groups and the order of the help. Those of a wing lie in its folder.
+# Where each command is, as "module" or "module:class", in the groups and the order of the help. Commands of a wing lie
+# in its folder.
 _GROUPS = {
     "Measure": {
         "run": "zeus_core.cli.run._run",
-        "power": "zeus_core.cli.meters._power",
-        "energy": "zeus_core.cli.meters._energy",
-        "top": "zeus_core.cli.meters._top",
+        "power": "zeus_core.cli.watch:Power",
+        "energy": "zeus_core.cli.watch:Energy",
+        "top": "zeus_core.cli.watch:Top",
         "exporter": "zeus_core.cli._exporter",
     },
     "Know your machine": {
         "doctor": "zeus_core.cli.doctor._doctor",
-        "devices": "zeus_core.cli._devices",
-        "selfcheck": "zeus_core.selfcheck._selfcheck_command",
     },
     "Report": {
         "report": "zeus_core.cli._report",
@@ -67,7 +66,6 @@ _GROUPS = {
         "replay": "zeus_core.jobs.replay._replay_command",
     },
     "Administer": {
-        "leases": "zeus_core.cli._leases",
         "restore": "zeus_core.cli._restore",
         "daemon": "zeus_core.daemon._daemon_command",
     },
@@ -80,8 +78,10 @@ _COMMANDS = {name: module for group in _GROUPS.values() for name, module in grou
 
 
 def _command(name: str) -> Command:
-    command: Command = importlib.import_module(_COMMANDS[name])
-    return command
+    module, _, class_name = _COMMANDS[name].partition(":")
+    command: Any = importlib.import_module(module)
+    found: Command = getattr(command, class_name) if class_name else command
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -64,35 +64,23 @@ def joules(energy_joules: float | None, uncertainty_joules: float | None = None)
 def table(rows: Sequence[Sequence[str]], alignment: str) -> str:
     """Format rows as lines of aligned columns.
 
-    In a terminal (or within COLUMNS characters) that is too narrow, sentences in the last column are wrapped, and
-    columns that do not fit follow below, beside the first one again. No other cell is broken.
+    In a terminal (or within COLUMNS characters), sentences in the last column are wrapped. No other cell is broken: the
+    lines of a table that is wider still are longer than those of the terminal.
 
     Args:
         rows: The cells; all rows have the same number.
         alignment: One of "<" and ">" per column.
     """
     rows = [[printable(cell) for cell in row] for row in rows]  # a line end would make a row of its own
-    available = shutil.get_terminal_size((_UNLIMITED, 0)).columns
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    blocks = [[0]]
-    for column in range(1, len(widths)):
-        room = available - sum(widths[one] + len(_GAP) for one in blocks[-1])
-        is_text = column == len(widths) - 1 and alignment[column] == "<"
-        if min(widths[column], _LEAST_TEXT if is_text else _UNLIMITED) > room and len(blocks[-1]) > 1:
-            blocks.append([0])
-            room = available - widths[0] - len(_GAP)
-        if is_text and widths[column] > room:
-            widths[column] = max(room, _LEAST_TEXT)
-            rows = [line for row in rows for line in _wrapped(row, widths[column])]
-        blocks[-1].append(column)
-    return "\n\n".join(
-        "\n".join(
-            _GAP.join(f"{row[one]:{alignment[one]}{widths[one]}}" for one in block).rstrip()
-            for row in rows
-            if len(blocks) == 1 or any(row[one] for one in block)
-        )
-        for block in blocks
-    )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if alignment[-1] == "<":
+        room = shutil.get_terminal_size((_UNLIMITED, 0)).columns - sum(width + len(_GAP) for width in widths[:-1])
+        widths[-1] = min(widths[-1], max(room, _LEAST_TEXT))
+        rows = [line for row in rows for line in _wrapped(row, widths[-1])]
+    lines = [
+        [f"{cell:{side}{width}}" for cell, side, width in zip(row, alignment, widths, strict=True)] for row in rows
+    ]
+    return "\n".join(_GAP.join(line).rstrip() for line in lines)
 
 
 def _wrapped(row: Sequence[str], width: int) -> Iterator[list[str]]:

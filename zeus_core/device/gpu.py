@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -258,6 +259,18 @@ def read_process_ids(gpu: Gpu) -> list[int] | None:
     """Read which processes compute on a GPU; None where it is not known. Never raises."""
     process_ids: list[int] | None = _optional(gpu, "read_process_ids")
     return process_ids
+
+
+def identities_on(gpu: Gpu) -> set[tuple[int, int]] | None:
+    """Return the processes on a GPU, each with when it began; None where the driver does not say."""
+    process_ids = read_process_ids(gpu)
+    if process_ids is None:
+        return None
+    found = set()
+    for process_id in process_ids:
+        with suppress(OSError, ValueError, IndexError):  # it has ended
+            found.add((process_id, THIS_MACHINE.start_ticks(process_id)))
+    return found
 
 
 def count_others(gpu: Gpu, is_rank: bool = False) -> int | None:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeus_core._identity import THIS_MACHINE
-from zeus_core.device import Gpu
-from zeus_core.device.gpu import read_process_ids
 from zeus_core.measurement import DeviceEnergy
-from zeus_core.ports.site_defaults import DEFAULTS_VARIABLE, with_site_defaults
+from zeus_core.ports.run_identity import RunIdentity, identity_here, identity_of
 from zeus_core.ports.time_source import TimeSource, clock_seconds
 from zeus_core.training.activities.tally import Tally
-from zeus_core.training.record.run_identity import RunIdentity, identity_from, identity_here, user_name
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
@@ -29,50 +21,6 @@ MOST_JOBS = 1000
 
 _FORGET_SECONDS = 3600.0  # after which the series of a job that has ended is exported no more
 _IDLE_BELOW = 0.05  # of the utilization
-_CGROUP_JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
-
-
-@lru_cache(maxsize=4096)
-def identity_of(process_id: int, start_ticks: int) -> RunIdentity:
-    """Return whose a process is: its user by the kernel, all else by its environment, or by Slurm's control group.
-
-    The environment can be read by root and by the user of the process alone.
-
-    Args:
-        process_id: The process.
-        start_ticks: When it began, as its number may be another one's later.
-    """
-    environment: dict[str, str] = {}
-    user = job = ""
-    folder = Path(f"/proc/{process_id}")
-    with suppress(OSError):
-        user = user_name(folder.stat().st_uid)
-    with suppress(OSError):
-        pairs = (pair.partition(b"=") for pair in (folder / "environ").read_bytes().split(b"\0"))
-        environment = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
-    with suppress(OSError):
-        job = slurm_job((folder / "cgroup").read_text(errors="replace"))
-    environment.pop(DEFAULTS_VARIABLE, None)  # which names a file that this process is not to open
-    known = with_site_defaults({**({"SLURM_JOB_ID": job} if job else {}), **environment})
-    return identity_from(known, user) or RunIdentity()
-
-
-def slurm_job(cgroups: str) -> str:
-    """Return the job whose control group a process is in, by its file `cgroup`, of version 1 or 2; empty if in none."""
-    found = _CGROUP_JOB.search(cgroups)
-    return "" if found is None else found[1]
-
-
-def identities_on(gpu: Gpu) -> set[tuple[int, int]] | None:
-    """Return the processes on a GPU, each with when it began; None where the driver does not say."""
-    process_ids = read_process_ids(gpu)
-    if process_ids is None:
-        return None
-    found = set()
-    for process_id in process_ids:
-        with suppress(OSError, ValueError, IndexError):  # it has ended
-            found.add((process_id, THIS_MACHINE.start_ticks(process_id)))
-    return found
 
 
 def label_name(label: str) -> str:

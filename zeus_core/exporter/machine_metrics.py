@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from zeus_core.device.remote.client import DaemonConnection
 from zeus_core.errors import ZeusError
 from zeus_core.exporter.jobs import JobTotals, label_name
+from zeus_core.ports.run_identity import user_name
 from zeus_core.settings.ledger import seen_ledgers
-from zeus_core.training.record.run_identity import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

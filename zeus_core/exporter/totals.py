@@ -10,9 +10,9 @@ from functools import partial
 from typing import TypeVar
 
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import read_utilization
+from zeus_core.device.gpu import identities_on, read_utilization
 from zeus_core.errors import DeviceError
-from zeus_core.exporter.jobs import GpuReading, JobTotals, identities_on
+from zeus_core.exporter.jobs import GpuReading, JobTotals
 from zeus_core.measurement import Device
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.process.deadline import CALL_SECONDS

@@ -1,4 +1,4 @@
-"""The load of `zeus-core selfcheck`: steps of a small transformer in bf16, and what only CUDA can tell."""
+"""The load of `zeus-core doctor --measure`: steps of a small transformer in bf16, and what only CUDA can tell."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from typing import Any
 from zeus_core._sysfs import is_place
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
+from zeus_core.ports.run_identity import RunIdentity
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import joules_at
-from zeus_core.training.record.run_identity import RunIdentity
 from zeus_core.training.record.run_records import KEEP_SECONDS, DeviceRecord, PartRecord, RunRecord
 from zeus_core.training.record.window_run import FIXED
 from zeus_core.units import kilowatt_hours_from_joules, number_text

@@ -1,1 +1,1 @@
-"""Measure how well energy is measured on the machine at hand: `zeus-core selfcheck`; see README.md beside this file."""
+"""Measure how well energy is measured on a machine: `zeus-core doctor --measure`; see README.md beside this file."""

@@ -3,52 +3,65 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
+from zeus_core._documents import JsonFormat
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from zeus_core.cli.doctor.check import Check
+    from zeus_core.cli.doctor.machine import Check
 
 SUMMARY = "Report what can be measured and set here, and how to get the rest"
+EXAMPLE = "zeus-core doctor --need gpus --need set-power-limits"
+
+_SELF_CHECK = "zeus_core.selfcheck.self_check"  # of a wing, which is imported by its command alone
+_FORMAT = JsonFormat("zeus-core doctor", 1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    parser.add_argument(
+    task = parser.add_mutually_exclusive_group()
+    task.add_argument(
         "--need",
         action="append",
         default=[],
-        metavar="NAME",
-        help="exit with 1 if this is missing: a check, such as gpus or lock-clocks, or an extra, such as lightning",
+        metavar="CHECK",
+        help="exit with 1 if this is missing, such as gpus, lock-clocks or cpu-energy; it may be given several times",
     )
-    parser.add_argument(
-        "--rapl-root", type=Path, metavar="PATH", help="path at which a container mounts /sys/class/powercap"
+    task.add_argument(
+        "--measure",
+        nargs="?",
+        const="readings",
+        choices=("readings", "settings", "quick"),
+        help="measure how well energy is measured on the first visible GPU, in at most 8 minutes in which nothing else "
+        "should use it; with `settings` also change and restore its power limit and SM clock, to measure what that "
+        "takes and saves; with `quick` take seconds, to see whether everything runs",
     )
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print the report. The exit code is 1 if something that was asked for is missing, by an option or a variable."""
-    needs = {_key(need) for need in arguments.need}
-    checks = list(find_all(os.environ, arguments.rapl_root, needs))
+    if arguments.measure is not None:
+        self_check: Any = importlib.import_module(_SELF_CHECK)
+        self_check.report_on_first_gpu(arguments.measure, arguments.json)
+        return 0
+    checks = list(find_all(os.environ))
     missing = {_key(check.name): check.state == "missing" for check in checks}
+    needs = {_key(need) for need in arguments.need}
     if unknown := sorted(needs - missing.keys()):
-        raise UsageError(f"--need is {unknown[0]!r}; there are the checks {', '.join(missing)}, and the extras")
-    if arguments.rapl_root is not None:
-        needs.add("cpu-energy")
+        raise UsageError(f"--need is {unknown[0]!r}; it must be one of the checks {', '.join(missing)}")
     if any(os.environ.get(name, "").strip() for name in ("CUDA_VISIBLE_DEVICES", "ZEUS_SIMULATED_GPUS")):
         needs.add("gpus")
     if arguments.json:
-        report = {"format": "zeus-core doctor", "version": 1, "checks": [asdict(check) for check in checks]}
-        write(json.dumps(report, indent=2), sys.stdout)
+        write(json.dumps(_FORMAT.document({"checks": list(map(asdict, checks))}), indent=2), sys.stdout)
     else:
         write(_text(checks), sys.stdout)
     lacking = [need for need in sorted(needs) if missing[need]]
@@ -62,32 +75,31 @@ def _key(name: str) -> str:
     return name.lower().replace(" ", "-")
 
 
-def find_all(environment: Mapping[str, str], rapl_root: Path | None, needs: Collection[str] = ()) -> Iterator[Check]:
-    """Run all checks, in the order of the report; one for each extra that is needed is the last."""
-    from zeus_core.cli.doctor.gpus import check_gpus, find_gpus
-    from zeus_core.cli.doctor.limits import check_limits
-    from zeus_core.cli.doctor.nvidia import check_driver, find_driver, other_drivers
-    from zeus_core.cli.doctor.packages import check_extras, check_live_view, check_python, check_torch
-    from zeus_core.cli.doctor.rapl import check_rapl
-    from zeus_core.cli.doctor.residue import check_residue
-    from zeus_core.cli.doctor.rights import check_clock_rights, check_limit_rights, read_rights
+def find_all(environment: Mapping[str, str]) -> Iterator[Check]:
+    """Run all checks, in the order of the report. None changes anything."""
+    from zeus_core.cli.doctor.machine import is_in_container
 
-    driver = find_driver()
-    gpus, no_gpus_because = find_gpus(environment)
-    rights = read_rights(environment)
-    yield from check_python()
+    for check in _find_all(environment):
+        if check.fix and check.fix.startswith("sudo ") and is_in_container():
+            yield replace(check, fix=f"{check.fix}  # on the host")  # a container has neither its kernel nor its rights
+        else:
+            yield check
+
+
+def _find_all(environment: Mapping[str, str]) -> Iterator[Check]:
+    from zeus_core.cli.doctor import gpus as of_gpus
+    from zeus_core.cli.doctor import machine, rights
+
+    driver = machine.find_driver()
+    gpus, no_gpus_because = of_gpus.find_gpus(environment)
     is_simulated = bool(environment.get("ZEUS_SIMULATED_GPUS", "").strip())
-    yield check_driver(driver, is_simulated=is_simulated, others=other_drivers(gpus))
-    yield from check_gpus(gpus, no_gpus_because, driver, environment)
-    if gpus:
-        yield check_limits(gpus)
-        yield check_residue(gpus)
-    yield check_limit_rights(rights, gpus)
-    yield check_clock_rights(rights, gpus)
-    yield check_rapl(rapl_root)
-    yield check_torch(driver, gpus)
-    yield check_live_view()
-    yield from check_extras(needs)
+    yield from machine.check_python()
+    yield machine.check_driver(driver, is_simulated=is_simulated, others=machine.other_drivers(gpus))
+    yield from of_gpus.check_gpus(gpus, no_gpus_because, driver, environment)
+    own = rights.read_rights(environment)
+    yield rights.check_limit_rights(own, gpus)
+    yield rights.check_clock_rights(own, gpus)
+    yield machine.check_rapl()
 
 
 def _text(checks: Sequence[Check]) -> str:

@@ -17,8 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from zeus_core.cli.doctor.check import Check
-from zeus_core.cli.doctor.nvidia import is_in_container
+from zeus_core.cli.doctor.machine import Check, is_in_container
 from zeus_core.cli.text import readable
 from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
@@ -29,7 +28,7 @@ _CAP_SYS_ADMIN = 21  # <linux/capability.h>
 _LAPTOP = "Laptop GPU"  # in the names of NVIDIA's boards
 _ALL_IDS = "4294967295"
 _CHOICE_OF_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-_IN_CONTAINER = "docker run --gpus all --cap-add=SYS_ADMIN IMAGE"
+_CONTAINER = "docker run {}--gpus all --cap-add=SYS_ADMIN IMAGE"
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,11 @@ def rights_of(
     if has_capability and is_first_namespace:
         return Rights(True, "this process is root" if effective_uid == 0 else "this process has CAP_SYS_ADMIN")
     if has_capability:
-        return Rights(False, "this process is root in a user namespace only", _IN_CONTAINER)
-    if effective_uid == 0 or is_contained:
-        return Rights(False, "this process lacks CAP_SYS_ADMIN", _IN_CONTAINER)
+        fix = f"sudo {_CONTAINER.format('--userns=host ')}"
+        return Rights(False, "this process is root in a user namespace only", fix)
+    if effective_uid == 0 or is_contained:  # a capability is of use to root alone
+        user = "" if effective_uid == 0 else "--user 0 "
+        return Rights(False, "this process lacks CAP_SYS_ADMIN", _CONTAINER.format(user))
     # The whole environment (`sudo -E`) would let a user's variables choose what root imports and loads.
     choice = [f"{name}={shlex.quote(environment[name])}" for name in _CHOICE_OF_GPUS if name in environment]
     fix = " ".join(["sudo", *(["env", *choice] if choice else []), shlex.quote(sys.executable), "train.py"])

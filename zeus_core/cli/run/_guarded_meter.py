@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from zeus_core.cli.meters.metering import MachineMeter, open_meter
+from zeus_core.cli.metering import MachineMeter, open_meter
 from zeus_core.cli.run._window_samples import WindowSamples, limits_watts
 from zeus_core.errors import UsageError
 from zeus_core.process.parallel import ParallelCalls

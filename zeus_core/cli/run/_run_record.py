@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core.cli.meters.energy_totals import devices_to_json, summarize, total_to_json
+from zeus_core.cli.metering import devices_to_json, summarize, total_to_json
 from zeus_core.cli.text import make_folder
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
@@ -94,9 +94,9 @@ class RunRecord:
 
     def document(self) -> dict[str, Any]:
         """Return the document of its file: that of any run, with the fields of `to_json` beside it."""
+        from zeus_core.ports.run_identity import identity_here
         from zeus_core.training.record.rank_records import versions
         from zeus_core.training.record.run_file import RUN_FORMAT
-        from zeus_core.training.record.run_identity import identity_here
         from zeus_core.training.record.window_run import run_of_window
 
         fields = self.to_json()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from zeus_core.cli.meters.energy_totals import known_total
+from zeus_core.cli.metering import known_total
 from zeus_core.electricity import Electricity
 from zeus_core.measurement import Measurement
 from zeus_core.training.activities.tally import Tally

@@ -11,10 +11,10 @@ from zeus_core._documents import JsonStore
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.files import folder_lock, is_special
+from zeus_core.ports.run_identity import RunIdentity, identity_here
 from zeus_core.ports.site_defaults import for_catalogue
 from zeus_core.process.deadline import waiting_for
 from zeus_core.training.record.run_file import RUN_FILE, RUN_FORMAT, record_from_fields, write_run
-from zeus_core.training.record.run_identity import RunIdentity, identity_here
 from zeus_core.training.record.run_records import PartRecord, RunRecord
 
 _logger = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from zeus_core.adapters.contained import Overhead
 from zeus_core.codec import completed, decode
 from zeus_core.errors import UsageError
+from zeus_core.ports.run_identity import RunIdentity
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.loss_curve import LossPoint
 from zeus_core.training.record.power_series import EnergyPoint
-from zeus_core.training.record.run_identity import RunIdentity
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.search_result import SearchRecord

@@ -11,10 +11,10 @@ from zeus_core._documents import JsonFormat
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
+from zeus_core.ports.run_identity import RunIdentity
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charging import Charge
-from zeus_core.training.record.run_identity import RunIdentity
 from zeus_core.training.record.run_records import (
     REMARKS,
     DeviceRecord,

@@ -6,16 +6,19 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from zeus_core._identity import is_anonymous, job_id, printable
 from zeus_core._launch import TAGS
-from zeus_core.ports.site_defaults import with_site_defaults
+from zeus_core.ports.site_defaults import DEFAULTS_VARIABLE, with_site_defaults
 
 _logger = logging.getLogger(__name__)
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_CGROUP_JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 _TAG_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MAX_TAGS = 32
 _MAX_CHARACTERS = 200  # of a value
@@ -70,6 +73,37 @@ def identity_from(known: Mapping[str, str], user: str) -> RunIdentity | None:
         pod=_clean(known.get("POD_NAME") or known.get("HOSTNAME", "")) if in_pod else "",
         tags=tags,
     )
+
+
+@lru_cache(maxsize=4096)
+def identity_of(process_id: int, start_ticks: int) -> RunIdentity:
+    """Return whose a process is: its user by the kernel, all else by its environment, or by Slurm's control group.
+
+    The environment can be read by root and by the user of the process alone.
+
+    Args:
+        process_id: The process.
+        start_ticks: When it began, as its number may be another one's later.
+    """
+    environment: dict[str, str] = {}
+    user = job = ""
+    folder = Path(f"/proc/{process_id}")
+    with suppress(OSError):
+        user = user_name(folder.stat().st_uid)
+    with suppress(OSError):
+        pairs = (pair.partition(b"=") for pair in (folder / "environ").read_bytes().split(b"\0"))
+        environment = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    with suppress(OSError):
+        job = slurm_job((folder / "cgroup").read_text(errors="replace"))
+    environment.pop(DEFAULTS_VARIABLE, None)  # which names a file that this process is not to open
+    known = with_site_defaults({**({"SLURM_JOB_ID": job} if job else {}), **environment})
+    return identity_from(known, user) or RunIdentity()
+
+
+def slurm_job(cgroups: str) -> str:
+    """Return the job whose control group a process is in, by its file `cgroup`, of version 1 or 2; empty if in none."""
+    found = _CGROUP_JOB.search(cgroups)
+    return "" if found is None else found[1]
 
 
 def _tags(text: str) -> dict[str, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,11 +14,13 @@ from typing import Any
 
 from zeus_core import __version__
 from zeus_core._documents import JsonFormat
-from zeus_core.device import Gpu
+from zeus_core.cli.text import write
+from zeus_core.device import Gpu, discover_gpus
 from zeus_core.device.gpu import read_driver_version, read_limit_watts
+from zeus_core.device.silent import SilentGpu
 from zeus_core.selfcheck._bench import Bench, Finding
 from zeus_core.selfcheck._costs import check_calls, check_hooks, check_window_overhead
-from zeus_core.selfcheck._load import Load
+from zeus_core.selfcheck._load import Load, find_load
 from zeus_core.selfcheck._readings import check_counter, check_idle, check_resting_power
 from zeus_core.selfcheck._setting_changes import check_clock, check_power_limit, check_restored, check_saving
 from zeus_core.selfcheck._truth import check_agreement, check_marks, check_truth
@@ -134,10 +138,39 @@ class SelfCheck:
         return CheckResult(check.title, time.monotonic() - begin, findings, reason)
 
 
+def report_on_first_gpu(extent: str, as_json: bool) -> None:
+    """Check the first visible GPU, and print the table of each part as soon as it is known, or one JSON object.
+
+    An interruption costs the parts that have not ended, in JSON too.
+
+    Args:
+        extent: "readings", "settings" to change and restore settings too, "quick" to take seconds.
+        as_json: Whether to print JSON.
+
+    Raises:
+        DeviceError: There is no GPU, or it does not answer.
+    """
+    gpu = discover_gpus()[0]
+    if isinstance(gpu, SilentGpu):
+        raise gpu.fault
+    check = SelfCheck(gpu, find_load, allow_changes=extent == "settings", is_quick=extent == "quick")
+    if as_json:
+        try:
+            for _ in check.run():
+                pass
+        finally:
+            write(json.dumps(FORMAT.document(json_fields(check.machine, check.results)), indent=2), sys.stdout)
+        return
+    write(markdown_heading(check.machine), sys.stdout)
+    for result in check.run():
+        write(markdown_section(result), sys.stdout)
+    write(f"\nLoad: {check.machine['load'] or 'none'}.", sys.stdout)
+
+
 FORMAT = JsonFormat("zeus-core selfcheck", 1)
 _NO = (
     "**no**: a promise of the documentation does not hold on this machine, or something else used it meanwhile. Rely "
-    "on the value that stands here; to report it, attach selfcheck.json."
+    "on the value that stands here; to report it, attach what `zeus-core doctor --measure --json` prints."
 )
 
 

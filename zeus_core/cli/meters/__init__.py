@@ -1,1 +1,0 @@
-"""The commands that show power and energy: `power`, `energy`, `top`."""
