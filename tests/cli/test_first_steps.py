@@ -1,8 +1,6 @@
 """What a stranger types first: nothing, something misspelt, a narrow terminal, a missing package."""
 
 import json
-import shutil
-import subprocess
 
 import pytest
 
@@ -112,40 +110,6 @@ def test_nothing_of_a_table_is_lost_in_a_terminal_too_narrow_for_it(monkeypatch)
     text = table(ROWS, "><<")
     assert ROWS[1][1] in text
     assert text.split().count("answer") == 3
-
-
-def test_the_shell_completes_commands_options_and_choices(in_process):
-    script = in_process("completion", "bash").stdout
-
-    def completed(*words):
-        typed = " ".join(f"'{word}'" for word in ("zeus-core", *words))
-        program = f"{script}\nCOMP_WORDS=({typed}); COMP_CWORD={len(words)}; _zeus_core; echo ${{COMPREPLY[*]}}"
-        return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True).stdout.split()
-
-    assert completed("po") == ["power"]
-    assert completed("power", "--p") == ["--period"]
-    assert completed("report", "--format", "") == ["html", "markdown", "json", "line"]
-    assert completed("jobs", "sh") == ["show"]
-    assert completed("run", "--", "python", "--gp") == [], "those of the command are its own"
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [(["report", "--format"], {"html", "markdown", "json", "line"}), (["run", "--", "python"], set())],
-)
-def test_other_shells_complete_the_same_words(in_process, tmp_path, shell, words, found):
-    if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} here")
-    script = in_process("completion", shell).stdout
-    if shell == "zsh":  # which completes in a terminal only
-        stubs = 'compdef() {}; compadd() { shift; print -rl -- "$@"; [ $# != 0 ]; }; _files() {}'
-        script = f"{stubs}\n{script}\nwords=(zeus-core {' '.join(words)} ''); CURRENT={len(words) + 2}; _zeus_core"
-        command = ["zsh", "-fc", script]
-    else:
-        command = ["fish", "-c", f"{script}\ncomplete -C 'zeus-core {' '.join(words)} '"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    assert set(shown.split()) == found
 
 
 def test_an_example_is_a_program(in_process):

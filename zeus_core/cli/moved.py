@@ -6,6 +6,7 @@ COMMANDS: dict[str, str] = {
     "devices": "zeus-core top --once",
     "leases": "zeus-core top --once",
     "selfcheck": "zeus-core doctor --measure",
+    "completion": "shtab --shell=bash zeus_core.cli.program.make_parser, after pip install shtab",
 }
 """The command to type for each command that went."""
 
