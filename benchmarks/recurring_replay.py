@@ -23,10 +23,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks._published_batch_size import PublishedBatchSize
 from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import AdaptiveBatchSize
 from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize, GridBatchSize
-from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
 from zeus_core.jobs.replay._regrets import regret_table
 from zeus_core.jobs.replay._workload import EpochAtLimit, RecordedSize, Workload
 from zeus_core.jobs.replay.job_replay import (

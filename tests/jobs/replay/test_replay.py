@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from benchmarks._published_batch_size import PublishedBatchSize
 from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import AdaptiveBatchSize, BatchProblem, BatchProposal
 from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize, GridBatchSize
-from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
 from zeus_core.jobs.replay._workload import EpochAtLimit, RecordedSize, Workload
 from zeus_core.jobs.replay.job_replay import Contestant, replay
 from zeus_core.jobs.replay.traces import Submission

@@ -6,11 +6,11 @@ import statistics
 
 import pytest
 
+from benchmarks._published_batch_size import PublishedBatchSize
 from zeus_core.cli import main
 from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import AdaptiveBatchSize
 from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize
-from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
 from zeus_core.jobs.replay.job_replay import Contestant
 from zeus_core.jobs.replay.policy_comparison import compare_policies
 from zeus_core.jobs.replay.traces import RecordedJob, Submission, read_workloads

@@ -24,7 +24,7 @@ SUMMARY = "Replay policies for recurring jobs on recorded trainings"
 
 _MEASURED_FRACTION = 0.1  # of an epoch at the default batch size, for each batch size
 _SEARCHES = {"grid": "GridSearch", "golden-section": "GoldenSectionSearch", "adaptive": "AdaptiveSearch"}
-_POLICIES = ("default", "grid", "published", "published-1", "adaptive", "adaptive-measured", "adaptive-known")
+_POLICIES = ("default", "grid", "adaptive", "adaptive-measured", "adaptive-known")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policies",
         type=_names,
-        default=["default", "published", "adaptive"],
+        default=["default", "adaptive"],
         metavar="A,B",
-        help=f"of {', '.join(_POLICIES)}, or package.module:Class of your own (default,published,adaptive)",
+        help=f"of {', '.join(_POLICIES)}, or package.module:Class of your own (default,adaptive)",
     )
     parser.add_argument("--recurrences", type=count, default=50, metavar="N", help="runs of each job (50)")
     parser.add_argument(
@@ -109,14 +109,11 @@ def _write(file: Path | None, argument: str, make: Callable[[Path], None]) -> No
 def _contestant(name: str, half_life_runs: float | None) -> Contestant:
     from zeus_core.jobs.policies import AdaptiveBatchSize
     from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize, GridBatchSize
-    from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
     from zeus_core.jobs.replay.job_replay import Contestant
 
     made: dict[str, BatchSizePolicy] = {
         "default": DefaultBatchSize(),
         "grid": GridBatchSize(),
-        "published": PublishedBatchSize(),
-        "published-1": PublishedBatchSize(rounds=1),
     }
     if name.startswith("adaptive"):
         fraction = _MEASURED_FRACTION if name != "adaptive" else 0.0
