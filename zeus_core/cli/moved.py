@@ -7,6 +7,7 @@ COMMANDS: dict[str, str] = {
     "leases": "zeus-core top --once",
     "selfcheck": "zeus-core doctor --measure",
     "completion": "shtab --shell=bash zeus_core.cli.program.make_parser, after pip install shtab",
+    "replay": "zeus-core jobs replay",
 }
 """The command to type for each command that went."""
 

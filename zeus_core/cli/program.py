@@ -61,7 +61,6 @@ _GROUPS = {
         "plan": "zeus_core.pipeline.plan_command",
         "allocate": "zeus_core.mixed._allocate_command",
         "jobs": "zeus_core.jobs._jobs_command",
-        "replay": "zeus_core.jobs.replay._replay_command",
     },
     "For a machine or a cluster": {
         "exporter": "zeus_core.cli._exporter",
