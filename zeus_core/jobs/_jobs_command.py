@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from zeus_core.cli.text import NOT_MEASURED, table, write
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
-from zeus_core.jobs.replay import _replay_command
+from zeus_core.jobs.replay import replay_command
 from zeus_core.units import number_text
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         mode.add_argument("job", help="the name of the job")
     forget.add_argument("--yes", action="store_true", help="do it")
     replay = modes.add_parser("replay", help="what policies would have cost, on recorded trainings")
-    _replay_command.add_arguments(replay)
+    replay_command.add_arguments(replay)
     for mode, formats in ((show, ("text", "html")), (history, ("text", "csv", "json")), (replay, ("text", "csv"))):
         mode.add_argument("--format", choices=formats, default="text", help="form of the output (text)")
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
     if arguments.mode == "replay":
-        return _replay_command.execute(arguments)
+        return replay_command.execute(arguments)
     from zeus_core.jobs._job_database import check_storage
 
     storage: str = check_storage(arguments.storage)

@@ -11,7 +11,7 @@ from benchmarks._published_batch_size import PublishedBatchSize
 from zeus_core.cli import main
 from zeus_core.jobs.policies import AdaptiveBatchSize
 from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize
-from zeus_core.jobs.replay import _replay_command
+from zeus_core.jobs.replay import replay_command
 from zeus_core.jobs.replay.job_replay import Contestant
 from zeus_core.jobs.replay.policy_comparison import compare_policies, regret_table
 from zeus_core.jobs.replay.traces import RecordedJob, Submission, read_submissions, read_workloads
@@ -24,8 +24,8 @@ LETTERS = ["--job", "letters:0.9:64:40"]
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch):
-    monkeypatch.setattr(_replay_command, "_SEEDS", 2)
-    monkeypatch.setattr(_replay_command, "_RECURRENCES", 10)
+    monkeypatch.setattr(replay_command, "_SEEDS", 2)
+    monkeypatch.setattr(replay_command, "_RECURRENCES", 10)
 
 
 def workloads():

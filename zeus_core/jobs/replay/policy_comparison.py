@@ -137,7 +137,7 @@ def regret_table(results: Sequence[PolicyResult]) -> str:
     """Return the mean cumulative regret of each policy, over all jobs and for each, as a table.
 
     Args:
-        results: What `compare_policies` returned, at least one.
+        results: The results of `compare_policies`, at least one.
     """
     policies = list(dict.fromkeys(result.policy for result in results))
     jobs = list(dict.fromkeys((result.gpu_model, result.job) for result in results))
