@@ -44,6 +44,16 @@ def seconds_or_zero(text: str) -> float:
     return number(text, 0.0, _MAX_SECONDS, "is not a number of seconds, 0 to 1e9, such as 0.005")
 
 
+def slowdown(text: str) -> float:
+    """Parse a slowdown such as 10%, and return the factor of time, such as 1.1."""
+    from zeus_core.optimizer.asked import checked_slowdown
+
+    try:
+        return checked_slowdown("the slowdown", text)
+    except UsageError:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a slowdown from 0% to 100%, such as 10%") from None
+
+
 def factor(text: str) -> float:
     """Parse a factor above 0."""
     return number(text, _ABOVE_ZERO, 1e9, "is not a factor above 0, at most 1e9, such as 1.1")

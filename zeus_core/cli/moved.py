@@ -39,5 +39,22 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("top", "--sort"): "the order is that of the index; --json is for programs that sort",
     ("top", "--user"): "--json is for programs that choose",
     ("top", "--job"): "--json is for programs that choose",
+_PLAN = "it is an argument of zeus_core.pipeline.make_plan"
+
+OPTIONS: dict[tuple[str, str], str] = {
+    ("jobs replay", "--train"): "name the file first: zeus-core jobs replay summary_train.csv summary_power_v100.csv",
+    ("jobs replay", "--power"): "name the file second: zeus-core jobs replay summary_train.csv summary_power_v100.csv",
+    ("jobs replay", "--csv"): "--format csv prints it",
+    ("jobs show", "--html"): "--format html prints the page",
+    ("plan", "--example"): "name the example as the profile: zeus-core plan gpt3-like",
+    ("plan", "--stages-per-rank"): "give it with the schedule: --schedule interleaved:4",
+    ("plan", "--time"): f"--slowdown 10% bounds the time; {_PLAN}: time_seconds",
+    ("plan", "--switch-joules"): _PLAN,
+    ("plan", "--dwell-seconds"): _PLAN,
+    ("plan", "--precision"): "it is an argument of zeus_core.pipeline.Frontier.from_profile",
+    ("plan", "--node-power"): "it is an argument of zeus_core.pipeline.PipelineProfile.from_csv: node_power_watts",
+    ("plan", "--device"): "PipelineProfile.check_clocks checks the clocks of a profile",
+    ("plan", "--pictures"): "pictures are SVG, and drawn with --output where matplotlib is installed",
+    # ("run", "--column"): "name the column in the file's argument",
 }
 """The thing to do in place of each option that went, by its command."""

@@ -144,7 +144,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         parser.print_help()
         parser.exit()
     if not named and not own[0].startswith("-"):
-        parser.error(f"there is no command {shown(own[0])}{_instead(own[0], moved.COMMANDS.get(own[0]), _COMMANDS)}")
+        place = f"it is now: {moved.COMMANDS[own[0]]}" if own[0] in moved.COMMANDS else None
+        parser.error(f"there is no command {shown(own[0])}{_instead(own[0], place, _COMMANDS)}")
     parsed, unknown = parser.parse_known_args(own)
     parser.prog = " ".join([parser.prog, *named])
     if unknown and named == ["run"] and not is_split and not unknown[0].startswith("-"):
@@ -158,9 +159,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _instead(word: str, place: str | None, words: Iterable[str]) -> str:
-    """Return what to type in place of a word: where it moved, or else the one spelt alike."""
+    """Return the end of a complaint about a word: what took its place, or else the word spelt alike."""
     if place is not None:
-        return f"; it is now: {place}"
+        return f"; {place}"
     return "".join(f" (did you mean {each}?)" for each in difflib.get_close_matches(word, words, n=1))
 
 
