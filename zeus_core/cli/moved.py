@@ -39,9 +39,20 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("top", "--sort"): "the order is that of the index; --json is for programs that sort",
     ("top", "--user"): "--json is for programs that choose",
     ("top", "--job"): "--json is for programs that choose",
+_ALLOCATE = "it is an argument of zeus_core.mixed.allocation.allocate"
+_PROFILE = "it is an argument of zeus_core.mixed.allocation.DeviceProfile.from_csv"
 _PLAN = "it is an argument of zeus_core.pipeline.make_plan"
 
 OPTIONS: dict[tuple[str, str], str] = {
+    ("allocate", "--eta"): f"{_ALLOCATE}: ZeusCost(eta_knob=0.5), the default here",
+    ("allocate", "--max-batch"): "it is an argument of zeus_core.mixed.allocation.DeviceProfile.options",
+    ("allocate", "--min-batch"): _ALLOCATE,
+    ("allocate", "--multiple-of"): _ALLOCATE,
+    ("allocate", "--objective"): f"{_ALLOCATE}: Energy() or Time()",
+    ("allocate", "--pictures"): "the picture is SVG, and drawn with --output where matplotlib is installed",
+    ("allocate", "--reduce-seconds"): _ALLOCATE,
+    ("allocate", "--samples-per-epoch"): _PROFILE,
+    ("allocate", "--where"): _PROFILE,
     ("jobs replay", "--train"): "name the file first: zeus-core jobs replay summary_train.csv summary_power_v100.csv",
     ("jobs replay", "--power"): "name the file second: zeus-core jobs replay summary_train.csv summary_power_v100.csv",
     ("jobs replay", "--csv"): "--format csv prints it",
