@@ -174,8 +174,8 @@ class _Parser(argparse.ArgumentParser):
         parsed, unknown = super().parse_known_args(args, namespace)
         self._check_options(unknown[:1])
         last = [action for action in self._actions if not action.option_strings][-1:]
-        if last and last[0].nargs == "*" and not any(each.startswith("-") for each in unknown):
-            getattr(parsed, last[0].dest).extend(unknown)  # argparse leaves over what follows an option
+        if last and last[0].nargs in ("*", "+") and not any(each.startswith("-") for each in unknown):
+            getattr(parsed, last[0].dest).extend(map(last[0].type or str, unknown))  # what followed an option
             unknown = []
         return parsed, unknown
 
