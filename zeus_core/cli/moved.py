@@ -54,6 +54,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("allocate", "--reduce-seconds"): _ALLOCATE,
     ("allocate", "--samples-per-epoch"): _PROFILE,
     ("allocate", "--where"): _PROFILE,
+    ("daemon", "--drop-in"): "docs/hardware.md has the lines that write the drop-in",
     ("jobs replay", "--train"): "name the file first: zeus-core jobs replay summary_train.csv summary_power_v100.csv",
     ("jobs replay", "--power"): "name the file second: zeus-core jobs replay summary_train.csv summary_power_v100.csv",
     ("jobs replay", "--csv"): "--format csv prints it",
