@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core.errors import UsageError
-from zeus_core.validate import shown
+from zeus_core.validate import checked_slowdown, shown
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
@@ -46,8 +46,6 @@ def seconds_or_zero(text: str) -> float:
 
 def slowdown(text: str) -> float:
     """Parse a slowdown such as 10%, and return the factor of time, such as 1.1."""
-    from zeus_core.optimizer.asked import checked_slowdown
-
     try:
         return checked_slowdown("the slowdown", text)
     except UsageError:
