@@ -115,6 +115,16 @@ OF_COMMAND = {
         "--switch-seconds",
     ],
 }
+LINES = [["predict", gpu] for gpu in ("A40", "100-350W", "1-2", "0-0", "\0")] + [
+    ["jobs", "list"],
+    ["runs", "sum", "out"],
+]
+LINES += [
+    ["jobs", "replay", "good.csv", "device.csv", "--job", "x:1:2:3"],
+    ["example", "x"],
+    ["completion"],
+    ["replay"],
+]
 MACHINES = ["A40:2", "A40:2", "A100", "", "x", "A40:99999", "A40:", "\u0663", "A40:1,V100:1"]
 UNTIL_CTRL_C = {"power", "energy", "top", "exporter"}
 PLANNING = ["--microbatches", "2", "--output", "out"]
@@ -167,8 +177,8 @@ def files(tmp_path, monkeypatch):
 
 
 def random_line(choose):
-    command = choose.choice([*OF_COMMAND, *OF_COMMAND, "", "x", "--version", "-h"])
-    line = [command]
+    command, *positional = choose.choice([*([name] for name in OF_COMMAND), *LINES, [""], ["x"], ["--version"], ["-h"]])
+    line = [command, *positional]
     if command == "plan":
         line += [choose.choice(["good.csv", "good.csv", *FILES])]
         line += ["--microbatches", "2", "--output", choose.choice(["out", *OUTPUTS])]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import logging
 import os
 import shlex
 import sys
@@ -13,9 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Protocol, TextIO
 
 from zeus_core import __version__
-from zeus_core._identity import printable
 from zeus_core.cli import moved
-from zeus_core.cli.text import complain
+from zeus_core.cli.text import complain, show_warnings
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.validate import shown
 
@@ -116,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _execute(arguments: list[str]) -> int:
     try:
         parsed = _parse(arguments)
-        _show_warnings()
+        show_warnings()
         return _command(parsed.command_name).execute(parsed)
     finally:
         if sys.stdout is not None:
@@ -216,27 +214,13 @@ def make_parser(commands: Iterable[str] = tuple(_COMMANDS)) -> argparse.Argument
     for name in commands:
         module = _command(name)
         # Shells complete commands that have a help, by shtab.
-        made = parsers.add_parser(name, description=f"{module.SUMMARY}.", help=module.SUMMARY)
+        made = parsers.add_parser(
+            name,
+            description=f"{module.SUMMARY}.",
+            help=module.SUMMARY,
+            formatter_class=argparse.RawDescriptionHelpFormatter,  # an example is not wrapped, so that it can be copied
+        )
         if hasattr(module, "EXAMPLE"):
             made.epilog = f"Example: {module.EXAMPLE}"
         module.add_arguments(made)
     return parser
-
-
-class _Words(logging.Formatter):
-    """Messages as `write` writes them: they may hold texts of others."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        return printable(super().format(record), besides="\n\t")
-
-
-def _show_warnings() -> None:
-    """Print the package's warnings, such as that GPUs are simulated, in the form of this program's messages."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Words("zeus-core: %(message)s"))
-    logger = logging.getLogger("zeus_core")
-    logger.handlers = [handler]
-    logger.propagate = False
-    # The monitor warns of lost energies; the commands show these themselves, in place of the energy.
-    logging.getLogger("zeus_core.monitor").setLevel(logging.ERROR)
