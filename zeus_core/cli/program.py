@@ -173,7 +173,8 @@ class _Parser(argparse.ArgumentParser):
         self._check_options(unknown[:1])
         last = [action for action in self._actions if not action.option_strings][-1:]
         if last and last[0].nargs in ("*", "+") and not any(each.startswith("-") for each in unknown):
-            getattr(parsed, last[0].dest).extend(map(last[0].type or str, unknown))  # what followed an option
+            convert: Any = last[0].type or str
+            getattr(parsed, last[0].dest).extend(map(convert, unknown))  # argparse leaves over what follows an option
             unknown = []
         return parsed, unknown
 
