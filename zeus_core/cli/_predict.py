@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
     rows_of_text = [[name, *map(_percent, savings)] for name, savings in predicted.items()]
     write(table([header, *rows_of_text], "<" + ">" * len(factors)), sys.stdout)
     write(
-        "\nPredicted, not measured: the median, and the range of 9 trainings in 10, by\n"
+        "\nPredicted, not measured: the median, and the range of 9 runs in 10, by\n"
         f"published sweeps of {_and(_SWEPT)}.\n{_unknown_text(boards, arguments.draw)}"
         "A search measures what yours saves: zeus-core run --save 10% -- COMMAND",
         sys.stdout,

@@ -42,7 +42,6 @@ OPTIONS: dict[tuple[str, str], str] = {
 _ALLOCATE = "it is an argument of zeus_core.mixed.allocation.allocate"
 _PROFILE = "it is an argument of zeus_core.mixed.allocation.DeviceProfile.from_csv"
 _PLAN = "it is an argument of zeus_core.pipeline.make_plan"
-_TZ = "the variable TZ names the zone: TZ=Europe/Berlin zeus-core runs ..."
 
 OPTIONS: dict[tuple[str, str], str] = {
     ("allocate", "--eta"): f"{_ALLOCATE}: ZeusCost(eta_knob=0.5), the default here",
@@ -70,10 +69,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("runs add", "--users-as-recorded"): "root's files are of whom they name: add them as root",
     ("runs export", "--output"): "name the file after the catalogue: zeus-core runs export catalogue all.parquet",
     ("runs report", "--output"): "name the file after the catalogue: zeus-core runs report catalogue page.html",
-    ("runs report", "--timezone"): _TZ,
-    ("runs list", "--timezone"): _TZ,
-    ("runs show", "--timezone"): _TZ,
-    ("runs sum", "--timezone"): _TZ,
+    ("runs", "--timezone"): "the variable TZ names the zone: TZ=Europe/Berlin zeus-core runs ...",
     ("plan", "--dwell-seconds"): _PLAN,
     ("plan", "--precision"): "it is an argument of zeus_core.pipeline.Frontier.from_profile",
     ("plan", "--node-power"): "it is an argument of zeus_core.pipeline.PipelineProfile.from_csv: node_power_watts",

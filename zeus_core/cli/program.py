@@ -188,7 +188,8 @@ class _Parser(argparse.ArgumentParser):
         known = [option for action in self._actions for option in action.option_strings]
         for name in (each.partition("=")[0] for each in arguments if each.startswith("--")):
             if not any(option.startswith(name) for option in known):
-                place = moved.OPTIONS.get((self.prog.partition(" ")[2], name))
+                command = self.prog.partition(" ")[2]  # with its mode, if it has some
+                place = moved.OPTIONS.get((command, name)) or moved.OPTIONS.get((command.partition(" ")[0], name))
                 self.error(f"there is no option {shown(name)}{_instead(name, place, known)}")
 
 
