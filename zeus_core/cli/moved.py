@@ -65,7 +65,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("predict", "--gpu"): "name the GPU alone: zeus-core predict A100",
     ("predict", "--gpu-hours"): "kWh are GPU hours times the power in kW; the saving is a share of them",
     ("predict", "--limits"): "give the limits in place of the GPU: zeus-core predict 100-350W",
-    ("predict", "--work"): "--draw, the power of a GPU as it trains, says it better",
+    ("predict", "--work"): "--draw, the power of a GPU as it trains, narrows the range",
     ("runs add", "--users-as-recorded"): "root's files are of whom they name: add them as root",
     ("runs export", "--output"): "name the file after the catalogue: zeus-core runs export catalogue all.parquet",
     ("runs report", "--output"): "name the file after the catalogue: zeus-core runs report catalogue page.html",
