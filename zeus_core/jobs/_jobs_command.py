@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zeus_core.jobs._job_records import StoredRun
     from zeus_core.jobs._job_store import JobStore
 
-SUMMARY = "Show recurring jobs and the cost of each batch size; replay some"
+SUMMARY = "Show recurring jobs and the cost of each of their batch sizes"
 EXAMPLE = "zeus-core jobs show nightly --storage sqlite:///zeus.db"
 
 _Result = TypeVar("_Result")
