@@ -18,20 +18,26 @@ WITHOUT_EXAMPLE = {
 
 
 @pytest.mark.parametrize("name", [name for name in _COMMANDS if name not in WITHOUT_EXAMPLE])
-def test_every_command_has_a_summary_and_an_example_that_parses(name, capsys):
-    command = _command(name)
-    assert command.SUMMARY[0].isupper()
-    assert not command.SUMMARY.endswith(".")
-    lexer = shlex.shlex(command.EXAMPLE, posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
-    words = list(lexer)
-    end = next((place for place, word in enumerate(words) if word in {">", "|", "&&"}), len(words))
-    program, *arguments = (word for word in words[:end] if word != "sudo")
-    assert (program, arguments[0]) == ("zeus-core", name)
-    assert _parse(arguments).command_name == name
-    with pytest.raises(SystemExit, match="0"):
-        _parse([name, "--help"])
-    assert f"\nExample: {command.EXAMPLE}" in capsys.readouterr().out
+def test_every_command_and_mode_has_an_example_that_parses(name):
+    summary = _command(name).SUMMARY
+    assert summary[0].isupper()
+    assert not summary.endswith(".")
+    (made,) = make_parser([name])._subparsers._group_actions
+    for parser in (made.choices[name], *modes_of(made.choices[name])):
+        assert parser.description
+        example = parser.epilog.partition("\n")[0].removeprefix("Example: ")
+        assert f"\nExample: {example}\n" in parser.format_help(), "a line that can be copied"
+        lexer = shlex.shlex(example, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words = [*lexer, ">"]
+        words = [word for word in words[: min(map(words.index, {">", "|", "&&"} & set(words)))] if word != "sudo"]
+        assert " ".join(words).startswith(parser.prog)
+        assert _parse(words[1:]).command_name == name
+
+
+def modes_of(parser):
+    """The parsers of the modes of a command, such as `zeus-core runs sum`."""
+    return [mode for action in parser._actions if hasattr(action.choices, "values") for mode in action.choices.values()]
 
 
 def declarations(folder):
@@ -49,26 +55,17 @@ def test_commands_and_their_options_stay_few():
 
 
 def options_of(parser):
-    """The options of a command and of its modes, without --help."""
-    for action in parser._actions:
-        if action.option_strings and action.dest != "help":
-            yield from action.option_strings[-1:]
-        if action.choices and hasattr(action.choices, "values"):
-            for mode in action.choices.values():
-                yield from options_of(mode)
+    """The options of a command or of a mode, without --help."""
+    return [action.option_strings[-1] for action in parser._actions if action.option_strings and action.dest != "help"]
 
 
 def test_run_has_options_that_a_person_can_hold():
-    (parser,) = make_parser(["run"])._subparsers._group_actions[0].choices.values()
-    assert len(list(options_of(parser))) <= MOST_OF_RUN
+    assert len(options_of(*modes_of(make_parser(["run"])))) <= MOST_OF_RUN
 
 
 def test_what_moved_is_not_there_any_more():
     assert not moved.COMMANDS.keys() & _COMMANDS.keys()
-    (commands,) = make_parser()._subparsers._group_actions
+    parsers = {parser.prog.partition(" ")[2]: parser for parser in modes_of(make_parser())}
+    parsers |= {mode.prog.partition(" ")[2]: mode for parser in parsers.values() for mode in modes_of(parser)}
     for name, option in moved.OPTIONS:
-        command, _, mode = name.partition(" ")
-        parser = commands.choices.get(command)
-        if mode:
-            parser = parser._subparsers._group_actions[0].choices[mode]
-        assert parser is None or option not in set(options_of(parser)), f"{name} {option}"
+        assert name not in parsers or option not in options_of(parsers[name]), f"{name} {option}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,23 @@ from zeus_core.validate import checked_slowdown, shown
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
+
+
+def add_modes(
+    parser: argparse.ArgumentParser, modes: Mapping[str, tuple[str, str]]
+) -> dict[str, argparse.ArgumentParser]:
+    """Declare the modes of a command, as `zeus-core runs sum`, by the help and an example of each."""
+    parsers = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
+    return {
+        name: parsers.add_parser(
+            name,
+            help=words,
+            description=f"{words[0].upper()}{words[1:]}.",
+            epilog=f"Example: {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        for name, (words, example) in modes.items()
+    }
 
 
 def add_gpus(parser: argparse.ArgumentParser) -> None:

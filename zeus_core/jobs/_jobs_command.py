@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from zeus_core.cli.arguments import add_modes
 from zeus_core.cli.text import NOT_MEASURED, table, write
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
 SUMMARY = "Show recurring jobs and the cost of each of their batch sizes"
 EXAMPLE = "zeus-core jobs show nightly --storage sqlite:///zeus.db"
 
+_MODES = {
+    "list": ("list the jobs, and the best batch size of each", "zeus-core jobs list"),
+    "show": ("show the cost of each batch size of a job", "zeus-core jobs show nightly --format html > nightly.html"),
+    "history": ("show each run of a job: batch size, outcome, cost, and why", "zeus-core jobs history nightly"),
+    "forget": ("delete a job and its runs", "zeus-core jobs forget nightly --yes"),
+    "replay": (
+        "show what policies would have cost on recorded runs",
+        "zeus-core jobs replay summary_train.csv summary_power_v100.csv --job cifar100:0.6:128:100",
+    ),
+}
+_FORMATS = {"show": ("text", "html"), "history": ("text", "csv", "json"), "replay": ("text", "csv")}
+
 _Result = TypeVar("_Result")
 
 _SQLITE = "sqlite:///"
@@ -36,22 +49,17 @@ _COLUMNS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of each mode."""
-    modes = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
-    listing = modes.add_parser("list", help="the jobs, and the best batch size of each")
-    show = modes.add_parser("show", help="the cost of each batch size of a job; as a page with pictures too")
-    history = modes.add_parser("history", help="each run of a job: batch size, outcome, cost, and why")
-    forget = modes.add_parser("forget", help="delete a job and its runs")
-    for mode in (listing, show, history, forget):
-        mode.add_argument(
+    modes = add_modes(parser, _MODES)
+    for name in ("list", "show", "history", "forget"):
+        modes[name].add_argument(
             "--storage", default="sqlite:///zeus.db", metavar="URL", help="address of the database (sqlite:///zeus.db)"
         )
-    for mode in (show, history, forget):
-        mode.add_argument("job", help="the name of the job")
-    forget.add_argument("--yes", action="store_true", help="do it")
-    replay = modes.add_parser("replay", help="what policies would have cost, on recorded trainings")
-    replay_command.add_arguments(replay)
-    for mode, formats in ((show, ("text", "html")), (history, ("text", "csv", "json")), (replay, ("text", "csv"))):
-        mode.add_argument("--format", choices=formats, default="text", help="form of the output (text)")
+    for name in ("show", "history", "forget"):
+        modes[name].add_argument("job", help="the name of the job")
+    modes["forget"].add_argument("--yes", action="store_true", help="do it")
+    replay_command.add_arguments(modes["replay"])
+    for name, formats in _FORMATS.items():
+        modes[name].add_argument("--format", choices=formats, default="text", help="form of the output (text)")
 
 
 def execute(arguments: argparse.Namespace) -> int:

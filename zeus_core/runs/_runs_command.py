@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core._documents import JsonFormat
 from zeus_core._identity import printable
-from zeus_core.cli.arguments import path
+from zeus_core.cli.arguments import add_modes, path
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
@@ -36,44 +36,51 @@ EXAMPLE = "zeus-core runs sum /shared/catalogue --by user --month 2026-10"
 
 _FORMAT = JsonFormat("zeus-core runs", 1)
 _MOST_LISTED, _MOST_GAINS, _MOST_COMPLAINTS = 50, 10, 20
+_MODES = {
+    "add": ("add runs to a catalogue, which is made if there is none", "zeus-core runs add /shared/catalogue output"),
+    "list": ("list the newest runs", "zeus-core runs list /shared/catalogue --month 2026-10"),
+    "show": ("show one run", "zeus-core runs show /shared/catalogue 78b31245"),
+    "sum": ("show energy, emissions, cost and savings, by group", EXAMPLE),
+    "report": (
+        "write a page on a month, and a table of its sums beside it",
+        "zeus-core runs report /shared/catalogue october.html --month 2026-10",
+    ),
+    "export": (
+        "write a table with the runs and their intervals on each device",
+        "zeus-core runs export /shared/catalogue all.parquet",
+    ),
+}
+_FORMATS = {"list": ("text", "json", "csv"), "show": ("text", "json"), "sum": ("text", "json", "csv", "prometheus")}
 _MONTH = re.compile(r"\d{4}-\d{2}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of each mode."""
     parser.set_defaults(by=None, month=None)
-    modes = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
-    add = modes.add_parser("add", help="add runs to a catalogue, which is made if there is none")
-    listing = modes.add_parser("list", help="the newest runs")
-    show = modes.add_parser("show", help="one run")
-    total = modes.add_parser("sum", help="energy, emissions, cost and savings, by group")
-    report = modes.add_parser("report", help="write a page on a month, and a table of its sums beside it")
-    export = modes.add_parser("export", help="write a table with the runs and their intervals on each device")
-    for mode in (add, listing, show, total, report, export):
+    modes = add_modes(parser, _MODES)
+    for mode in modes.values():
         mode.add_argument("catalogue", type=path, help="the folder of the catalogue")
-    for mode, name, words, number in (
-        (add, "runs", "files of runs, or folders with any number of them", "+"),
-        (show, "run", "the name of the run, or its begin", None),
-        (report, "page", "the page to write, FILE.html; the sums are written to FILE.csv", None),
-        (export, "table", "the table to write, FILE.parquet or FILE.csv", None),
+    for name, argument, words, number in (
+        ("add", "runs", "files of runs, or folders with any number of them", "+"),
+        ("show", "run", "the name of the run, or its begin", None),
+        ("report", "page", "the page to write, FILE.html; the sums are written to FILE.csv", None),
+        ("export", "table", "the table to write, FILE.parquet or FILE.csv", None),
     ):
-        mode.add_argument(name, nargs=number, help=words)
-    add.add_argument("--ended", action="store_true", help="all have ended, so what was going on was killed")
-    for mode in (total, report):
-        mode.add_argument(
+        modes[name].add_argument(argument, nargs=number, help=words)
+    modes["add"].add_argument("--ended", action="store_true", help="all have ended, so what was going on was killed")
+    for name in ("sum", "report"):
+        modes[name].add_argument(
             "--by",
             metavar="WHAT",
             help="user, job, project, cluster, namespace, gpu, state, run, day, month or tag:NAME",
         )
-        add_electricity(mode.add_argument_group("emissions and cost", "in place of what runs have recorded"))
-    for mode in (listing, total, report):
-        mode.add_argument("--month", metavar="2026-10", help="what began in this month, in UTC or the zone in TZ")
-    for mode, formats in (
-        (listing, ("text", "json", "csv")),
-        (show, ("text", "json")),
-        (total, ("text", "json", "csv", "prometheus")),
-    ):
-        mode.add_argument("--format", choices=formats, default="text", help="form of the output (text)")
+        add_electricity(modes[name].add_argument_group("emissions and cost", "in place of what runs have recorded"))
+    for name in ("list", "sum", "report"):
+        modes[name].add_argument(
+            "--month", metavar="2026-10", help="what began in this month, in UTC or the zone in TZ"
+        )
+    for name, formats in _FORMATS.items():
+        modes[name].add_argument("--format", choices=formats, default="text", help="form of the output (text)")
 
 
 def execute(arguments: argparse.Namespace) -> int:
