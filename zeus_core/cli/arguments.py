@@ -98,7 +98,7 @@ def port(text: str) -> int:
 
 def path(text: str) -> Path:
     """Parse a path."""
-    if not text or "\0" in text:  # such as that of a shell variable that is not set
+    if not text or "\0" in text:  # such as a shell variable that is not set
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a path, such as output")
     return Path(text)
 

@@ -80,11 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `zeus-core`.
 
     Args:
-        arguments: The arguments after the program's name; those of this process if None.
+        arguments: The arguments after the program's name; if None, the arguments of this process.
 
     Returns:
         The exit code: 0; 1 if a device could not do it, or the output could not be written; 2 for wrong arguments.
-        `run` returns that of its command.
+        `run` returns the exit code of its command.
 
     Raises:
         SystemExit: With the code 2 for arguments that cannot be parsed, 0 after `--help` and `--version`.

@@ -153,7 +153,7 @@ def _plan_table(plans: Sequence[Plan], frontier: Frontier) -> str:
 
 
 def _baselines(frontier: Frontier, plan: Plan) -> list[Plan]:
-    """Return the plans to compare with, for the same time, as far as there are any."""
+    """Return the plans to compare with, for the same time; without one that has no clock in common."""
     from zeus_core.pipeline import baselines
 
     problem = frontier.problem
@@ -205,7 +205,7 @@ def _schedule(arguments: argparse.Namespace, profile: PipelineProfile) -> Schedu
     if name.startswith("zb") and profile.find(0, "backward-input") is None:
         raise UsageError(
             f"{name} runs each backward pass in two parts, but the profile has no 'backward-input' of stage 0: measure "
-            "backward-input (the gradient of the activations) and backward-weight (that of the weights) at each clock"
+            "backward-input (the gradient of the activations) and backward-weight (the gradient of the weights) at each clock"
         )
     if name in ("1f1b", "gpipe", "zb-h1"):
         make = {"1f1b": schedules.one_f_one_b, "gpipe": schedules.gpipe, "zb-h1": schedules.zb_h1}[name]
@@ -291,9 +291,9 @@ def _counts(text: str) -> list[int]:
 
 
 def _example_profile(gpus: int | list[int]) -> PipelineProfile:
-    """Return the profile `gpt3-like`: eight stages, as those of a large language model on GPUs of 400 W.
+    """Return the profile `gpt3-like`: eight stages of a large language model on GPUs of 400 W.
 
-    The power rises with the clock linearly at first, then with its cube, as that of GPUs does.
+    The power rises with the clock linearly at first, then with its cube, as on GPUs.
     """
     from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile
 

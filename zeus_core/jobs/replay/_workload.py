@@ -100,7 +100,7 @@ class Workload:
         return min(map(self._expected_cost, self.sizes))
 
     def known_epochs(self) -> dict[int, float]:
-        """Return the mean epochs to the target by batch size; infinite where most trainings do not reach it."""
+        """Return the mean epochs to the target by batch size; infinite where most runs do not reach it."""
         means = {}
         for size, recorded in self.sizes.items():
             reached = [epochs for epochs in recorded.epochs if epochs is not None and epochs <= self.max_epochs]

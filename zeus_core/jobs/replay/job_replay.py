@@ -1,4 +1,4 @@
-"""One recurring job on recorded trainings: a policy decides, the record answers."""
+"""One recurring job on recorded runs: a policy decides, the record answers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Replay:
     """A replayed job.
 
     Attributes:
-        runs: All trainings, in the order in which they began.
+        runs: All runs, in the order in which they began.
         measuring_cost: Cost of measuring epochs when the job began.
         least_costs: Expected cost of the best training of each recurrence.
     """
@@ -74,8 +74,8 @@ class Replay:
     def regrets(self) -> list[float]:
         """Return the cumulative regret after each recurrence, in units of one optimal training."""
         costs = [0.0] * len(self.least_costs)
-        for one in self.runs:
-            costs[one.recurrence] += one.charged_cost
+        for each in self.runs:
+            costs[each.recurrence] += each.charged_cost
         costs[0] += self.measuring_cost
         steps = [cost / least - 1.0 for cost, least in zip(costs, self.least_costs, strict=True)]
         return list(np.cumsum(steps))
@@ -83,12 +83,12 @@ class Replay:
     @property
     def tried(self) -> int:
         """How many batch sizes were tried."""
-        return len({one.run.batch_size for one in self.runs})
+        return len({each.run.batch_size for each in self.runs})
 
     @property
     def short_of_target(self) -> int:
-        """How many trainings ended short of the target."""
-        return sum(one.run.outcome != "reached" for one in self.runs)
+        """How many runs ended short of the target."""
+        return sum(each.run.outcome != "reached" for each in self.runs)
 
 
 def replay(
@@ -122,9 +122,9 @@ def replay(
     # The events to come: (time, order, recurrence, try). A try that fell short is followed by another at its end.
     order = 0
     events = [(0.0, 0, 0, 0)] if submissions is None else []
-    for number, one in enumerate(submissions or ()):
+    for number, submission in enumerate(submissions or ()):
         order = number
-        events.append((one.seconds, number, number, 0))
+        events.append((submission.seconds, number, number, 0))
     heapq.heapify(events)
     while events:
         seconds, _, recurrence, attempt = heapq.heappop(events)
@@ -170,7 +170,7 @@ class _Job:
 
     def run(self, recurrence: int, attempt: int, seconds: float, factor: float) -> tuple[float, bool]:
         """Train once, and return when that ends, and whether it reaches the target."""
-        history = [self._as_seen(one.run, end, seconds) for one, end in zip(self.runs, self._ends, strict=True)]
+        history = [self._as_seen(each.run, end, seconds) for each, end in zip(self.runs, self._ends, strict=True)]
         proposal = self._contestant.policy.propose(self._problem, [*self._earlier, *history], self._seed)
         size, workload = proposal.batch_size, self.workload(recurrence)
         if size not in workload.sizes:

@@ -42,7 +42,7 @@ class PolicyResult:
 
         Where groups have different numbers of recurrences, a shorter one counts with its last regret.
         """
-        all_regrets = [one.regrets() for groups in self.replays for one in groups]
+        all_regrets = [played.regrets() for groups in self.replays for played in groups]
         longest = max(map(len, all_regrets))
         return [
             math.fsum(some[min(number, len(some) - 1)] for some in all_regrets) / len(all_regrets)
@@ -56,7 +56,7 @@ class PolicyResult:
 
     def regrets_by_seed(self, recurrences: int) -> list[float]:
         """Return the cumulative regret after some recurrences with each seed, the mean over its groups."""
-        by_seed = ([one.regrets() for one in groups] for groups in self.replays)
+        by_seed = ([played.regrets() for played in groups] for groups in self.replays)
         return [math.fsum(some[min(recurrences, len(some)) - 1] for some in groups) / len(groups) for groups in by_seed]
 
     @property
@@ -146,7 +146,7 @@ def regret_table(results: Sequence[PolicyResult]) -> str:
     count = max(len(result.regrets()) for result in results)
     half = max(count // 2, 1)
     lines = [
-        f"cumulative regret, in trainings at the best batch size and limit, after {half} and {count} recurrences",
+        f"cumulative regret, in runs at the best batch size and limit, after {half} and {count} recurrences",
         f"{'policy':{width}} {half:>8} {count:>8} {'stderr':>6} {'tried':>6} {'short':>6}"
         + "".join(f"  {name:>8}" for name in names),
     ]

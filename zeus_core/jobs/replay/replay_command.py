@@ -1,4 +1,4 @@
-"""`zeus-core jobs replay`: what policies for a batch size would have cost, on recorded trainings."""
+"""`zeus-core jobs replay`: what policies for a batch size would have cost, on recorded runs."""
 
 from __future__ import annotations
 
