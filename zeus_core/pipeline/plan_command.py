@@ -153,7 +153,7 @@ def _plan_table(plans: Sequence[Plan], frontier: Frontier) -> str:
 
 
 def _baselines(frontier: Frontier, plan: Plan) -> list[Plan]:
-    """Return the plans to compare with, for the same time; without one that has no clock in common."""
+    """Return the plans to compare with, for the same time, without plans that need a clock in common and have none."""
     from zeus_core.pipeline import baselines
 
     problem = frontier.problem
@@ -205,7 +205,7 @@ def _schedule(arguments: argparse.Namespace, profile: PipelineProfile) -> Schedu
     if name.startswith("zb") and profile.find(0, "backward-input") is None:
         raise UsageError(
             f"{name} runs each backward pass in two parts, but the profile has no 'backward-input' of stage 0: measure "
-            "backward-input (the gradient of the activations) and backward-weight (the gradient of the weights) at each clock"
+            "backward-input (gradients of activations) and backward-weight (gradients of weights) at each clock"
         )
     if name in ("1f1b", "gpipe", "zb-h1"):
         make = {"1f1b": schedules.one_f_one_b, "gpipe": schedules.gpipe, "zb-h1": schedules.zb_h1}[name]
