@@ -69,11 +69,6 @@ def slowdown(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a slowdown from 0% to 100%, such as 10%") from None
 
 
-def factor(text: str) -> float:
-    """Parse a factor above 0."""
-    return number(text, _ABOVE_ZERO, 1e9, "is not a factor above 0, at most 1e9, such as 1.1")
-
-
 def count(text: str) -> int:
     """Parse a whole number above 0."""
     # Not more digits than the highest number has: Python refuses to convert thousands of them.
