@@ -32,6 +32,7 @@ sys.path[:0] = [str(ROOT)]
 
 from tests.support.simulated_records import independent_sums, simulated_files  # noqa: E402
 from zeus_core.cli import main as zeus_core  # noqa: E402
+from zeus_core.runs._catalogue import Catalogue  # noqa: E402
 
 LIMIT = 3.0
 REPEATS = 5
@@ -112,9 +113,9 @@ def main() -> int:
             files.append(file._replace(text=""))
         begin = time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            zeus_core(["runs", "add", str(catalogue), str(records), "--users-as-recorded"])
+            Catalogue(catalogue).add([records], believes_users=True)
             added_seconds, begin = time.perf_counter() - begin, time.perf_counter()
-            zeus_core(["runs", "add", str(catalogue), str(records), "--users-as-recorded"])
+            Catalogue(catalogue).add([records], believes_users=True)
         again_seconds = time.perf_counter() - begin
         paths = sorted(catalogue.iterdir())
         size = sum(path.stat().st_size for path in paths) / 1e6
@@ -146,7 +147,7 @@ def main() -> int:
         page = Path(folder, "page.html")
         begin = time.process_time()
         with contextlib.redirect_stdout(io.StringIO()):
-            zeus_core(["runs", "report", str(catalogue), "--output", str(page)])
+            zeus_core(["runs", "report", str(catalogue), str(page)])
         kilobytes = page.stat().st_size / 1e3
         print(f"report: {time.process_time() - begin:.1f} s, {kilobytes:.0f} kB (limit 1000)")
         is_good &= kilobytes <= 1000

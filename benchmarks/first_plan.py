@@ -2,7 +2,7 @@
 
     python benchmarks/first_plan.py [--problems 20]
 
-`zeus-core plan --example gpt3-like --microbatches 8`, with and without a price of switches, each in fresh homes: CPU
+`zeus-core plan gpt3-like --microbatches 8`, with and without a price of switches, each in fresh homes: CPU
 seconds, seconds until the end, and until the first line; the least of some runs. Then random problems of 2 to 8 stages
 (those of `plan_switching.py` with at most 96 forward passes) are planned compiled and by Python: frontiers and plans
 must be equal. Exits with 1 if they are not, or if a limit is not kept: 5 CPU seconds, 0.3 s until the first line.
@@ -29,9 +29,9 @@ from plan_switching import SwitchingProblem, random_problems  # noqa: E402
 from zeus_core.errors import UsageError  # noqa: E402
 from zeus_core.pipeline import Frontier, make_plan  # noqa: E402
 
-COMMAND = [sys.executable, "-m", "zeus_core", "plan", "--example", "gpt3-like"]
+COMMAND = [sys.executable, "-m", "zeus_core", "plan", "gpt3-like"]
 COMMAND += ["--microbatches", "8", "--output", "out"]
-PRICES = {"free switches": [], "switches of 5 ms, dwell 0.1 s": ["--switch-seconds", "0.005", "--dwell-seconds", "0.1"]}
+PRICES = {"free switches": [], "switches of 5 ms": ["--switch-seconds", "0.005"]}
 RUNS = 5
 MOST_CPU_SECONDS, MOST_SILENT_SECONDS = 5.0, 0.3
 MOST_FORWARDS = 96

@@ -23,11 +23,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks._published_batch_size import PublishedBatchSize
 from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import AdaptiveBatchSize
 from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize, GridBatchSize
-from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
-from zeus_core.jobs.replay._regrets import regret_table
 from zeus_core.jobs.replay._workload import EpochAtLimit, RecordedSize, Workload
 from zeus_core.jobs.replay.job_replay import (
     Contestant,
@@ -36,6 +35,7 @@ from zeus_core.jobs.replay.job_replay import (
 from zeus_core.jobs.replay.policy_comparison import (
     PolicyResult,
     compare_policies,
+    regret_table,
 )
 from zeus_core.jobs.replay.traces import (
     RecordedJob,
@@ -101,7 +101,7 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, metavar="FOLDER")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--recurrences", type=int, default=100)
-    parser.add_argument("--workers", type=int, default=1, help="processes; more than 1 need joblib")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
     arguments = parser.parse_args()
     if arguments.traces is None or not arguments.traces.is_dir():
         print("SKIPPED: no recorded trainings; name their folder by --traces")

@@ -113,13 +113,23 @@ def commands_page() -> str:
     """Return a page of all commands, with the help that their parsers print."""
     from zeus_core.cli.program import _COMMANDS, _command, make_parser
 
-    parser = make_parser()
-    parsers = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    parsers = parsers_below(make_parser())
     lines = ["# Commands", "", "`zeus-core COMMAND --help` prints the same.", ""]
     for name in _COMMANDS:
-        lines += [f"## zeus-core {name}", "", f"{_command(name).SUMMARY}.", "", "```text"]
-        lines += [parsers.choices[name].format_help().rstrip(), "```", ""]
+        lines += [f"## zeus-core {name}", "", f"{_command(name).SUMMARY}.", ""]
+        for parser in (parsers[name], *parsers_below(parsers[name]).values()):
+            lines += ["```text", parser.format_help().rstrip(), "```", ""]
     return "\n".join(lines)
+
+
+def parsers_below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of a program's commands, or of a command's modes."""
+    return {
+        name: below
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for name, below in action.choices.items()
+    }
 
 
 def reference_pages() -> Iterator[tuple[str, str]]:

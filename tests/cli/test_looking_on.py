@@ -13,7 +13,6 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from tests.support.fake_sysfs import FakeSysfs
-from tests.support.variants import long_but_first
 from zeus_core import __version__
 from zeus_core._sysfs import find_cards
 from zeus_core.cli import main
@@ -158,16 +157,6 @@ def test_the_power_of_no_gpu_is_not_zero(on_driver):
     assert "GPU 0 is not measured" in ended.stderr
     assert ended.stdout.split() == ["device", "power", "total", "-"]
     assert json.loads(program("power", "--json").stdout)["power_watts"] is None
-
-
-@pytest.mark.parametrize("command", long_but_first(["power", "energy"]))
-def test_the_measuring_package_has_the_same_two_commands(on_simulated, command):
-    ended = on_simulated(command, "--once", "--period", "0.2", module="zeus_core.monitor")
-    assert ended.returncode == 0
-    assert ended.stdout.count("A40 (simulated)") == 2
-    refused = on_simulated("top", module="zeus_core.monitor")
-    assert refused.returncode == 2
-    assert "python -m zeus_core.monitor" in refused.stderr
 
 
 @pytest.mark.parametrize("command", ["power", "energy"])

@@ -23,21 +23,20 @@ def test_the_limits_of_this_machine_are_used(in_process, monkeypatch):
     assert 0 <= only["saving"]["low"] < only["saving"]["high"]
 
 
-def test_a_training_is_predicted_in_kilowatt_hours(in_process):
-    of_310 = ("--gpu-hours", "800", "--draw", "310")
-    ended = in_process("predict", "--gpu", "L40", "--limits", "100-350W", "--work", "memory", *of_310)
-    assert "of 248 kWh" in ended.stdout
+def test_a_board_is_given_by_its_limits(in_process):
+    ended = in_process("predict", "100-350W", "--draw", "310", "--json")
+    first, *_ = json.loads(ended.stdout)["predicted"]
+    assert (first["gpu"], first["limits_watts"]) == ("a GPU of 100 to 350 W", [100, 350])
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--gpu", "L40"], "or add its power limits, such as --limits 100-350"),
-        (["--gpu-hours", "8"], "--gpu-hours needs --draw"),
-        (["--gpu", "A40", "--draw", "500"], "--draw is 500, beyond the power limits of A40, 100 to 300 W"),
-        (["--slowdown", "1.1"], "--slowdown is '1.1'; it must be a slowdown from 0% to 100%"),
-        (["--limits", "300"], "is not a power in watts"),
-        (["--limits", "300-100"], "'300-100' is not the lowest and the usual limit"),
+        (["L40"], "or give its power limits instead, such as 100-350W"),
+        (["A40", "--draw", "500"], "--draw is 500, beyond the power limits of A40, 100 to 300 W"),
+        (["--slowdown", "1.1"], "argument --slowdown: '1.1' is not a slowdown from 0% to 100%"),
+        (["300-100"], "the GPU is '300-100'; give its lowest and its usual limit, such as 100-350W"),
+        (["--gpu", "A40"], "there is no option '--gpu'; name the GPU alone: zeus-core predict A100"),
     ],
 )
 def test_what_cannot_be_predicted_is_one_line(in_process, arguments, complaint):

@@ -62,25 +62,14 @@ OPTIONS = {
     "--seconds": ["0.01", *NUMBERS],
     "--output": OUTPUTS,
     "--microbatches": ["2", "4", *NUMBERS],
-    "--schedule": ["1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "x"],
-    "--stages-per-rank": ["1", *NUMBERS],
+    "--schedule": ["1f1b", "gpipe", "interleaved", "interleaved:1", "interleaved:x", "zb-h1", "zbv", "x"],
     "--blocking-power": ["80", "80,75", "1e308", *NUMBERS, *TEXTS],
-    "--device": ["A40", *TEXTS],
-    "--slowdown": ["1.1", *NUMBERS],
-    "--time": ["1", *NUMBERS],
+    "--slowdown": ["10%", "1.1", "101%", *NUMBERS],
+    "--draw": ["250", "250W", *NUMBERS],
     "--straggler": ["2", *NUMBERS],
     "--switch-seconds": ["0.005", *NUMBERS],
-    "--dwell-seconds": ["0.1", *NUMBERS],
-    "--pictures": ["none", "none", "none", "x"],
     "--global-batch": ["24", "64", *NUMBERS],
-    "--max-batch": ["64", "1000000", "1,2", *NUMBERS],
-    "--multiple-of": ["8", *NUMBERS],
-    "--min-batch": ["1", *NUMBERS],
-    "--samples-per-epoch": ["1000", *NUMBERS],
     "--where": ["network=x", "x=y", *TEXTS],
-    "--reduce-seconds": ["0.01", *NUMBERS],
-    "--eta": ["0.7", *NUMBERS],
-    "--objective": ["energy", "time", "x"],
     "--budget-watts": ["500", *NUMBERS],
     "--rank": ["1", *NUMBERS],
     "--level": [],
@@ -117,21 +106,28 @@ OF_COMMAND = {
     "restore": ["--stale"],
     "top": ["--gpus", "--period", "--once", "--json"],
     "trace": ["--output", "--rank", "--json"],
-    "allocate": [
-        *("--global-batch", "--gpus", "--blocking-power", "--max-batch", "--samples-per-epoch", "--where"),
-        *("--multiple-of", "--min-batch", "--reduce-seconds", "--eta", "--slowdown", "--objective"),
-        *("--level", "--budget-watts", "--output"),
-    ],
+    "allocate": ["--global-batch", "--gpus", "--blocking-power", "--slowdown", "--level", "--budget-watts", "--output"],
+    "predict": ["--slowdown", "--draw", "--json"],
     "report": ["--format", "--output", "--fail-if", "--baseline", "--any-baseline"],
     "statement": ["--format", "--output", "--location", "--training-type", "--intensity", "--price", "--pue"],
     "plan": [
-        *("--microbatches", "--schedule", "--stages-per-rank", "--blocking-power", "--gpus", "--device", "--slowdown"),
-        *("--time", "--straggler", "--switch-seconds", "--dwell-seconds"),
+        *("--microbatches", "--schedule", "--blocking-power", "--gpus", "--slowdown", "--straggler"),
+        "--switch-seconds",
     ],
 }
+LINES = [["predict", gpu] for gpu in ("A40", "100-350W", "1-2", "0-0", "\0")] + [
+    ["jobs", "list"],
+    ["runs", "sum", "out"],
+]
+LINES += [
+    ["jobs", "replay", "good.csv", "device.csv", "--job", "x:1:2:3"],
+    ["example", "x"],
+    ["completion"],
+    ["replay"],
+]
 MACHINES = ["A40:2", "A40:2", "A100", "", "x", "A40:99999", "A40:", "\u0663", "A40:1,V100:1"]
 UNTIL_CTRL_C = {"power", "energy", "top", "exporter"}
-PLANNING = ["--pictures", "none", "--microbatches", "2", "--output", "out"]
+PLANNING = ["--microbatches", "2", "--output", "out"]
 ALLOCATING = ["--global-batch", "64", "--blocking-power", "60", "--output", "out"]
 DEVICE = """batch_size,power_limit,seconds,watts
 16,250,0.04,230
@@ -181,15 +177,15 @@ def files(tmp_path, monkeypatch):
 
 
 def random_line(choose):
-    command = choose.choice([*OF_COMMAND, *OF_COMMAND, "", "x", "--version", "-h"])
-    line = [command]
+    command, *positional = choose.choice([*([name] for name in OF_COMMAND), *LINES, [""], ["x"], ["--version"], ["-h"]])
+    line = [command, *positional]
     if command == "plan":
-        line += [choose.choice(["good.csv", "good.csv", *FILES]), "--pictures", "none"]
+        line += [choose.choice(["good.csv", "good.csv", *FILES])]
         line += ["--microbatches", "2", "--output", choose.choice(["out", *OUTPUTS])]
         line += [] if line[1].endswith(".json") else ["--blocking-power", "80"]
     if command == "allocate":
         line += [choose.choice(["device.csv"] * 40 + FILES) for _ in range(choose.randrange(1, 3))]
-        line += ["--global-batch", "24", "--blocking-power", "60", "--pictures", "none"]
+        line += ["--global-batch", "24", "--blocking-power", "60"]
     line += ALWAYS.get(command, [])
     if command == "exporter":
         line += ["--textfile", choose.choice(["out/zeus.prom", "/dev/full", "/proc/none/x", ""])]
@@ -327,7 +323,6 @@ def test_nobody_can_be_told_that_nothing_can_be_written(on_simulated):
         (["plan", "good.csv", *OF_CSV, "--output", ""], "'' is not a path"),
         (["allocate", "device.csv", *ALLOCATING, "--gpus", "1"], "but the devices hold 32 together"),
         (["allocate", "device.csv", *ALLOCATING, "--gpus", "99999"], "at most 10000 can be planned for"),
-        (["allocate", "device.csv", *ALLOCATING, "--gpus", "65", "--min-batch", "1"], "too small for min_batch=1"),
         (["allocate", "broken.csv", *ALLOCATING], "broken.csv, line 2: seconds is nan"),
         (["allocate", "single.csv", *ALLOCATING], "single.csv: single: at 250 there is only the batch size 16"),
         (["allocate", "falling.csv", *ALLOCATING], "at 250 a step takes .* measure both again"),

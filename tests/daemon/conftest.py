@@ -93,6 +93,17 @@ class Raw:
         self.socket.close()
 
 
+# `python -m zeus_core`, with the energy counters of CPUs in the folder that the first argument names.
+DAEMON = """
+import runpy, sys
+from pathlib import Path
+from zeus_core.device.rapl import powercap
+
+powercap.POWERCAP_ROOT = Path(sys.argv.pop(1))
+runpy.run_module("zeus_core", run_name="__main__", alter_sys=True)
+"""
+
+
 class World:
     """A folder that all users can enter, with a driver, and with a daemon once it is started."""
 
@@ -125,8 +136,8 @@ class World:
         self.policy.write_text(text)
 
     def spawn_daemon(self, *arguments, below=()):
-        command = [*below, sys.executable, "-m", "zeus_core", "daemon", "--policy", str(self.policy)]
-        command += ["--audit", str(self.audit), "--rapl-root", str(self.folder / "powercap"), *map(str, arguments)]
+        command = [*below, sys.executable, "-c", DAEMON, str(self.folder / "powercap"), "daemon"]
+        command += ["--policy", str(self.policy), "--audit", str(self.audit), *map(str, arguments)]
         environment = {**self.environment, "ZEUS_LEDGER_DIR": str(self.ledger)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         self.processes.append(subprocess.Popen(command, env=environment, start_new_session=True, **pipes))

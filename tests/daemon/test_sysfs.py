@@ -1,6 +1,7 @@
 """The daemon changes AMD boards, whose limits are files: in the mounts that its unit makes, all else is read-only."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from tests.daemon.conftest import MEMBER, needs_root, until
 from tests.support.fake_sysfs import LOWEST_WATTS, ORIGINAL_WATTS, FakeSysfs
+from tests.support.pages import ROOT
 from tests.support.sysfs_training import add
 
 pytestmark = needs_root
@@ -58,8 +60,13 @@ def caps_of(world):
 
 
 def drop_in_of(world):
-    command = [sys.executable, "-m", "zeus_core", "daemon", "--drop-in"]
-    return subprocess.run(command, env=world.environment, capture_output=True, text=True, check=True).stdout
+    """Return what the program on the page of hardware prints."""
+    page = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"sysfs\.conf <<'END'\n(.*?)END\n", page, re.DOTALL)
+    command = [sys.executable, "-"]
+    return subprocess.run(
+        command, input=program, env=world.environment, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def mounts_of(world):

@@ -108,7 +108,7 @@ class Hardware:
 @pytest.fixture(autouse=True)
 def leave_nothing_running():
     """A test that fails must not keep the machine from the others."""
-    before = multiprocessing.active_children()  # the workers of joblib among them, where a replay was tested
+    before = multiprocessing.active_children()
     yield
     for process in multiprocessing.active_children():
         if process not in before:

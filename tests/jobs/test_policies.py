@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks._published_batch_size import PublishedBatchSize
 from tests.jobs.policy_contract import BatchSizePolicyContract
 from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import AdaptiveBatchSize, BatchProblem, BatchRun
 from zeus_core.jobs.policies._gaussian_process import Kernel, Observation, posterior
 from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize, GridBatchSize
-from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
 
 
 class TestDefaultBatchSize(BatchSizePolicyContract):

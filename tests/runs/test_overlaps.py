@@ -9,17 +9,21 @@ import pytest
 
 from tests.support.simulated_records import BEGIN, run_document
 from zeus_core.cli import main
+from zeus_core.runs._catalogue import Catalogue
 
 DAY = 86_400.0
 ESCAPE = "\x1b[2J\x1b]0;owned\x07"
 
 
-def added(folder, documents, *options):
-    """Add documents to the catalogue in a folder, and return it."""
+def added(folder, documents, *options, believed=False):
+    """Add documents to the catalogue in a folder, by the users that they name if believed, and return it."""
     for number, document in enumerate(documents):
         (folder / "runs").mkdir(exist_ok=True)
         (folder / "runs" / f"{number}.json").write_text(json.dumps(document))
-    main(["runs", "add", str(folder / "catalogue"), str(folder / "runs"), *options])
+    if believed:
+        Catalogue(folder / "catalogue").add([folder / "runs"], believes_users=True)
+    else:
+        main(["runs", "add", str(folder / "catalogue"), str(folder / "runs"), *options])
     return str(folder / "catalogue")
 
 
@@ -48,12 +52,12 @@ def test_the_recorded_power_decides_where_a_run_is_cut(tmp_path, capsys):
     shape = [(1000.0, 50.0), (3000.0, 400.0)]
     points = [[0.0, 0.0], [1000.0, 50_000.0], [4000.0, 1_250_000.0]]
     long = run_document(-5000.0, [(6000.0, 300.0)])  # until the power of the other rises
-    catalogue = added(tmp_path, [long, run_document(0.0, shape, power=points, user="anna")], "--users-as-recorded")
+    catalogue = added(tmp_path, [long, run_document(0.0, shape, power=points, user="anna")], believed=True)
     amounts = summed(capsys, catalogue, "--by", "user")["anna"]
     assert (amounts["millijoules"], amounts["gpu_milliseconds"]) == (1_200_000_000, 3_000_000)
     assert amounts["off_millijoules"] == 0
     (tmp_path / "by time").mkdir()
-    catalogue = added(tmp_path / "by time", [long, run_document(0.0, shape, user="anna")], "--users-as-recorded")
+    catalogue = added(tmp_path / "by time", [long, run_document(0.0, shape, user="anna")], believed=True)
     amounts = summed(capsys, catalogue, "--by", "user")["anna"]
     assert amounts["millijoules"] == 0.75 * 1_250_000_000
     assert amounts["millijoules"] + amounts["off_millijoules"] >= 1_200_000_000
@@ -105,7 +109,7 @@ def test_the_owner_of_a_file_is_the_user_of_its_run(tmp_path, capsys):
     owner = next((user.pw_name for user in pwd.getpwall() if user.pw_uid == uid), f"{uid}")
     assert main(["runs", "add", str(tmp_path / "own"), str(tmp_path / "runs")]) == 0
     assert list(summed(capsys, str(tmp_path / "own"), "--by", "user")) == [owner]
-    assert main(["runs", "add", str(tmp_path / "other"), "--users-as-recorded", str(tmp_path / "runs")]) == 0
+    Catalogue(tmp_path / "other").add([tmp_path / "runs"], believes_users=True)
     assert list(summed(capsys, str(tmp_path / "other"), "--by", "user")) == ["victim"]
     anonymous = {**mine, "parts": [{**mine["parts"][0], "identity": None}]}
     (tmp_path / "none.json").write_text(json.dumps(anonymous))
@@ -116,7 +120,7 @@ def test_the_owner_of_a_file_is_the_user_of_its_run(tmp_path, capsys):
 def test_nobody_replaces_the_run_of_another_user(tmp_path, capsys):
     mine = run_document(0.0, [(1000.0, 300.0)], name="a" * 32, user="victim")
     forged = run_document(0.0, [(2000.0, 1.0)], "GPU-1", name="a" * 32, user="attacker")
-    sums = summed(capsys, added(tmp_path, [mine, forged], "--users-as-recorded"), "--by", "user")
+    sums = summed(capsys, added(tmp_path, [mine, forged], believed=True), "--by", "user")
     assert {user: amounts["millijoules"] for user, amounts in sums.items()} == {
         "victim": 300_000_000,
         "attacker": 2_000_000,
@@ -152,7 +156,7 @@ def test_texts_of_records_reach_no_terminal_raw(tmp_path, capsys):
     fields = {name: f"{name}{ESCAPE}\nforged" for name in ("user", "job", "project", "cluster")}
     documents = [run_document(0.0, [(1000.0, 30.0)], name=f"{'b' * 32}{ESCAPE}", state="running", **fields)]
     documents.append(run_document(500.0, [(1000.0, 30.0)], **fields))
-    catalogue = added(tmp_path, documents, "--users-as-recorded")
+    catalogue = added(tmp_path, documents, believed=True)
     (tmp_path / f"broken{ESCAPE}.json").write_text("{")
     main(["runs", "add", catalogue, str(tmp_path / f"broken{ESCAPE}.json")])
     for arguments in (["list"], ["sum"], ["sum", "--by", "user"], ["sum", "--by", "run"], ["show", "b" * 32]):
@@ -203,7 +207,7 @@ def test_all_energy_is_charged_at_what_is_stated(tmp_path, capsys, monkeypatch):
     assert main(["runs", "sum", catalogue]) == 0
     assert "0.25 EUR/kWh (by the defaults of this site)" in " ".join(capsys.readouterr().out.split())
     assert summed(capsys, catalogue, "--intensity", "SE")["all"]["milligrams"] == 10 * 1.5 * 36_000
-    assert main(["runs", "report", catalogue, "--output", str(tmp_path / "page.html"), "--intensity", "SE"]) == 0
+    assert main(["runs", "report", catalogue, str(tmp_path / "page.html"), "--intensity", "SE"]) == 0
     assert "SE, mean of 2024" in (tmp_path / "page.html").read_text()
     assert main(["runs", "sum", catalogue, "--intensity", "XX"]) == 2
     assert "there is no yearly intensity of XX" in capsys.readouterr().err
@@ -219,16 +223,21 @@ def test_a_file_charges_each_run_at_its_time(tmp_path, capsys):
     assert amounts["milligrams"] == 200_000
 
 
-def test_days_months_and_times_are_those_of_the_time_zone(tmp_path, capsys):
+def test_days_months_and_times_are_those_of_the_time_zone(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("TZ", raising=False)
     begin = 1_759_270_200.0 - BEGIN  # 2025-09-30, 22:10 UTC: October in Berlin
     catalogue = added(tmp_path, [run_document(begin, [(100.0, 300.0)])])
     assert list(summed(capsys, catalogue, "--by", "day")) == ["2025-09-30"]
-    berlin = ("--timezone", "Europe/Berlin")
-    assert list(summed(capsys, catalogue, "--by", "day", *berlin)) == ["2025-10-01"]
-    assert summed(capsys, catalogue, "--month", "2025-10", *berlin)["all"]["runs"] == 1
-    assert main(["runs", "list", catalogue, *berlin]) == 0
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    assert list(summed(capsys, catalogue, "--by", "day")) == ["2025-10-01"]
+    assert summed(capsys, catalogue, "--month", "2025-10")["all"]["runs"] == 1
+    assert main(["runs", "list", catalogue]) == 0
     assert "2025-10-01T00:10:00+02:00" in capsys.readouterr().out
-    assert main(["runs", "list", catalogue, "--timezone", "Mars"]) == 2
+    monkeypatch.setenv("TZ", "Mars")
+    assert main(["runs", "list", catalogue]) == 0
+    said = capsys.readouterr()
+    assert "2025-09-30T22:10:00+00:00" in said.out
+    assert "TZ is 'Mars', which is not a zone" in said.err
 
 
 def test_a_tag_that_no_run_has_is_said(tmp_path, capsys):
@@ -243,7 +252,7 @@ def test_gains_name_user_job_and_date_and_are_above_a_percent(tmp_path, capsys):
     busy = run_document(5000.0, [(1000.0, 350.0)], user="otto", job="78")
     for document in (idle, busy):
         document["account"]["activities"] = {"steps": document["account"]["total"]}
-    catalogue = added(tmp_path, [idle, busy], "--users-as-recorded")
+    catalogue = added(tmp_path, [idle, busy], believed=True)
     assert main(["runs", "sum", catalogue]) == 0
     (line,) = itertools.islice(capsys.readouterr().out.partition("gain most:")[2].strip().splitlines(), 1, None)
     assert "57%" in line
@@ -252,9 +261,7 @@ def test_gains_name_user_job_and_date_and_are_above_a_percent(tmp_path, capsys):
 
 
 def test_a_run_is_shown_as_text(tmp_path, capsys):
-    catalogue = added(
-        tmp_path, [run_document(0.0, [(3600.0, 1000.0)], user="anna", name="c" * 32)], "--users-as-recorded"
-    )
+    catalogue = added(tmp_path, [run_document(0.0, [(3600.0, 1000.0)], user="anna", name="c" * 32)], believed=True)
     capsys.readouterr()
     assert main(["runs", "show", catalogue, "ccc"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import OperatingPoint
     from zeus_core.optimizer.carbon_aware.outlook import Outlook
 
-SUMMARY = "Show the best hour to start by a carbon intensity or a price, or what following it would gain"
+SUMMARY = "Find the best hour to start by a carbon intensity or a price"
 EXAMPLE = "zeus-core carbon prices.csv,EUR/MWh,Europe/Berlin --duration 3h --deadline 18h"
 
 _BEGIN_HOURS = 6.0  # between the runs that are replayed: they begin at all times of day

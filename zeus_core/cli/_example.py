@@ -12,6 +12,7 @@ from zeus_core.errors import UsageError
 from zeus_core.validate import shown
 
 SUMMARY = "Print a training script to begin with, such as huggingface"
+EXAMPLE = "zeus-core example huggingface > train.py && python train.py --simulate A100-SXM4-80GB"
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = (_PACKAGE / "_examples", _PACKAGE.parent / "examples")  # of a wheel, and of a clone
@@ -28,7 +29,6 @@ _FIRST = {  # the one of each folder to begin with
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = "Example: zeus-core example huggingface > train.py && python train.py --simulate A100-SXM4-80GB"
     parser.add_argument("name", nargs="?", help="such as huggingface or pytorch/train.py; all are listed if left out")
 
 

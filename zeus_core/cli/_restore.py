@@ -20,6 +20,7 @@ BY_ROOT = "sudo zeus-core restore --stale"
 """The command with which an administrator restores what processes have left."""
 
 SUMMARY = "Restore the GPUs that processes of zeus-core have changed"
+EXAMPLE = BY_ROOT
 
 # For all drivers together. One that hangs must not keep a prologue from ending; Slurm waits for it at least a minute.
 _PATIENCE_SECONDS = 20.0
@@ -70,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _told(outcome: Outcome, is_stale: bool) -> str:
-    """Return the words about an outcome, and what an administrator can do where this user has not the right."""
+    """Return the words about an outcome, and what an administrator can do where this user may not."""
     entry, holder = outcome.entry, f"It was changed by {outcome.entry.holder}"
     is_ours = entry.keeper is None and entry.uid == os.geteuid()
     if outcome.is_done or is_ours or os.geteuid() == 0:

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core.errors import UsageError
-from zeus_core.validate import shown
+from zeus_core.validate import checked_slowdown, shown
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
+
+
+def add_modes(
+    parser: argparse.ArgumentParser, modes: Mapping[str, tuple[str, str]]
+) -> dict[str, argparse.ArgumentParser]:
+    """Declare the modes of a command, as `zeus-core runs sum`, by the help and an example of each."""
+    parsers = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
+    return {
+        name: parsers.add_parser(
+            name,
+            help=words,
+            description=f"{words[0].upper()}{words[1:]}.",
+            epilog=f"Example: {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        for name, (words, example) in modes.items()
+    }
 
 
 def add_gpus(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +61,12 @@ def seconds_or_zero(text: str) -> float:
     return number(text, 0.0, _MAX_SECONDS, "is not a number of seconds, 0 to 1e9, such as 0.005")
 
 
-def factor(text: str) -> float:
-    """Parse a factor above 0."""
-    return number(text, _ABOVE_ZERO, 1e9, "is not a factor above 0, at most 1e9, such as 1.1")
+def slowdown(text: str) -> float:
+    """Parse a slowdown such as 10%, and return the factor of time, such as 1.1."""
+    try:
+        return checked_slowdown("the slowdown", text)
+    except UsageError:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a slowdown from 0% to 100%, such as 10%") from None
 
 
 def count(text: str) -> int:
@@ -73,7 +93,7 @@ def port(text: str) -> int:
 
 def path(text: str) -> Path:
     """Parse a path."""
-    if not text or "\0" in text:  # such as that of a shell variable that is not set
+    if not text or "\0" in text:  # such as a shell variable that is not set
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a path, such as output")
     return Path(text)
 

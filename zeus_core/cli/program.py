@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import logging
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Protocol, TextIO
 
 from zeus_core import __version__
-from zeus_core._identity import printable
 from zeus_core.cli import moved
-from zeus_core.cli.text import complain
+from zeus_core.cli.text import complain, show_warnings
 from zeus_core.errors import UsageError, ZeusError
-from zeus_core.validate import checked_list, checked_text, shown
+from zeus_core.validate import shown
 
 _FAILED, _WRONG_USE, _CTRL_C, _BROKEN_PIPE = 1, 2, 130, 141
 
@@ -27,7 +25,7 @@ class Command(Protocol):
 
     SUMMARY: str
     EXAMPLE: str
-    """A command that works as it is, for the end of the help."""
+    """A command line for the end of the help."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
@@ -41,37 +39,31 @@ class Command(Protocol):
 # Where each command is, as "module" or "module:class", in the groups and the order of the help. Commands of a wing lie
 # in its folder.
 _GROUPS = {
-    "Measure": {
+    "Measure and save": {
         "run": "zeus_core.cli.run._run",
         "power": "zeus_core.cli.watch:Power",
         "energy": "zeus_core.cli.watch:Energy",
         "top": "zeus_core.cli.watch:Top",
-        "exporter": "zeus_core.cli._exporter",
-    },
-    "Know your machine": {
         "doctor": "zeus_core.cli.doctor._doctor",
     },
-    "Report": {
+    "See what a run took": {
         "report": "zeus_core.cli._report",
         "statement": "zeus_core.cli._statement",
         "runs": "zeus_core.runs._runs_command",
         "trace": "zeus_core.cli._trace",
     },
-    "Plan": {
+    "Before a run": {
+        "example": "zeus_core.cli._example",
         "predict": "zeus_core.cli._predict",
+        "carbon": "zeus_core.cli._carbon",
         "plan": "zeus_core.pipeline.plan_command",
         "allocate": "zeus_core.mixed._allocate_command",
-        "carbon": "zeus_core.cli._carbon",
         "jobs": "zeus_core.jobs._jobs_command",
-        "replay": "zeus_core.jobs.replay._replay_command",
     },
-    "Administer": {
-        "restore": "zeus_core.cli._restore",
+    "For a machine or a cluster": {
+        "exporter": "zeus_core.cli._exporter",
         "daemon": "zeus_core.daemon._daemon_command",
-    },
-    "Begin": {
-        "example": "zeus_core.cli._example",
-        "completion": "zeus_core.cli._completion",
+        "restore": "zeus_core.cli._restore",
     },
 }
 _COMMANDS = {name: module for group in _GROUPS.values() for name, module in group.items()}
@@ -88,22 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `zeus-core`.
 
     Args:
-        arguments: The arguments after the program's name; those of this process if None.
+        arguments: The arguments after the program's name; if None, the arguments of this process.
 
     Returns:
         The exit code: 0; 1 if a device could not do it, or the output could not be written; 2 for wrong arguments.
-        `run` returns that of its command.
+        `run` returns the exit code of its command.
 
     Raises:
         SystemExit: With the code 2 for arguments that cannot be parsed, 0 after `--help` and `--version`.
     """
-    return run_program(sys.argv[1:] if arguments is None else arguments, "zeus-core", _COMMANDS)
-
-
-def run_program(arguments: Sequence[str], name: str, commands: Iterable[str]) -> int:
-    """Run a program with some of the commands; see `main`."""
     try:
-        return _execute(arguments, name, commands)
+        return _execute(list(sys.argv[1:] if arguments is None else arguments))
     except ZeusError as error:
         complain(f"zeus-core: {error}")
         return _WRONG_USE if isinstance(error, UsageError) else _FAILED
@@ -124,11 +111,10 @@ def run_program(arguments: Sequence[str], name: str, commands: Iterable[str]) ->
             _drop_unwritten_output(stream)
 
 
-def _execute(arguments: Sequence[str], name: str, commands: Iterable[str]) -> int:
+def _execute(arguments: list[str]) -> int:
     try:
-        texts = checked_list("arguments", arguments, checked_text, 'a list of texts, such as ["power"]')
-        parsed = _parse(texts, name, commands)
-        _show_warnings()
+        parsed = _parse(arguments)
+        show_warnings()
         return _command(parsed.command_name).execute(parsed)
     finally:
         if sys.stdout is not None:
@@ -145,37 +131,35 @@ def _drop_unwritten_output(stream: TextIO | None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _parse(arguments: Sequence[str], name: str, commands: Iterable[str]) -> argparse.Namespace:
+def _parse(arguments: list[str]) -> argparse.Namespace:
     # argparse does not see the command after `--`: its treatment of one differs between versions of Python.
-    own, is_split, command = _split(list(arguments))
-    named = [each for each in commands if own[:1] == [each]]  # the modules of all take longer than many a command
-    parser = make_parser(name, named or commands)
+    is_split = arguments[:1] == ["run"] and "--" in arguments
+    end = arguments.index("--") if is_split else len(arguments)
+    own = arguments[:end]
+    named = [name for name in own[:1] if name in _COMMANDS]  # to import all modules takes longer than most commands
+    parser = make_parser(named or _COMMANDS)
     if not own:
         parser.print_help()
         parser.exit()
     if not named and not own[0].startswith("-"):
-        instead = f"; it is now: {moved.COMMANDS[own[0]]}" if own[0] in moved.COMMANDS else _nearest(own[0], commands)
-        parser.error(f"there is no command {shown(own[0])}{instead}")
+        place = f"it is now: {moved.COMMANDS[own[0]]}" if own[0] in moved.COMMANDS else None
+        parser.error(f"there is no command {shown(own[0])}{_instead(own[0], place, _COMMANDS)}")
     parsed, unknown = parser.parse_known_args(own)
-    parser.prog = " ".join([name, *named])
+    parser.prog = " ".join([parser.prog, *named])
     if unknown and named == ["run"] and not is_split and not unknown[0].startswith("-"):
         begin = own.index(unknown[0])
-        example = shlex.join([name, *own[:begin], "--", *own[begin:]])
+        example = shlex.join(["zeus-core", *own[:begin], "--", *own[begin:]])
         parser.error(f"the command to run is written after --, so that its options are its own: {example}")
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    parsed.command = command if is_split else None
+    parsed.command = arguments[end + 1 :] if is_split else None
     return parsed
 
 
-def _split(arguments: list[str]) -> tuple[list[str], bool, list[str]]:
-    if arguments[:1] != ["run"] or "--" not in arguments:
-        return arguments, False, []
-    position = arguments.index("--")
-    return arguments[:position], True, arguments[position + 1 :]
-
-
-def _nearest(word: str, words: Iterable[str]) -> str:
+def _instead(word: str, place: str | None, words: Iterable[str]) -> str:
+    """Return the end of a complaint about a word: what took its place, or else the word spelt alike."""
+    if place is not None:
+        return f"; {place}"
     return "".join(f" (did you mean {each}?)" for each in difflib.get_close_matches(word, words, n=1))
 
 
@@ -183,13 +167,14 @@ class _Parser(argparse.ArgumentParser):
     """Complains in one line: the usage, up to nine lines, would hide it. Misspelt options come first."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and exit if there is an option that is none."""
+        """Parse, and exit if an option does not exist."""
         self._given = list(args or ())
         parsed, unknown = super().parse_known_args(args, namespace)
         self._check_options(unknown[:1])
         last = [action for action in self._actions if not action.option_strings][-1:]
-        if last and last[0].nargs == "*" and not any(each.startswith("-") for each in unknown):
-            getattr(parsed, last[0].dest).extend(unknown)  # argparse leaves over what follows an option
+        if last and last[0].nargs in ("*", "+") and not any(each.startswith("-") for each in unknown):
+            convert: Any = last[0].type or str
+            getattr(parsed, last[0].dest).extend(map(convert, unknown))  # argparse leaves over what follows an option
             unknown = []
         return parsed, unknown
 
@@ -197,62 +182,47 @@ class _Parser(argparse.ArgumentParser):
         """Name the argument, its value and what to give, and exit."""
         if message.startswith("the following arguments are required"):
             self._check_options(self._given)
-        self._exit(message)
+        self.exit(_WRONG_USE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
     def _check_options(self, arguments: Iterable[str]) -> None:
         known = [option for action in self._actions for option in action.option_strings]
         for name in (each.partition("=")[0] for each in arguments if each.startswith("--")):
             if not any(option.startswith(name) for option in known):
-                instead = moved.OPTIONS.get((self.prog.rpartition(" ")[2], name))
-                self._exit(f"there is no option {shown(name)}{f'; {instead}' if instead else _nearest(name, known)}")
-
-    def _exit(self, message: str) -> NoReturn:
-        self.exit(_WRONG_USE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+                command = self.prog.partition(" ")[2]  # with its mode, if it has some
+                place = moved.OPTIONS.get((command, name)) or moved.OPTIONS.get((command.partition(" ")[0], name))
+                self.error(f"there is no option {shown(name)}{_instead(name, place, known)}")
 
 
-def make_parser(name: str = "zeus-core", commands: Iterable[str] = tuple(_COMMANDS)) -> argparse.ArgumentParser:
-    """Make the parser of a program with some of the commands, and import their modules."""
-    modules = {each: _command(each) for each in commands}
-    summaries = {each: module.SUMMARY for each, module in modules.items()}
-    parser = _Parser(
-        name,
+class _Program(_Parser):
+    """The parser of the program: its help lists the commands in their groups."""
+
+    def format_help(self) -> str:
+        """Return the help."""
+        lines = [self.format_usage(), f"{self.description}"]
+        for title, names in _GROUPS.items():
+            lines += ["", f"{title}:", *(f"  {name:<11}{_command(name).SUMMARY}" for name in names)]
+        return "\n".join([*lines, "", f"{self.prog} COMMAND --help describes each, with an example.", ""])
+
+
+def make_parser(commands: Iterable[str] = tuple(_COMMANDS)) -> argparse.ArgumentParser:
+    """Make the parser of the program with some of the commands, and import their modules."""
+    parser = _Program(
+        "zeus-core",
         usage="%(prog)s [-h] [--version] COMMAND ...",
         description="Measure the energy of GPUs and CPUs, and save some of it.",
-        epilog=_listing(summaries) + f"\n\n{name} COMMAND --help describes each.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"zeus-core {__version__}")
-    parsers = parser.add_subparsers(dest="command_name", required=True, help=argparse.SUPPRESS, prog=name)
-    for each, module in modules.items():
-        example = f"Example: {module.EXAMPLE}" if hasattr(module, "EXAMPLE") else None
-        module.add_arguments(parsers.add_parser(each, description=f"{module.SUMMARY}.", epilog=example))
+    parsers = parser.add_subparsers(dest="command_name", required=True, prog=parser.prog, parser_class=_Parser)
+    for name in commands:
+        module = _command(name)
+        # Shells complete commands that have a help, by shtab.
+        made = parsers.add_parser(
+            name,
+            description=f"{module.SUMMARY}.",
+            help=module.SUMMARY,
+            formatter_class=argparse.RawDescriptionHelpFormatter,  # an example is not wrapped, so that it can be copied
+        )
+        if hasattr(module, "EXAMPLE"):
+            made.epilog = f"Example: {module.EXAMPLE}"
+        module.add_arguments(made)
     return parser
-
-
-def _listing(summaries: Mapping[str, str]) -> str:
-    """Return the commands in their groups, one a line."""
-    groups = {title: [each for each in group if each in summaries] for title, group in _GROUPS.items()}
-    return "\n\n".join(
-        "\n".join([f"{title}:", *(f"  {each:<11}{summaries[each]}" for each in names)])
-        for title, names in groups.items()
-        if names
-    )
-
-
-class _Words(logging.Formatter):
-    """Messages as `write` writes them: they may hold texts of others."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        return printable(super().format(record), besides="\n\t")
-
-
-def _show_warnings() -> None:
-    """Print the package's warnings, such as that GPUs are simulated, in the form of this program's messages."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Words("zeus-core: %(message)s"))
-    logger = logging.getLogger("zeus_core")
-    logger.handlers = [handler]
-    logger.propagate = False
-    # The monitor warns of lost energies; the commands show these themselves, in place of the energy.
-    logging.getLogger("zeus_core.monitor").setLevel(logging.ERROR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import sys
 import textwrap
@@ -96,3 +97,22 @@ def make_folder(folder: Path) -> None:
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         complain(f"zeus-core: made the folder {folder}")
+
+
+class _Words(logging.Formatter):
+    """Messages as `write` writes them: they may hold texts of others."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return printable(super().format(record), besides="\n\t")
+
+
+def show_warnings() -> None:
+    """Print the package's warnings, such as that GPUs are simulated, in the form of this program's messages."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Words("zeus-core: %(message)s"))
+    logger = logging.getLogger("zeus_core")
+    logger.handlers = [handler]
+    logger.propagate = False
+    # The monitor warns of lost energies; the commands show these themselves, in place of the energy.
+    logging.getLogger("zeus_core.monitor").setLevel(logging.ERROR)

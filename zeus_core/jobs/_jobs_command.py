@@ -12,18 +12,31 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from zeus_core.cli.arguments import path
+from zeus_core.cli.arguments import add_modes
 from zeus_core.cli.text import NOT_MEASURED, table, write
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
-from zeus_core.files import write_atomically
+from zeus_core.jobs.replay import replay_command
 from zeus_core.units import number_text
 
 if TYPE_CHECKING:
     from zeus_core.jobs._job_records import StoredRun
     from zeus_core.jobs._job_store import JobStore
 
-SUMMARY = "Show recurring jobs: the cost of each batch size, and each run"
+SUMMARY = "Show recurring jobs and the cost of each of their batch sizes"
+EXAMPLE = "zeus-core jobs show nightly --storage sqlite:///zeus.db"
+
+_MODES = {
+    "list": ("list the jobs, and the best batch size of each", "zeus-core jobs list"),
+    "show": ("show the cost of each batch size of a job", "zeus-core jobs show nightly --format html > nightly.html"),
+    "history": ("show each run of a job: batch size, outcome, cost, and why", "zeus-core jobs history nightly"),
+    "forget": ("delete a job and its runs", "zeus-core jobs forget nightly --yes"),
+    "replay": (
+        "show what policies would have cost on recorded runs",
+        "zeus-core jobs replay summary_train.csv summary_power_v100.csv --job cifar100:0.6:128:100",
+    ),
+}
+_FORMATS = {"show": ("text", "html"), "history": ("text", "csv", "json"), "replay": ("text", "csv")}
 
 _Result = TypeVar("_Result")
 
@@ -35,19 +48,24 @@ _COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("mode", choices=("list", "show", "history", "forget", "export"), help="what to do")
-    parser.add_argument("job", nargs="?", help="the name of the job; not for list")
-    parser.add_argument(
-        "--storage", default="sqlite:///zeus.db", metavar="URL", help="address of the database (sqlite:///zeus.db)"
-    )
-    parser.add_argument("--html", type=path, metavar="FILE", help="of show: write a page with pictures too")
-    parser.add_argument("--json", action="store_true", help="of export: JSON with all evaluations, in place of CSV")
-    parser.add_argument("--yes", action="store_true", help="of forget: delete the runs")
+    """Declare the arguments of each mode."""
+    modes = add_modes(parser, _MODES)
+    for name in ("list", "show", "history", "forget"):
+        modes[name].add_argument(
+            "--storage", default="sqlite:///zeus.db", metavar="URL", help="address of the database (sqlite:///zeus.db)"
+        )
+    for name in ("show", "history", "forget"):
+        modes[name].add_argument("job", help="the name of the job")
+    modes["forget"].add_argument("--yes", action="store_true", help="do it")
+    replay_command.add_arguments(modes["replay"])
+    for name, formats in _FORMATS.items():
+        modes[name].add_argument("--format", choices=formats, default="text", help="form of the output (text)")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
+    if arguments.mode == "replay":
+        return replay_command.execute(arguments)
     from zeus_core.jobs._job_database import check_storage
 
     storage: str = check_storage(arguments.storage)
@@ -56,11 +74,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--storage is {storage}, but there is no file {file!r}; give the storage of your jobs")
     if arguments.mode == "list":
         return _list(storage)
-    if arguments.job is None:
-        names = ", ".join(_read(storage, lambda: _names(storage))) or "none"
-        raise UsageError(f"job is missing; name one of those in {storage}: {names}")
     store = _read(storage, lambda: _opened(storage, arguments.job))
-    modes = {"show": _show, "history": _history, "forget": _forget, "export": _export}
+    modes = {"show": _show, "history": _history, "forget": _forget}
     return _read(storage, lambda: modes[arguments.mode](store, arguments))
 
 
@@ -86,17 +101,20 @@ def _show(store: JobStore, arguments: argparse.Namespace) -> int:
     declaration, history = store.declaration(), JobHistory.from_runs(store.runs())
     if declaration is None:
         raise UsageError(f"job is {arguments.job!r}, which has no run yet")
+    if arguments.format == "html":
+        write(job_page(arguments.job, declaration, history), sys.stdout)
+        return 0
     write(f"{arguments.job}: {declaration.target}, {declaration.objective}, default {declaration.default}", sys.stdout)
     rows = [TABLE_COLUMNS, *(table_row(size, history.best, NOT_MEASURED) for size in history.sizes)]
     write(table(rows, ">>>>>><"), sys.stdout)
     if history.elsewhere:
         write(f"{history.elsewhere} runs on other GPUs than {history.gpu_model} are left out.", sys.stdout)
-    if arguments.html is not None:
-        _write_file(arguments.html, job_page(arguments.job, declaration, history))
     return 0
 
 
 def _history(store: JobStore, arguments: argparse.Namespace) -> int:
+    if arguments.format != "text":
+        return _export(store, arguments)
     rows = [["run", "started", "batch size", "outcome", "epochs", "metric", "cost", "reason"]]
     for run in store.runs():
         record = run.record
@@ -120,7 +138,7 @@ def _forget(store: JobStore, arguments: argparse.Namespace) -> int:
 
 def _export(store: JobStore, arguments: argparse.Namespace) -> int:
     runs = store.runs()
-    if arguments.json:
+    if arguments.format == "json":
         listing = {
             "format": "zeus-core runs",
             "version": 1,
@@ -169,11 +187,3 @@ def _read(storage: str, read: Callable[[], _Result]) -> _Result:
 
 def _time(run: StoredRun) -> str:
     return datetime.fromtimestamp(run.record.started_at, UTC).isoformat(" ", "minutes")
-
-
-def _write_file(file: Path, text: str) -> None:
-    try:
-        write_atomically(file, text)
-    except ValueError as error:
-        raise UsageError(f"--html is {str(file)!r}, which cannot be written: {error}") from error
-    write(f"The page is {file}.", sys.stdout)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._documents import parse_json
 from zeus_core.adapters import install_command
-from zeus_core.cli.arguments import count, count_or_zero, factor, number, path, seconds_or_zero
+from zeus_core.cli.arguments import count, number, path, slowdown
 from zeus_core.cli.text import make_folder, write
 from zeus_core.errors import UsageError
 from zeus_core.validate import shown
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zeus_core.optimizer.power_limit import Objective
 
 SUMMARY = "Share a batch among GPUs that differ, and choose their settings"
+EXAMPLE = "zeus-core allocate v100.csv a40.csv --gpus 2,2 --blocking-power 50,68 --global-batch 512 --slowdown 10%"
 
 _MAX_RANKS = 10_000  # planned in some seconds
 _MAX_ERROR_FRACTION = 0.1  # of a fit: above, the profile says little of a saving of some percent
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=path,
         nargs="+",
         metavar="PROFILE",
-        help="a file for each GPU model: CSV (batch_size,power_limit,seconds,watts or a published power trace) or JSON",
+        help="a file for each GPU model: CSV (batch_size,power_limit,seconds,watts) or JSON",
     )
     parser.add_argument("--global-batch", type=count, required=True, metavar="N", help="samples of a step on all GPUs")
     parser.add_argument("--gpus", type=_counts, default=[1], metavar="N", help="GPUs of each model: 4 or 4,8 (1)")
@@ -46,47 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="power of a GPU that waits: 60, or 50,68 for each model; for CSV",
     )
     parser.add_argument(
-        "--max-batch",
-        type=_counts,
-        metavar="N",
-        help="largest batch that memory holds: 256 or 256,512 (the largest measured)",
+        "--slowdown",
+        type=slowdown,
+        metavar="10%",
+        help="the least energy within this much more time than the shortest step; energy and time alike if left out",
     )
-    parser.add_argument(
-        "--samples-per-epoch", type=count, metavar="N", help="samples of an epoch, for CSV with times of epochs"
-    )
-    parser.add_argument(
-        "--where",
-        type=_column,
-        action="append",
-        default=[],
-        metavar="COLUMN=VALUE",
-        help="rows of a CSV, such as network=resnet50; can be repeated",
-    )
-    parser.add_argument("--multiple-of", type=count, default=1, metavar="N", help="number that divides each batch (1)")
-    parser.add_argument(
-        "--min-batch", type=count_or_zero, default=0, metavar="N", help="smallest batch of a GPU (0: some may wait)"
-    )
-    parser.add_argument(
-        "--reduce-seconds",
-        type=seconds_or_zero,
-        default=0.0,
-        metavar="SECONDS",
-        help="duration of the exchange of gradients (0)",
-    )
-    aim = parser.add_mutually_exclusive_group()
-    aim.add_argument("--eta", type=_fraction, metavar="ETA", help="weight of energy against time, 0 to 1 (0.5)")
-    aim.add_argument(
-        "--slowdown", type=factor, metavar="FACTOR", help="least energy with steps at most this many times as long: 1.1"
-    )
-    aim.add_argument("--objective", choices=("energy", "time"), help="the least energy, or the shortest steps")
     parser.add_argument("--level", action="store_true", help="keep equal batches, and choose settings alone")
     parser.add_argument(
         "--budget-watts", type=_watts, metavar="WATTS", help="sum of the power limits, with --level; shared for speed"
     )
     parser.add_argument("--output", type=path, metavar="FOLDER", help="folder for plan.json and a picture")
-    parser.add_argument(
-        "--pictures", choices=("svg", "png", "none"), default="svg", help="format of the pictures (svg)"
-    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -108,53 +78,34 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _objective(arguments: argparse.Namespace) -> Objective | None:
-    from zeus_core.optimizer.power_limit import Energy, EnergyWithin, Time, ZeusCost
+    from zeus_core.optimizer.power_limit import EnergyWithin, ZeusCost
 
     if arguments.slowdown is not None:
         return EnergyWithin(arguments.slowdown)
-    if arguments.objective is not None:
-        return Energy() if arguments.objective == "energy" else Time()
-    if arguments.eta is None and arguments.level:
-        return None  # steps as short as they are
-    return ZeusCost(0.5 if arguments.eta is None else arguments.eta)
+    return None if arguments.level else ZeusCost(0.5)  # None: steps as short as they are
 
 
 def _plan(arguments: argparse.Namespace, devices: Sequence[DeviceOptions]) -> AllocationPlan:
     from zeus_core.mixed.allocation import allocate, level
     from zeus_core.mixed.allocation.allocating import even_plan
 
-    objective, shared = _objective(arguments), {"reduce_seconds": arguments.reduce_seconds}
+    objective = _objective(arguments)
     if not arguments.level:
         if arguments.budget_watts is not None:
             raise UsageError("--budget-watts needs --level: with free batches there is no budget yet")
-        return allocate(
-            devices,
-            arguments.global_batch,
-            objective,
-            multiple_of=arguments.multiple_of,
-            min_batch=arguments.min_batch,
-            **shared,
-        )
-    even = even_plan(devices, arguments.global_batch, multiple_of=arguments.multiple_of)
-    return level(devices, even.batches, objective, budget_watts=arguments.budget_watts, **shared)
+        return allocate(devices, arguments.global_batch, objective)
+    even = even_plan(devices, arguments.global_batch)
+    return level(devices, even.batches, objective, budget_watts=arguments.budget_watts)
 
 
 def _baselines(arguments: argparse.Namespace, devices: Sequence[DeviceOptions]) -> list[AllocationPlan]:
-    """Return the plans to compare with, as far as the devices hold them."""
+    """Return the plans to compare with, without those whose batches the devices do not hold."""
     from zeus_core.mixed.allocation.allocating import even_plan, proportional_plan
 
     plans = []
     for make in (even_plan, proportional_plan):
         try:
-            plans.append(
-                make(
-                    devices,
-                    arguments.global_batch,
-                    _objective(arguments),
-                    multiple_of=arguments.multiple_of,
-                    reduce_seconds=arguments.reduce_seconds,
-                )
-            )
+            plans.append(make(devices, arguments.global_batch, _objective(arguments)))
         except UsageError as error:
             _note(f"not compared: {error}")
     return plans
@@ -168,13 +119,9 @@ def _devices(arguments: argparse.Namespace) -> list[DeviceOptions]:
     counts = _one_each("--gpus", arguments.gpus, models)
     if sum(counts) > _MAX_RANKS:
         raise UsageError(f"--gpus is {sum(counts)} in all; at most {_MAX_RANKS} can be planned for")
-    memories: list[int | None] = [None] * models
-    if arguments.max_batch is not None:
-        memories = [*_one_each("--max-batch", arguments.max_batch, models)]
     devices = []
-    for place, (file, gpus, memory) in enumerate(zip(arguments.profiles, counts, memories, strict=True)):
-        profile = _read_profile(arguments, file, place)
-        devices += [profile.options(memory)] * gpus
+    for place, (file, gpus) in enumerate(zip(arguments.profiles, counts, strict=True)):
+        devices += [_read_profile(arguments, file, place).options()] * gpus
     return devices
 
 
@@ -189,7 +136,7 @@ def _read_profile(arguments: argparse.Namespace, file: Path, place: int) -> Devi
     if arguments.blocking_power is None:
         raise UsageError("a CSV profile lacks the power of a GPU that waits; give --blocking-power, such as 60")
     watts = _one_each("--blocking-power", arguments.blocking_power, len(arguments.profiles))[place]
-    return DeviceProfile.from_csv(file, file.stem, watts, arguments.samples_per_epoch, dict(arguments.where))
+    return DeviceProfile.from_csv(file, file.stem, watts)
 
 
 def _warn_of_errors(devices: Sequence[DeviceOptions], plan: AllocationPlan) -> None:
@@ -218,15 +165,13 @@ def _write_files(arguments: argparse.Namespace, plans: Sequence[AllocationPlan])
     try:
         make_folder(arguments.output)
         write_plan(plans[-1], arguments.output / "plan.json")
-        if arguments.pictures == "none":
-            return
         if importlib.util.find_spec("matplotlib") is None:
             _note(f"no picture: drawing needs matplotlib: {install_command('plot')}")
             return
         from zeus_core.mixed._allocation_report import draw_allocation
 
         shown_plans = [plans[0], plans[-1]] if len(plans) > 1 else plans
-        draw_allocation(shown_plans, arguments.output / f"allocation.{arguments.pictures}")
+        draw_allocation(shown_plans, arguments.output / "allocation.svg")
     except OSError as error:
         raise UsageError(f"--output is {str(arguments.output)!r}, which cannot be written: {error}") from error
 
@@ -245,14 +190,3 @@ def _powers(text: str) -> list[float]:
 
 def _watts(text: str) -> float:
     return number(text, 0.0, 1e9, "is not a number of watts, 0 to 1e9, such as 60")
-
-
-def _fraction(text: str) -> float:
-    return number(text, 0.0, 1.0, "is not a fraction from 0 to 1, such as 0.5")
-
-
-def _column(text: str) -> tuple[str, str]:
-    name, is_given, value = text.partition("=")
-    if not is_given or not name:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a column and its value, such as network=resnet50")
-    return name, value

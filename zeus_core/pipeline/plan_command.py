@@ -7,6 +7,7 @@ import contextlib
 import csv
 import importlib.util
 import io
+import re
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._documents import parse_json
 from zeus_core.adapters import install_command
-from zeus_core.cli.arguments import count, factor, number, path, seconds, seconds_or_zero
+from zeus_core.cli.arguments import count, path, seconds, seconds_or_zero, slowdown
 from zeus_core.cli.text import make_folder, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from zeus_core.pipeline import Frontier, PipelineProfile, Plan, Schedule
 
 SUMMARY = "Plan the clocks of a training pipeline from a measured profile"
+EXAMPLE = "zeus-core plan gpt3-like --slowdown 5%"
 
 _Number = TypeVar("_Number", int, float)
 
 _SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zbv")
 
-_EXAMPLE_MICROBATCHES = 8
-# `--example gpt3-like`: a profile made by formulas, not measured.
+_EXAMPLE, _EXAMPLE_MICROBATCHES = Path("gpt3-like"), 8  # a profile made by formulas, not measured
 _CLOCKS_MHZ = range(1410, 840, -15)
 _SECONDS = {"forward": 0.050, "backward": 0.100}  # at the highest clock, of a stage of usual weight
 _BOUND_BY_CLOCK = {"forward": 0.80, "backward": 0.75}  # the part of the time that falls with the clock
@@ -44,23 +45,24 @@ _WEIGHTS = (1.02, 1.0, 1.0, 0.97, 1.0, 0.97, 1.0, 1.08)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("profile", type=path, nargs="?", help="CSV (stage,instruction,frequency,time,energy) or JSON")
     parser.add_argument(
-        "--example",
-        nargs="?",
-        const="gpt3-like",
-        choices=("gpt3-like",),
-        help="plan for this profile made by formulas, to try it",
+        "profile",
+        type=path,
+        help=f"CSV (stage,instruction,frequency,time,energy) or JSON; {_EXAMPLE} is an example made by formulas",
     )
     parser.add_argument(
         "--microbatches",
         type=count,
         metavar="N",
-        help=f"microbatches of an iteration (example: {_EXAMPLE_MICROBATCHES})",
+        help=f"microbatches of an iteration ({_EXAMPLE_MICROBATCHES} of the example)",
     )
-    parser.add_argument("--output", type=path, metavar="FOLDER", help="folder for frontier, plan and pictures")
-    parser.add_argument("--schedule", choices=_SCHEDULES, default="1f1b", help="order of the instructions (1f1b)")
-    parser.add_argument("--stages-per-rank", type=count, default=2, metavar="N", help="for `interleaved` (2)")
+    parser.add_argument(
+        "--schedule",
+        type=_schedule_of,
+        default=("1f1b", 2),
+        metavar="NAME",
+        help=f"order of the instructions: {', '.join(_SCHEDULES)} (1f1b); interleaved:4 for four stages on a rank",
+    )
     parser.add_argument(
         "--blocking-power",
         type=_powers,
@@ -71,55 +73,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus", type=_counts, metavar="N", help="GPUs that share a stage, for all or for each: 4 or 4,8; for CSV (1)"
     )
-    parser.add_argument(
-        "--node-power",
-        type=_watts,
-        metavar="WATTS",
-        help="power of the rest of the node for each GPU, at any clock (0)",
-    )
-    parser.add_argument(
-        "--device", metavar="MODEL", help="check that this GPU supports the clocks, such as A100-SXM4-80GB"
-    )
     picked = parser.add_mutually_exclusive_group()
     picked.add_argument(
-        "--slowdown",
-        type=factor,
-        metavar="FACTOR",
-        help="longest iteration, as a multiple of that at the highest clocks (1)",
+        "--slowdown", type=slowdown, metavar="10%", help="accepted time over the one at the highest clocks (0%%)"
     )
-    picked.add_argument("--time", type=seconds, metavar="SECONDS", help="the longest iteration time")
     picked.add_argument(
         "--straggler", type=seconds, metavar="SECONDS", help="time of another pipeline that this one waits for"
     )
     parser.add_argument(
-        "--switch-seconds", type=seconds_or_zero, default=0.0, metavar="SECONDS", help="duration of a clock switch"
+        "--switch-seconds", type=seconds_or_zero, default=0.0, metavar="SECONDS", help="duration of a clock switch (0)"
     )
-    parser.add_argument(
-        "--switch-joules", type=_joules, default=0.0, metavar="JOULES", help="energy of a switch on each GPU (0)"
-    )
-    parser.add_argument(
-        "--dwell-seconds", type=seconds_or_zero, default=0.0, metavar="SECONDS", help="shortest time between switches"
-    )
-    parser.add_argument(
-        "--precision",
-        type=_fraction,
-        default=0.0,
-        metavar="FRACTION",
-        help="fraction of the energy by which the frontier may be too low; 0.005 is quick for 64 stages (0: exact)",
-    )
-    parser.add_argument(
-        "--pictures", choices=("svg", "png", "none"), default="svg", help="format of the pictures (svg)"
-    )
+    parser.add_argument("--output", type=path, metavar="FOLDER", help="folder for frontier, plan and pictures")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, print a comparison, and write the files."""
     if arguments.microbatches is None:
-        if arguments.example is None:
+        if arguments.profile != _EXAMPLE:
             raise UsageError("--microbatches is missing, the microbatches of an iteration, such as --microbatches 24")
         arguments.microbatches = _EXAMPLE_MICROBATCHES
-    if arguments.example is not None:  # nobody waits for the imports in silence, and a fault in a file is one line
-        _note(f"planning the example {arguments.example}")
+    if arguments.profile == _EXAMPLE:  # nobody waits for the imports in silence, and a fault in a file is one line
+        _note(f"planning the example {_EXAMPLE}")
     from zeus_core.pipeline import Frontier, make_plan, write_plan
     from zeus_core.pipeline.planner.loops import has_compiler
 
@@ -132,16 +106,13 @@ def execute(arguments: argparse.Namespace) -> int:
     if not has_compiler():
         _note(f"without llvmlite 0.45 or newer this takes a hundred times as long: {install_command('pipeline')}")
     _warn_of_waiting(profile)
-    frontier = Frontier.from_profile(profile, schedule, _Progress("frontier"), arguments.precision)
+    frontier = Frontier.from_profile(profile, schedule, _Progress("frontier"))
     _note("the frontier is known; choosing clocks")
     plan = make_plan(
         frontier,
-        time_seconds=arguments.time,
         straggler_seconds=arguments.straggler,
-        slowdown_factor=arguments.slowdown or (None if arguments.time or arguments.straggler else 1.0),
+        slowdown_factor=arguments.slowdown or (None if arguments.straggler else 1.0),
         switch_seconds=arguments.switch_seconds,
-        switch_joules=arguments.switch_joules,
-        dwell_seconds=arguments.dwell_seconds,
     )
     plans = [*_baselines(frontier, plan), plan]
     if arguments.output is not None:
@@ -149,7 +120,7 @@ def execute(arguments: argparse.Namespace) -> int:
             make_folder(arguments.output)
             write_plan(plan, arguments.output / "plan.json")
             _write_frontier(frontier, arguments.output / "frontier.csv")
-            _draw(arguments, frontier, plans)
+            _draw(arguments.output, frontier, plans)
         except OSError as error:
             raise UsageError(f"--output is {str(arguments.output)!r}, which cannot be written: {error}") from error
     write(_plan_table(plans, frontier), sys.stdout)
@@ -182,7 +153,7 @@ def _plan_table(plans: Sequence[Plan], frontier: Frontier) -> str:
 
 
 def _baselines(frontier: Frontier, plan: Plan) -> list[Plan]:
-    """Return the plans to compare with, for the same time, as far as there are any."""
+    """Return the plans to compare with, for the same time, without plans that need a clock in common and have none."""
     from zeus_core.pipeline import baselines
 
     problem = frontier.problem
@@ -195,32 +166,20 @@ def _baselines(frontier: Frontier, plan: Plan) -> list[Plan]:
 
 
 def _read_profile(arguments: argparse.Namespace) -> PipelineProfile:
-    profile = _given_profile(arguments)
-    if arguments.device is not None:
-        from zeus_core.device import find_preset
-
-        preset = find_preset(arguments.device)
-        profile.check_clocks(range(preset.lowest_clock_mhz, preset.highest_clock_mhz + 1, preset.clock_step_mhz))
-    return profile
-
-
-def _given_profile(arguments: argparse.Namespace) -> PipelineProfile:
     from zeus_core.pipeline import PipelineProfile
     from zeus_core.pipeline.planner.pipeline_profile_csv import read_options
     from zeus_core.pipeline.planner.pipeline_schedule import BLOCKING_KIND
 
-    file: Path | None = arguments.profile
-    powers, gpus, node_watts = arguments.blocking_power, arguments.gpus or [1], arguments.node_power or 0.0
-    if (file is None) == (arguments.example is None):
-        raise UsageError("name a profile, such as profile.csv, or --example gpt3-like to try the command")
-    if file is None:
+    file: Path = arguments.profile
+    powers, gpus = arguments.blocking_power, _one_or_each(arguments.gpus or [1])
+    if file == _EXAMPLE:
         if powers is not None:
-            raise UsageError("--blocking-power is for CSV; an example has its own")
-        return _example_profile(_one_or_each(gpus), node_watts)
+            raise UsageError(f"--blocking-power is for CSV; {_EXAMPLE} has its own")
+        return _example_profile(gpus)
     if file.suffix == ".json":
-        for name in ("blocking_power", "gpus", "node_power"):
-            if getattr(arguments, name) is not None:
-                raise UsageError(f"--{name.replace('_', '-')} is for CSV; a JSON profile holds its own")
+        for option, value in (("--blocking-power", powers), ("--gpus", arguments.gpus)):
+            if value is not None:
+                raise UsageError(f"{option} is for CSV; a JSON profile holds its own")
         try:
             return PipelineProfile.from_json(parse_json(file.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:  # a UsageError is a ValueError too
@@ -231,7 +190,7 @@ def _given_profile(arguments: argparse.Namespace) -> PipelineProfile:
             "such as 80"
         )
     watts = _one_or_each(powers) if isinstance(powers, list) else powers
-    return PipelineProfile.from_csv(file, watts, _one_or_each(gpus), node_watts)
+    return PipelineProfile.from_csv(file, watts, gpus)
 
 
 def _one_or_each(values: list[_Number]) -> _Number | list[_Number]:
@@ -241,16 +200,16 @@ def _one_or_each(values: list[_Number]) -> _Number | list[_Number]:
 def _schedule(arguments: argparse.Namespace, profile: PipelineProfile) -> Schedule:
     from zeus_core.pipeline import schedules
 
-    name, stages, microbatches = arguments.schedule, profile.stages, arguments.microbatches
+    name, per_rank = arguments.schedule
+    stages, microbatches = profile.stages, arguments.microbatches
     if name.startswith("zb") and profile.find(0, "backward-input") is None:
         raise UsageError(
             f"{name} runs each backward pass in two parts, but the profile has no 'backward-input' of stage 0: measure "
-            "backward-input (the gradient of the activations) and backward-weight (that of the weights) at each clock"
+            "backward-input (gradients of activations) and backward-weight (gradients of weights) at each clock"
         )
     if name in ("1f1b", "gpipe", "zb-h1"):
         make = {"1f1b": schedules.one_f_one_b, "gpipe": schedules.gpipe, "zb-h1": schedules.zb_h1}[name]
         return make(stages, microbatches)
-    per_rank = arguments.stages_per_rank if name == "interleaved" else 2
     if stages % per_rank:
         raise UsageError(f"the profile has {stages} stages, which {name} cannot divide as {per_rank} for each rank")
     if name == "zbv":
@@ -298,16 +257,22 @@ def _write_frontier(frontier: Frontier, path: Path) -> None:
     write_atomically(path, text.getvalue())
 
 
-def _draw(arguments: argparse.Namespace, frontier: Frontier, plans: list[Plan]) -> None:
-    if arguments.pictures == "none":
-        return
+def _draw(folder: Path, frontier: Frontier, plans: list[Plan]) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         write(f"no pictures: drawing needs matplotlib: {install_command('plot')}", sys.stdout)
         return
     from zeus_core.pipeline.pictures import draw_frontier, draw_timelines
 
-    draw_frontier(frontier, plans, arguments.output / f"frontier.{arguments.pictures}")
-    draw_timelines(frontier.problem.profile, [plans[0], plans[-1]], arguments.output / f"timeline.{arguments.pictures}")
+    draw_frontier(frontier, plans, folder / "frontier.svg")
+    draw_timelines(frontier.problem.profile, [plans[0], plans[-1]], folder / "timeline.svg")
+
+
+def _schedule_of(text: str) -> tuple[str, int]:
+    name, _, stages = text.partition(":")
+    if name not in _SCHEDULES or (text != name and not (name == "interleaved" and re.fullmatch(r"[1-9]\d?", stages))):
+        listed = ", ".join(_SCHEDULES)
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not one of {listed}, or interleaved:4")
+    return name, int(stages or 2)
 
 
 def _powers(text: str) -> list[float] | Path:
@@ -325,22 +290,10 @@ def _counts(text: str) -> list[int]:
     return [count(entry) for entry in text.split(",")]
 
 
-def _watts(text: str) -> float:
-    return number(text, 0.0, 1e9, "is not a number of watts, 0 to 1e9, such as 200")
+def _example_profile(gpus: int | list[int]) -> PipelineProfile:
+    """Return the profile `gpt3-like`: eight stages of a large language model on GPUs of 400 W.
 
-
-def _joules(text: str) -> float:
-    return number(text, 0.0, 1e9, "is not a number of joules, 0 to 1e9, such as 0.5")
-
-
-def _fraction(text: str) -> float:
-    return number(text, 0.0, 1.0, "is not a fraction from 0 to 1, such as 0.005")
-
-
-def _example_profile(gpus: int | list[int] = 1, node_power_watts: float = 0.0) -> PipelineProfile:
-    """Return the profile `gpt3-like`: eight stages, as those of a large language model on GPUs of 400 W.
-
-    The power rises with the clock linearly at first, then with its cube, as that of GPUs does.
+    The power rises with the clock linearly at first, then with its cube, as on GPUs.
     """
     from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile
 
@@ -354,4 +307,4 @@ def _example_profile(gpus: int | list[int] = 1, node_power_watts: float = 0.0) -
                 watts = _IDLE_WATTS + (_WORK_WATTS - _IDLE_WATTS) * (0.3 * ratio + 0.7 * ratio**3)
                 options.append(MeasuredOption(clock, round(time, 6), round(watts * time, 4)))
             profiles.append(InstructionProfile(stage, kind, tuple(options)))
-    return PipelineProfile(profiles, _IDLE_WATTS, gpus, node_power_watts)
+    return PipelineProfile(profiles, _IDLE_WATTS, gpus)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core._documents import JsonFormat
 from zeus_core._identity import printable
-from zeus_core.cli.arguments import path
+from zeus_core.cli.arguments import add_modes, path
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
@@ -32,68 +32,59 @@ if TYPE_CHECKING:
     from zeus_core.runs._counting import Counted
 
 SUMMARY = "Keep the runs of many people in a catalogue, and add them up"
+EXAMPLE = "zeus-core runs sum /shared/catalogue --by user --month 2026-10"
 
 _FORMAT = JsonFormat("zeus-core runs", 1)
 _MOST_LISTED, _MOST_GAINS, _MOST_COMPLAINTS = 50, 10, 20
-_CHARGES = ("intensity", "price", "pue")
-_OPTIONS = {  # of each mode
-    "add": {"ended", "users_as_recorded"},
-    "list": {"month", "timezone", "format"},
-    "show": {"timezone", "format"},
-    "sum": {"by", "month", "timezone", "format", *_CHARGES},
-    "report": {"by", "month", "timezone", "output", *_CHARGES},
-    "export": {"output"},
+_MODES = {
+    "add": ("add runs to a catalogue, which is made if there is none", "zeus-core runs add /shared/catalogue output"),
+    "list": ("list the newest runs", "zeus-core runs list /shared/catalogue --month 2026-10"),
+    "show": ("show one run", "zeus-core runs show /shared/catalogue 78b31245"),
+    "sum": ("show energy, emissions, cost and savings, by group", EXAMPLE),
+    "report": (
+        "write a page on a month, and a table of its sums beside it",
+        "zeus-core runs report /shared/catalogue october.html --month 2026-10",
+    ),
+    "export": (
+        "write a table with the runs and their intervals on each device",
+        "zeus-core runs export /shared/catalogue all.parquet",
+    ),
 }
+_FORMATS = {"list": ("text", "json", "csv"), "show": ("text", "json"), "sum": ("text", "json", "csv", "prometheus")}
 _MONTH = re.compile(r"\d{4}-\d{2}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("mode", choices=tuple(_OPTIONS), help="what to do")
-    parser.add_argument("catalogue", type=path, help="the folder of the catalogue, which add makes")
-    parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help="of add: files of runs, or folders with any number; of show: its name"
-    )
-    parser.add_argument("--ended", action="store_true", help="of add: all have ended, so what was going on was killed")
-    parser.add_argument(
-        "--users-as-recorded",
-        action="store_true",
-        help="of add: the user is whom each file names, not its owner: for files that an administrator has collected",
-    )
-    parser.add_argument(
-        "--by",
-        metavar="WHAT",
-        help="of sum and report: user, job, project, cluster, namespace, gpu, state, day, month or tag:NAME",
-    )
-    parser.add_argument("--month", metavar="2026-10", help="of list, sum and report: what began in this month")
-    parser.add_argument(
-        "--timezone",
-        metavar="Europe/Berlin",
-        help="of list, show, sum and report: that of months, days and times (UTC)",
-    )
-    formats = ("text", "json", "csv", "prometheus")
-    parser.add_argument(
-        "--format", choices=formats, default="text", help="of list, show and sum; prometheus of sum alone"
-    )
-    parser.add_argument(
-        "--output", type=path, metavar="FILE", help="of report: FILE.html; of export: FILE.parquet or FILE.csv"
-    )
-    add_electricity(
-        parser.add_argument_group("emissions and cost, of sum and report", "in place of what runs have recorded")
-    )
+    """Declare the arguments of each mode."""
+    parser.set_defaults(by=None, month=None)
+    modes = add_modes(parser, _MODES)
+    for mode in modes.values():
+        mode.add_argument("catalogue", type=path, help="the folder of the catalogue")
+    for name, argument, words, number in (
+        ("add", "runs", "files of runs, or folders with any number of them", "+"),
+        ("show", "run", "the name of the run, or its begin", None),
+        ("report", "page", "the page to write, FILE.html; the sums are written to FILE.csv", None),
+        ("export", "table", "the table to write, FILE.parquet or FILE.csv", None),
+    ):
+        modes[name].add_argument(argument, nargs=number, help=words)
+    modes["add"].add_argument("--ended", action="store_true", help="all have ended, so what was going on was killed")
+    for name in ("sum", "report"):
+        modes[name].add_argument(
+            "--by",
+            metavar="WHAT",
+            help="user, job, project, cluster, namespace, gpu, state, run, day, month or tag:NAME",
+        )
+        add_electricity(modes[name].add_argument_group("emissions and cost", "in place of what runs have recorded"))
+    for name in ("list", "sum", "report"):
+        modes[name].add_argument(
+            "--month", metavar="2026-10", help="what began in this month, in UTC or the zone in TZ"
+        )
+    for name, formats in _FORMATS.items():
+        modes[name].add_argument("--format", choices=formats, default="text", help="form of the output (text)")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Do what was asked for; 1 if files were left out."""
-    for name in dict.fromkeys(name for options in _OPTIONS.values() for name in sorted(options)):
-        if getattr(arguments, name) not in (None, False, "text", []) and name not in _OPTIONS[arguments.mode]:
-            others = " and ".join(mode for mode, options in _OPTIONS.items() if name in options)
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option} is of `runs {others}`; `runs {arguments.mode}` has no such option")
-    if arguments.format in {"list": ("prometheus",), "show": ("prometheus", "csv")}.get(arguments.mode, ()):
-        raise UsageError(f"--format {arguments.format} is not of `runs {arguments.mode}`; see zeus-core runs --help")
-    if bool(arguments.runs) is not (arguments.mode in ("add", "show")):
-        raise UsageError("add needs files or folders of runs, show the name of a run, and the others none")
     if arguments.month is not None and not _MONTH.fullmatch(arguments.month):
         raise UsageError(f"--month is {arguments.month!r}; give it as 2026-10")
     if arguments.by is not None:
@@ -105,7 +96,7 @@ def execute(arguments: argparse.Namespace) -> int:
     catalogue = Catalogue(arguments.catalogue)
     if arguments.mode == "add":
         places = [Path(place) for place in arguments.runs]
-        added = catalogue.add(places, arguments.ended, arguments.users_as_recorded)
+        added = catalogue.add(places, arguments.ended)
         text = f"{added} runs added to {arguments.catalogue}"
     else:
         modes = {"list": _listed, "show": _shown, "sum": _summed, "report": _reported, "export": _exported}
@@ -119,15 +110,16 @@ def execute(arguments: argparse.Namespace) -> int:
     return 1 if complaints else 0
 
 
-def _zone(arguments: argparse.Namespace) -> tzinfo:
+def _zone() -> tzinfo:
+    """Return the zone of months, days and times: the one in the variable TZ, or else UTC."""
     import zoneinfo
 
+    name = os.environ.get("TZ", "").removeprefix(":")
     try:
-        return UTC if arguments.timezone is None else zoneinfo.ZoneInfo(arguments.timezone)
-    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError) as error:
-        raise UsageError(
-            f"--timezone is {shown(arguments.timezone)}, which is not one such as Europe/Berlin"
-        ) from error
+        return zoneinfo.ZoneInfo(name) if name else UTC
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        complain(f"zeus-core: TZ is {shown(name)}, which is not a zone such as Europe/Berlin; times are in UTC")
+        return UTC
 
 
 def _summed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
@@ -135,7 +127,7 @@ def _summed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     from zeus_core.runs._run_rows import AMOUNTS
     from zeus_core.runs._sums_shown import COLUMNS, cells, charged_at, grouped_sums, notes, prometheus_text
 
-    by, electricity, zone = arguments.by, electricity_from(arguments, site_electricity(os.environ)), _zone(arguments)
+    by, electricity, zone = arguments.by, electricity_from(arguments, site_electricity(os.environ)), _zone()
     of_group = [] if by is None else [column_of(by)]
     rows = catalogue.table(list(dict.fromkeys([*NEEDED, *AMOUNTS, "currency", "gpu", "job", *of_group])))
     known = counted(rows, zone)
@@ -182,7 +174,7 @@ def _runs(catalogue: Catalogue, month: str | None, zone: tzinfo) -> list[dict[st
 def _listed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     from zeus_core.runs._sums_shown import kwh, moment_text
 
-    zone = _zone(arguments)
+    zone = _zone()
     runs = _runs(catalogue, arguments.month, zone)
     names = ("run", "user", "job", "project", "cluster", "gpu", "state")
     columns = (*names, "began", "kWh")
@@ -206,7 +198,7 @@ def _shown(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     from zeus_core.runs._run_rows import TEXTS
     from zeus_core.runs._sums_shown import kwh, moment_text, number
 
-    wanted, zone = arguments.runs[0], _zone(arguments)
+    wanted, zone = arguments.run, _zone()
     found = [run for run in _runs(catalogue, None, zone) if run["run"].startswith(wanted)]
     if len(found) != 1:
         raise UsageError(f"{len(found)} runs of the catalogue are named {wanted!r}; see zeus-core runs list")
@@ -239,13 +231,13 @@ def _reported(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     from zeus_core.runs._month_page import month_page, month_sums
     from zeus_core.runs._run_rows import AMOUNTS
 
-    output, by = arguments.output, arguments.by or "tag:team"
-    if output is None or output.suffix != ".html":
-        raise UsageError("report needs --output FILE.html; the sums are written beside it, to FILE.csv")
+    output, by = Path(arguments.page), arguments.by or "tag:team"
+    if output.suffix != ".html":
+        raise UsageError(f"the page is {arguments.page!r}; name it FILE.html; the sums are written to FILE.csv")
     wanted = (*NEEDED, *AMOUNTS, "currency", "gpu", "job", "state", column_of(by))
     rows = catalogue.table(list(dict.fromkeys(wanted)))
     electricity = electricity_from(arguments, site_electricity(os.environ))
-    found = month_sums(rows, arguments.month, by, _zone(arguments), electricity)
+    found = month_sums(rows, arguments.month, by, _zone(), electricity)
     _say_if_unused(arguments.by, found.tables[by])
     if not found.whole:
         raise UsageError(f"the catalogue {arguments.catalogue} has no run that began in {arguments.month or 'it'}")
@@ -260,9 +252,9 @@ def _exported(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     """Write all rows, with whether each is of the latest file of its run, and whether its energy counts."""
     from zeus_core.runs._counting import with_counts
 
-    output = arguments.output
-    if output is None or output.suffix not in (".parquet", ".csv"):
-        raise UsageError("export needs --output FILE.parquet or FILE.csv")
+    output = Path(arguments.table)
+    if output.suffix not in (".parquet", ".csv"):
+        raise UsageError(f"the table is {arguments.table!r}; name it FILE.parquet or FILE.csv")
     rows = with_counts(catalogue.table())
     content = io.BytesIO()
     if output.suffix == ".csv":
@@ -279,7 +271,7 @@ def _write(output: Path, content: bytes) -> None:
     try:
         write_atomically(output, content)
     except (OSError, ValueError) as error:
-        raise UsageError(f"--output is {str(output)!r}, which cannot be written: {error}") from error
+        raise UsageError(f"{output} cannot be written: {error}") from error
 
 
 def _csv_of_sums(tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:

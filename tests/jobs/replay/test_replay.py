@@ -4,14 +4,13 @@ import math
 
 import pytest
 
+from benchmarks._published_batch_size import PublishedBatchSize
 from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import AdaptiveBatchSize, BatchProblem, BatchProposal
 from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize, GridBatchSize
-from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
 from zeus_core.jobs.replay._workload import EpochAtLimit, RecordedSize, Workload
 from zeus_core.jobs.replay.job_replay import Contestant, replay
 from zeus_core.jobs.replay.traces import Submission
-from zeus_core.search import AdaptiveSearch
 
 MAX_WATTS = 300.0
 
@@ -65,15 +64,6 @@ def test_a_sizes_first_run_searches_its_limit_and_later_ones_use_it():
 def test_the_limit_search_is_no_part_of_the_policys_costs():
     (only,) = replayed(DefaultBatchSize(), {32: size([3])}).runs
     assert only.run.cost == pytest.approx(3 * BEST)
-
-
-def test_with_another_search_only_the_limits_tried_are_paid_for():
-    limits = {watts: EpochAtLimit(10.0, 10.0 * min(watts, 150)) for watts in range(100, 301, 10)}
-    sizes = {32: RecordedSize((3,), limits)}
-    grid = replayed(DefaultBatchSize(), sizes).runs[0]
-    adaptive = replayed(DefaultBatchSize(), sizes, make_search=AdaptiveSearch).runs[0]
-    assert adaptive.charged_cost <= grid.charged_cost
-    assert limits[adaptive.limit_watts].joules <= 1500
 
 
 def test_a_run_draws_each_recorded_training_of_its_size():

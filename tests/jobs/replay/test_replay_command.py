@@ -1,24 +1,31 @@
-"""`zeus-core replay`, and comparisons of policies."""
+"""`zeus-core jobs replay`, and comparisons of policies."""
 
 import csv
+import io
 import math
 import statistics
 
 import pytest
 
+from benchmarks._published_batch_size import PublishedBatchSize
 from zeus_core.cli import main
-from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import AdaptiveBatchSize
 from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize
-from zeus_core.jobs.policies.published_batch_size import PublishedBatchSize
+from zeus_core.jobs.replay import replay_command
 from zeus_core.jobs.replay.job_replay import Contestant
-from zeus_core.jobs.replay.policy_comparison import compare_policies
-from zeus_core.jobs.replay.traces import RecordedJob, Submission, read_workloads
+from zeus_core.jobs.replay.policy_comparison import compare_policies, regret_table
+from zeus_core.jobs.replay.traces import RecordedJob, Submission, read_submissions, read_workloads
 
 pytestmark = pytest.mark.usefixtures("traces")
 
-FILES = ["replay", "--train", "train.csv", "--power", "summary_power_tiny.csv"]
-COMMAND = [*FILES, "--job", "letters:0.9:256:40", "--seeds", "2", "--recurrences", "10"]
+COMMAND = ["jobs", "replay", "train.csv", "summary_power_tiny.csv"]
+LETTERS = ["--job", "letters:0.9:64:40"]
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch):
+    monkeypatch.setattr(replay_command, "_SEEDS", 2)
+    monkeypatch.setattr(replay_command, "_RECURRENCES", 10)
 
 
 def workloads():
@@ -26,7 +33,7 @@ def workloads():
 
 
 def test_it_prints_the_regret_of_each_policy(capsys):
-    assert main([*COMMAND[:6], "letters:0.9:64:40", *COMMAND[7:], "--policies", "default,adaptive-known"]) == 0
+    assert main([*COMMAND, *LETTERS, "--policies", "default,adaptive-known"]) == 0
     title, header, *rows = capsys.readouterr().out.splitlines()
     assert "after 5 and 10 recurrences" in title
     assert header.split() == ["policy", "5", "10", "stderr", "tried", "short"]
@@ -35,35 +42,27 @@ def test_it_prints_the_regret_of_each_policy(capsys):
 
 def test_several_jobs_have_a_column_each(capsys, traces):
     (traces / "summary_power_other.csv").write_text((traces / "summary_power_tiny.csv").read_text())
-    arguments = ["--power", "summary_power_tiny.csv", "summary_power_other.csv", "--job", "letters:0.9:64:40"]
-    assert main([*FILES[:3], *arguments, "--seeds", "2", "--recurrences", "10"]) == 0
+    assert main([*COMMAND, "summary_power_other.csv", *LETTERS]) == 0
     _, header, *rows = capsys.readouterr().out.splitlines()
     assert header.endswith("tiny letters  other letters")
     assert all(len(row) == len(header) for row in rows)
 
 
-def test_it_writes_every_training(traces):
-    arguments = ["--job", "letters:0.9:64:40", "--seeds", "2", "--recurrences", "10", "--csv", "runs.csv"]
-    assert main([*FILES, *arguments, "--policies", "published"]) == 0
-    with (traces / "runs.csv").open() as file:
-        rows = list(csv.DictReader(file))
+def test_it_prints_every_run_as_csv(capsys):
+    policy = "benchmarks._published_batch_size:PublishedBatchSize"
+    assert main([*COMMAND, *LETTERS, "--policies", policy, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert {row["seed"] for row in rows} == {"0", "1"}
     assert sum(row["outcome"] == "reached" for row in rows) == 20
     assert rows[0]["batch_size"] == "64"
     assert float(rows[0]["charged_cost"]) > float(rows[0]["cost"])
 
 
-def test_it_draws(traces):
-    pytest.importorskip("matplotlib")
-    arguments = ["--job", "letters:0.9:64:40", "--seeds", "1", "--recurrences", "5", "--picture", "regret.svg"]
-    assert main([*FILES, *arguments]) == 0
-    assert "cumulative regret" in (traces / "regret.svg").read_text()
-
-
-def test_recurrences_may_overlap(capsys, traces):
+def test_recurrences_may_overlap(traces):
     (traces / "times.csv").write_text("group,start_time\n" + "".join(f"{'ab'[n % 2]},{n * 90}\n" for n in range(12)))
-    assert main([*FILES, "--job", "letters:0.9:64:40", "--seeds", "2", "--submissions", "times.csv"]) == 0
-    assert "after 3 and 6 recurrences" in capsys.readouterr().out
+    groups = read_submissions("times.csv")
+    (result,) = compare_policies([workloads()], [Contestant("a", AdaptiveBatchSize())], seeds=2, groups=groups)
+    assert "after 3 and 6 recurrences" in regret_table([result])
 
 
 def test_a_class_of_your_own(capsys, traces, monkeypatch):
@@ -74,36 +73,28 @@ def test_a_class_of_your_own(capsys, traces, monkeypatch):
         "        return BatchProposal(128, reason='it is fast')\n"
     )
     monkeypatch.syspath_prepend(str(traces))
-    assert main([*FILES, "--job", "letters:0.9:64:40", "--policies", "mine:Largest", "--seeds", "1"]) == 0
+    assert main([*COMMAND, *LETTERS, "--policies", "mine:Largest"]) == 0
     assert "mine:Largest" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--job", "letters:0.9:64:40", "--policies", "best"], "'best' is no policy: none of default, grid"),
-        (
-            ["--job", "letters:0.9:64:40", "--policies", "no_module:X"],
-            "no_module:X, which cannot be made: Module",
-        ),
-        (
-            ["--job", "letters:0.9:64:40", "--policies", "json:JSONDecoder"],
-            "json:JSONDecoder, which has no method",
-        ),
+        ([*LETTERS, "--policies", "best"], "'best' is not one of default, grid"),
+        ([*LETTERS, "--policies", "no_module:X"], "no_module:X, which cannot be made: Module"),
+        ([*LETTERS, "--policies", "json:JSONDecoder"], "json:JSONDecoder, which has no method"),
         (["--job", "letters:0.9"], "'letters:0.9' is not DATASET:TARGET:DEFAULT:MAX_EPOCHS"),
         (["--job", "letters:0.9:64:x"], "is not DATASET:TARGET:DEFAULT:MAX_EPOCHS"),
         (["--job", "letters:nan:64:40"], "'letters:nan:64:40' is not DATASET"),
         (["--job", "words:0.9:64:40"], "train.csv has no 'words' with the target 0.9"),
         (["--job", "letters:0.9:64:3"], "no recorded training reaches the target in 3 epochs"),
         (["--job", "letters:0.9:48:40"], "default is 48; letters on tiny was recorded at"),
-        (["--job", "letters:0.9:64:40", "--csv", "gone/runs.csv", "--seeds", "1"], "--csv is 'gone/runs.csv', which"),
-        (["--job", "letters:0.9:64:40", "--submissions", "gone.csv"], "gone.csv cannot be read"),
-        (["--job", "letters:0.9:64:40", "--picture", "regret.xyz", "--seeds", "1"], "its suffix must be one of"),
+        (["gone.csv", *LETTERS], "gone.csv cannot be read"),
     ],
 )
 def test_bad_input_is_one_line_and_exits_with_2(arguments, message, capsys):
     try:
-        code = main([*FILES, *arguments])
+        code = main([*COMMAND, *arguments])
     except SystemExit as ended:
         code = ended.code
     lines = capsys.readouterr().err.splitlines()
@@ -113,16 +104,9 @@ def test_bad_input_is_one_line_and_exits_with_2(arguments, message, capsys):
 
 
 def test_processes_give_what_one_gives():
-    pytest.importorskip("joblib")
     contestants = [Contestant("adaptive", AdaptiveBatchSize()), Contestant("published", PublishedBatchSize())]
     one, two = (compare_policies([workloads()], contestants, seeds=3, workers=workers) for workers in (1, 2))
     assert one == two
-
-
-def test_without_joblib_processes_name_the_extra(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "joblib", None)
-    with pytest.raises(UsageError, match=r"workers is 2, which needs joblib: pip install .*\[replay\]'"):
-        compare_policies([workloads()], [Contestant("default", DefaultBatchSize())], workers=2)
 
 
 def test_the_published_policy_agrees_with_itself_over_seeds():

@@ -26,7 +26,7 @@ from zeus_core.measurement import Measurement
 if TYPE_CHECKING:
     from zeus_core.cli.run._guarded_meter import GuardedMeter
 
-SUMMARY = "Run a command and measure its energy; find the training in it, and save energy there"
+SUMMARY = "Run a command, measure its energy, and save energy in its training"
 EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
 
 _NOTHING = Asked()
@@ -35,7 +35,7 @@ _NOTHING = Asked()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = "%(prog)s [options] -- command ..."
-    parser.description = f"{SUMMARY}. The exit code is that of the command; signals are passed on to it."
+    parser.description = f"{SUMMARY}.\nThe exit code is that of the command; signals are passed on to it."
     add_asked(parser)
     add_gpus(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurement to this file, as JSON")

@@ -1,4 +1,4 @@
-"""Replay recurring jobs on recorded trainings: what a policy for the batch size would have cost.
+"""Replay recurring jobs on recorded runs: what a policy for the batch size would have cost.
 
 from zeus_core.jobs.policies import AdaptiveBatchSize
 from zeus_core.jobs.replay.job_replay import Contestant

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from zeus_core.errors import UsageError
-from zeus_core.measurement import Measurement
-from zeus_core.search import Search, Trial
-from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement, ZeusCost
-
-SearchFactory = Callable[[Sequence[int], OptimumSelector], Search]
-
-_SLICE_STEPS = 40  # of a trial: as many as the optimizer measures by default; the scatter of steps is not recorded
 
 
 @dataclass(frozen=True)
@@ -41,21 +34,6 @@ class RecordedSize:
 
     epochs: tuple[int | None, ...]
     limits: Mapping[int, EpochAtLimit]
-
-
-@dataclass(frozen=True)
-class SearchedEpoch:
-    """The power limit that a search has chosen, and the epoch in which it searched.
-
-    Attributes:
-        limit_watts: The chosen limit.
-        chosen: An epoch at that limit.
-        searching: The epoch of the search: an equal share of it at each limit tried, the rest at the chosen one.
-    """
-
-    limit_watts: int
-    chosen: EpochAtLimit
-    searching: EpochAtLimit
 
 
 @dataclass(frozen=True)
@@ -101,14 +79,20 @@ class Workload:
         """Return the cost of an epoch."""
         return self.cost(epoch.seconds, epoch.joules)
 
+    def best_limit(self, size: int) -> int:
+        """Return the power limit of the lowest cost of an epoch at a batch size; the highest of several."""
+        limits = self.sizes[size].limits
+        return min(sorted(limits, reverse=True), key=lambda watts: self.epoch_cost(limits[watts]))
+
     def best_epoch_cost(self, size: int) -> float:
         """Return the lowest cost of an epoch at a batch size."""
-        return min(map(self.epoch_cost, self.sizes[size].limits.values()))
+        return self.epoch_cost(self.sizes[size].limits[self.best_limit(size)])
 
-    def mean_epoch_cost(self, size: int) -> float:
-        """Return the mean cost of an epoch at a batch size, over all limits."""
-        costs = [self.epoch_cost(epoch) for epoch in self.sizes[size].limits.values()]
-        return math.fsum(costs) / len(costs)
+    def searching_epoch(self, size: int) -> EpochAtLimit:
+        """Return the epoch in which the limit of a batch size is searched: an equal share of it at each limit."""
+        epochs = self.sizes[size].limits.values()
+        seconds, joules = math.fsum(each.seconds for each in epochs), math.fsum(each.joules for each in epochs)
+        return EpochAtLimit(seconds / len(epochs), joules / len(epochs))
 
     @cached_property
     def least_cost(self) -> float:
@@ -116,7 +100,7 @@ class Workload:
         return min(map(self._expected_cost, self.sizes))
 
     def known_epochs(self) -> dict[int, float]:
-        """Return the mean epochs to the target by batch size; infinite where most trainings do not reach it."""
+        """Return the mean epochs to the target by batch size; infinite where most runs do not reach it."""
         means = {}
         for size, recorded in self.sizes.items():
             reached = [epochs for epochs in recorded.epochs if epochs is not None and epochs <= self.max_epochs]
@@ -124,26 +108,8 @@ class Workload:
             means[size] = math.fsum(reached) / len(reached) if is_usual else math.inf
         return means
 
-    def searched(self, size: int, make_search: SearchFactory) -> SearchedEpoch:
-        """Search a power limit for a batch size."""
-        limits = self.sizes[size].limits
-        selector = ZeusCost(self.eta_knob, max_power_watts=self.max_power_watts)
-        search = make_search(sorted(limits, reverse=True), selector)
-        tried: dict[int, Trial] = {}
-        while (setting := search.ask()) is not None and setting not in tried:
-            measurement = Measurement.from_energies(limits[setting].seconds, {0: limits[setting].joules})
-            tried[setting] = Trial(setting, _SLICE_STEPS, measurement)
-            search.tell(tried[setting])
-        chosen = search.choice
-        if chosen is None:
-            chosen = selector.select([PowerLimitMeasurement.from_trial(trial, 1) for trial in tried.values()])
-        rest = len(limits) - len(tried)
-        seconds = math.fsum(limits[watts].seconds for watts in tried) + rest * limits[chosen].seconds
-        joules = math.fsum(limits[watts].joules for watts in tried) + rest * limits[chosen].joules
-        return SearchedEpoch(chosen, limits[chosen], EpochAtLimit(seconds / len(limits), joules / len(limits)))
-
     def _expected_cost(self, size: int) -> float:
         epochs = self.sizes[size].epochs
-        reached = [one for one in epochs if one is not None and one <= self.max_epochs]
+        reached = [count for count in epochs if count is not None and count <= self.max_epochs]
         used = math.fsum(reached) + self.max_epochs * (len(epochs) - len(reached))
         return self.best_epoch_cost(size) * used / len(reached) if reached else math.inf

@@ -1,19 +1,18 @@
-"""One recurring job on recorded trainings: a policy decides, the record answers."""
+"""One recurring job on recorded runs: a policy decides, the record answers."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import BatchProblem, BatchProposal, BatchRun, BatchSizePolicy
-from zeus_core.jobs.replay._workload import EpochAtLimit, SearchedEpoch, SearchFactory, Workload
+from zeus_core.jobs.replay._workload import EpochAtLimit, Workload
 from zeus_core.jobs.replay.traces import Submission
-from zeus_core.search import GridSearch
 
 _MAX_TRIES = 20  # of a recurrence, as in the published simulation
 _ROUNDING = 1e-9  # a cost is a sum of floats: an epoch that just fits into its bound fits
@@ -63,7 +62,7 @@ class Replay:
     """A replayed job.
 
     Attributes:
-        runs: All trainings, in the order in which they began.
+        runs: All runs, in the order in which they began.
         measuring_cost: Cost of measuring epochs when the job began.
         least_costs: Expected cost of the best training of each recurrence.
     """
@@ -75,8 +74,8 @@ class Replay:
     def regrets(self) -> list[float]:
         """Return the cumulative regret after each recurrence, in units of one optimal training."""
         costs = [0.0] * len(self.least_costs)
-        for one in self.runs:
-            costs[one.recurrence] += one.charged_cost
+        for each in self.runs:
+            costs[each.recurrence] += each.charged_cost
         costs[0] += self.measuring_cost
         steps = [cost / least - 1.0 for cost, least in zip(costs, self.least_costs, strict=True)]
         return list(np.cumsum(steps))
@@ -84,12 +83,12 @@ class Replay:
     @property
     def tried(self) -> int:
         """How many batch sizes were tried."""
-        return len({one.run.batch_size for one in self.runs})
+        return len({each.run.batch_size for each in self.runs})
 
     @property
     def short_of_target(self) -> int:
-        """How many trainings ended short of the target."""
-        return sum(one.run.outcome != "reached" for one in self.runs)
+        """How many runs ended short of the target."""
+        return sum(each.run.outcome != "reached" for each in self.runs)
 
 
 def replay(
@@ -100,11 +99,11 @@ def replay(
     recurrences: int = 50,
     submissions: Sequence[Submission] | None = None,
     earlier: Sequence[BatchRun] = (),
-    make_search: SearchFactory = GridSearch,
 ) -> Replay:
     """Replay a recurring job.
 
-    The draws depend on the seed, the recurrence and the try, and on nothing else: all policies get the same luck.
+    The draws depend on the seed, the recurrence and the try, and on nothing else: all policies get the same luck. The
+    first epoch of the first run at a batch size tries all of its power limits; the best one is used from then on.
 
     Args:
         workloads: The job at each recurrence, if it changes; the last one stays.
@@ -114,19 +113,18 @@ def replay(
         submissions: When each recurrence is submitted. Recurrences may overlap: a policy sees those that have ended,
             and which are running.
         earlier: Runs that the policy knows when the job begins, such as those on another GPU model.
-        make_search: The search for the power limit of a batch size, in the first epoch of its first run.
 
     Raises:
         UsageError: The policy proposes what is none of the batch sizes.
     """
     count = recurrences if submissions is None else len(submissions)
-    job = _Job(workloads, contestant, seed, make_search, earlier)
+    job = _Job(workloads, contestant, seed, earlier)
     # The events to come: (time, order, recurrence, try). A try that fell short is followed by another at its end.
     order = 0
     events = [(0.0, 0, 0, 0)] if submissions is None else []
-    for number, one in enumerate(submissions or ()):
+    for number, submission in enumerate(submissions or ()):
         order = number
-        events.append((one.seconds, number, number, 0))
+        events.append((submission.seconds, number, number, 0))
     heapq.heapify(events)
     while events:
         seconds, _, recurrence, attempt = heapq.heappop(events)
@@ -145,20 +143,17 @@ class _Job:
     """A job in the course of its replay."""
 
     def __init__(
-        self,
-        workloads: Sequence[Workload],
-        contestant: Contestant,
-        seed: int,
-        make_search: SearchFactory,
-        earlier: Sequence[BatchRun],
+        self, workloads: Sequence[Workload], contestant: Contestant, seed: int, earlier: Sequence[BatchRun]
     ) -> None:
         self.runs: list[ReplayedRun] = []
         self._earlier, self._ends = list(earlier), list[float]()
-        self._workloads, self._contestant, self._seed, self._make_search = workloads, contestant, seed, make_search
-        self._searched: dict[int, SearchedEpoch] = {}
+        self._workloads, self._contestant, self._seed = workloads, contestant, seed
+        self._limits: dict[int, int] = {}  # the power limit of each batch size that has run
         first = workloads[0]
         fraction = contestant.measured_epoch_fraction
-        self.measuring_cost: float = fraction * len(first.sizes) * first.mean_epoch_cost(first.default)
+        self.measuring_cost: float = (
+            fraction * len(first.sizes) * first.epoch_cost(first.searching_epoch(first.default))
+        )
         self._problem = BatchProblem(
             tuple(first.sizes),
             first.default,
@@ -175,22 +170,20 @@ class _Job:
 
     def run(self, recurrence: int, attempt: int, seconds: float, factor: float) -> tuple[float, bool]:
         """Train once, and return when that ends, and whether it reaches the target."""
-        history = [self._as_seen(one.run, end, seconds) for one, end in zip(self.runs, self._ends, strict=True)]
+        history = [self._as_seen(each.run, end, seconds) for each, end in zip(self.runs, self._ends, strict=True)]
         proposal = self._contestant.policy.propose(self._problem, [*self._earlier, *history], self._seed)
         size, workload = proposal.batch_size, self.workload(recurrence)
         if size not in workload.sizes:
             raise UsageError(f"{self._contestant.name} proposes the batch size {size!r}, which is none of the job's")
-        is_first = size not in self._searched
-        if is_first:
-            self._searched[size] = workload.searched(size, self._make_search)
-        searched = replace(self._searched[size], chosen=workload.sizes[size].limits[self._searched[size].limit_watts])
+        is_first = size not in self._limits
+        limit = self._limits.setdefault(size, workload.best_limit(size))
+        epoch = workload.sizes[size].limits[limit]
         luck = float(np.random.default_rng([self._seed, recurrence, attempt]).random())
-        epochs, is_reached = _epochs(workload, proposal, workload.epoch_cost(searched.chosen), luck)
-        spent = _times(searched.chosen, epochs)
-        charged = spent
+        epochs, is_reached = _epochs(workload, proposal, workload.epoch_cost(epoch), luck)
+        spent = charged = _times(epoch, epochs)
         if is_first and epochs:
-            rest = _times(searched.chosen, epochs - 1)
-            charged = EpochAtLimit(rest.seconds + searched.searching.seconds, rest.joules + searched.searching.joules)
+            searching, rest = workload.searching_epoch(size), _times(epoch, epochs - 1)
+            charged = EpochAtLimit(rest.seconds + searching.seconds, rest.joules + searching.joules)
         run = BatchRun(
             size,
             "reached" if is_reached else "stopped",
@@ -203,7 +196,7 @@ class _Job:
         )
         self._ends.append(seconds + charged.seconds * factor)
         cost = workload.epoch_cost(charged)
-        self.runs.append(ReplayedRun(recurrence, run, searched.limit_watts, cost, proposal.reason))
+        self.runs.append(ReplayedRun(recurrence, run, limit, cost, proposal.reason))
         return self._ends[-1], is_reached
 
     @staticmethod

@@ -23,7 +23,7 @@ _MAX = 1e12
 
 @dataclass(frozen=True)
 class RecordedJob:
-    """Which of the recorded trainings are a job.
+    """The recorded runs that are a job.
 
     Attributes:
         dataset: As in the files.
@@ -53,7 +53,7 @@ class Submission:
 
     Attributes:
         seconds: The time.
-        runtime_factor: Its duration over that of an average one.
+        runtime_factor: Its duration over the average duration.
     """
 
     seconds: float
@@ -69,7 +69,7 @@ def read_workloads(
         train: CSV with dataset, network, optimizer, batch_size, target_metric, target_epoch (empty: never reached), and
             slice if the data changes from recurrence to recurrence.
         power: CSV with dataset, network, optimizer, batch_size, power_limit, time_per_epoch, average_power.
-        job: The trainings to read.
+        job: The runs to read.
         gpu_model: The name of the GPU model.
         eta_knob: Weight of energy in the cost, from 0 (time alone) to 1.
 
@@ -116,7 +116,7 @@ def read_submissions(path: str | Path) -> list[list[Submission]]:
         groups[row["group"]].append(Submission(_number(row, "start_time", where, is_zero_allowed=True), factor))
     if not groups:
         raise UsageError(f"{path} has no rows")
-    return [sorted(some, key=lambda one: one.seconds) for some in groups.values()]
+    return [sorted(some, key=lambda submission: submission.seconds) for some in groups.values()]
 
 
 def _epochs(train: str | Path, job: RecordedJob) -> dict[float, dict[tuple[str, ...], dict[int, list[int | None]]]]:
