@@ -23,7 +23,6 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
-from zeus_core.report.energy_statement import Statement
 from zeus_core.report.fail_if import judge
 from zeus_core.report.many_runs import runs_in_full
 from zeus_core.report.run_metrics import RUN_METRICS, Quantity, energy_interval, metrics_of
@@ -385,38 +384,6 @@ def test_a_statement_has_everything_for_model_cards_and_the_ai_act(searched, cap
     stated = json.loads(capsys.readouterr().out)
     assert stated["energy_joules"]["value"] == metrics["energy_j"].value
     assert stated["co2_eq_emissions"] == {key: value for key, value in card.items() if key != "training_type"}
-
-
-def test_bills_of_materials_hold_the_energy_with_its_interval(searched, capsys):
-    """The names are those of the published schemas, against which both were validated (2026-11-27)."""
-    forms = {}
-    for form in ("json", "spdx", "cyclonedx"):
-        assert main(["statement", str(searched), "--format", form, "--training-type", "fine-tuning"]) == 0
-        forms[form] = json.loads(capsys.readouterr().out)
-    stated = forms["json"]
-    created, tool, package, annotation = forms["spdx"]["@graph"]
-    assert created["createdBy"] == [tool["spdxId"]]
-    (described,) = package["ai_energyConsumption"]["ai_finetuningEnergyConsumption"]
-    assert float(described["ai_energyQuantity"]) == stated["energy_kwh"]["value"]
-    assert described["ai_energyUnit"] == "kilowattHour"
-    assert (annotation["subject"], json.loads(annotation["statement"])) == (package["spdxId"], stated)
-    (component,) = forms["cyclonedx"]["components"]
-    (consumed,) = component["modelCard"]["considerations"]["environmentalConsiderations"]["energyConsumptions"]
-    assert (consumed["activity"], consumed["energyProviders"]) == ("fine-tuning", [])
-    assert consumed["activityEnergyCost"] == {"value": stated["energy_kwh"]["value"], "unit": "kWh"}
-    assert consumed["co2CostEquivalent"] == {"value": stated["co2_eq_grams"]["value"] / 1e6, "unit": "tCO2eq"}
-    facts = {fact["name"]: fact["value"] for fact in consumed["properties"]}
-    for end, name in (("low", "least energy in kWh"), ("high", "most energy in kWh")):
-        assert float(facts[f"zeus-core:{name}"]) == stated["energy_kwh"][end]
-        assert f"{name}: {stated['energy_kwh'][end]}" in package["ai_informationAboutTraining"]
-    assert {"zeus-core:method", "zeus-core:boundary", "zeus-core:confidence"} < facts.keys()
-
-
-def test_a_bill_of_materials_of_lost_energy_is_refused(plain):
-    statement = Statement([("plain", read_run(plain))], None, None)
-    for text in (statement.to_spdx, statement.to_cyclonedx):
-        with pytest.raises(UsageError, match="some of the energy was lost"):
-            text()
 
 
 def test_emissions_are_stated_afterwards_by_a_factor_and_never_guessed(plain, tmp_path, capsys):

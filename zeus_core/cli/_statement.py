@@ -24,10 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=("markdown", "json", "yaml", "spdx", "cyclonedx"),
+        choices=("markdown", "json", "yaml"),
         default="markdown",
-        help="markdown (the default), json, yaml: co2_eq_emissions alone, for a model card; or, for a bill of "
-        "materials, spdx (3.0.1) or cyclonedx (1.6)",
+        help="markdown (the default), json, or yaml: co2_eq_emissions alone, for a model card",
     )
     parser.add_argument("--output", type=path, metavar="FILE", help="write to this file, in place of the terminal")
     parser.add_argument("--location", metavar="PLACE", help="where the computers are, such as 'Frankfurt, Germany'")
@@ -54,8 +53,6 @@ def execute(arguments: argparse.Namespace) -> int:
         "markdown": Statement.to_markdown,
         "json": Statement.to_json,
         "yaml": Statement.to_yaml,
-        "spdx": Statement.to_spdx,
-        "cyclonedx": Statement.to_cyclonedx,
     }
     stated = partial(statement_of, runs, electricity, arguments.location, arguments.training_type)
     write_output(shown(lambda: forms[arguments.format](stated())), arguments.output)

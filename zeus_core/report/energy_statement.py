@@ -14,7 +14,6 @@ from typing import Any
 
 from zeus_core._documents import JsonFormat
 from zeus_core.electricity import Electricity
-from zeus_core.report._statement_boms import cyclonedx_text, spdx_text
 from zeus_core.report._statement_emissions import Emissions, emissions_of, factor_text, sum_of, sum_of_emissions
 from zeus_core.report.run_metrics import Quantity, energy_interval
 from zeus_core.report.run_sections import DATA_CENTRE, gaps, hardware, moment, remarks
@@ -52,14 +51,6 @@ class Statement:
     def to_json(self) -> str:
         """Return the statement for programs."""
         return json.dumps(self._fields(), indent=2)
-
-    def to_spdx(self) -> str:
-        """Return it as SPDX 3.0.1, with its AI profile; a `UsageError` if the energy is not known."""
-        return spdx_text(self._fields())
-
-    def to_cyclonedx(self) -> str:
-        """Return it as the model card of CycloneDX 1.6; a `UsageError` if the energy is not known."""
-        return cyclonedx_text(self._fields())
 
     def _fields(self) -> dict[str, Any]:
         energy, emissions = self.energy, self.emissions
