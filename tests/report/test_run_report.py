@@ -23,7 +23,7 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
-from zeus_core.report.fail_if import judge
+from zeus_core.report.fail_if import Condition
 from zeus_core.report.many_runs import runs_in_full
 from zeus_core.report.run_metrics import RUN_METRICS, Quantity, energy_interval, metrics_of
 from zeus_core.report.run_page import run_page
@@ -245,21 +245,18 @@ NUMBERS = {"energy_j": Quantity(100.0, 98.0, 102.0), "power_w": Quantity(300.0, 
         ("energy_j > 97", True),
         ("energy_j > 99", None),
         ("energy_j > 103", False),
-        ("energy_j * 2 + 1 >= 197", True),
-        ("-energy_j < -97.9", True),
-        ("energy_j / power_w < 0.33", None),
+        ("energy_j >= 1.02e2", None),
+        ("energy_j < 2 * 52", True),
+        ("energy_j<-1", False),
         ("energy_j > 1.05 * baseline", None),
         ("energy_j > 0.9 * baseline", True),
-        ("energy_j + power_w > baseline.energy_j", True),
-        ("energy_j > 103 or power_w > 299", True),
-        ("energy_j > 99 and power_w > 301", False),
-        ("energy_j > 99 and power_w > 299", None),
-        ("1 / (energy_j - energy_j) > 0", None),
+        ("energy_j > -1 * baseline", True),
+        ("  energy_j <= baseline ", False),
     ],
 )
 def test_a_condition_holds_fails_or_is_open(condition, holds):
     baseline = {"energy_j": Quantity(96.0, 95.0, 97.0)}
-    assert judge(condition, NUMBERS, baseline).holds is holds
+    assert Condition(condition).judge(NUMBERS, baseline).holds is holds
 
 
 @pytest.mark.parametrize(
@@ -268,33 +265,33 @@ def test_a_condition_holds_fails_or_is_open(condition, holds):
         ("energy > 3", "energy is no number of a run; these are: energy_j, power_w"),
         ("tokens > 3", "tokens is not known of this run; these are: energy_j, power_w"),
         ("energy_j > baseline", "give its run by --baseline RUN"),
-        ("energy_j + power_w > baseline", "a comparison names one number"),
-        ("energy_j", "is no comparison"),
-        ("1 < energy_j < 3", "is no comparison"),
-        ("energy_j == 3", "is no comparison"),
-        ("not energy_j > 3", "is no comparison"),
-        ("energy_j > __import__('os').system('x')", "is neither a name nor a number"),
-        ("energy_j > energy_j.real", "is neither a name nor a number"),
-        ("energy_j > [1][0]", "is neither a name nor a number"),
-        ("energy_j > 2 ** 99999", "is neither a name nor a number"),
-        ("energy_j > True", "is neither a name nor a number"),
-        ("energy_j > 1e999", "is neither a name nor a number"),
-        ("energy_j >", "cannot be read"),
-        ("", "cannot be read"),
-        ("(" * 400 + "1" + ")" * 400, "cannot be read"),
-        ("energy_j > " + "1+" * 800 + "1", "longer than 1000"),
-        ("energy_j > \0", "cannot be read"),
+        ("energy_j > baseline.power_w", "which is not a name"),
+        ("energy_j + power_w > baseline", "which is not a name"),
+        ("energy_j > 3 or power_w > 3", "Give the option again for another condition"),
+        ("energy_j", "which is not a name"),
+        ("1 < energy_j < 3", "which is not a name"),
+        ("energy_j == 3", "which is not a name"),
+        ("energy_j > 1e999", "which is not a name"),
+        ("energy_j > nan", "which is not a name"),
+        ("", "which is not a name"),
+        ("energy_j > \0", "which is not a name"),
     ],
 )
 def test_a_condition_that_means_nothing_is_a_clear_error(condition, complaint):
     with pytest.raises(UsageError, match=re.escape(complaint)):
-        judge(condition, NUMBERS, None)
+        Condition(condition).judge(NUMBERS, None)
 
 
 @given(st.text(alphabet="energy_j baseline.power_w0123456789+-*/<>=()andor \n", max_size=40))
 def test_any_other_text_is_judged_or_a_clear_error(text):
     with contextlib.suppress(UsageError):
-        assert judge(text, NUMBERS, NUMBERS).holds in {True, False, None}
+        assert Condition(text).judge(NUMBERS, NUMBERS).holds in {True, False, None}
+
+
+def test_several_conditions_fail_if_one_does(plain, capsys):
+    conditions = ["--fail-if", "energy_j > 1e9", "--fail-if", "steps >= 40"]
+    assert main(["report", str(plain), *conditions]) == 1
+    assert [line.split(": ")[2] for line in capsys.readouterr().err.splitlines()] == ["energy_j > 1e9", "steps >= 40"]
 
 
 def test_an_unknown_name_on_the_command_line_lists_those_there_are(plain, capsys):

@@ -15,6 +15,7 @@ from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 
 if TYPE_CHECKING:
+    from zeus_core.report.fail_if import Condition
     from zeus_core.report.run_metrics import Quantity
     from zeus_core.report.run_sections import Section
     from zeus_core.training.record.run_records import RunRecord
@@ -45,8 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=path, metavar="FILE", help="write to this file, in place of the terminal")
     parser.add_argument(
         "--fail-if",
+        action="append",
+        default=[],
         metavar="CONDITION",
-        help="exit with 1 if it holds for certain, such as 'energy_per_token_j > 1.05 * baseline'",
+        help="exit with 1 if it holds for certain, such as 'energy_per_token_j > 1.05 * baseline'; may be repeated",
     )
     parser.add_argument(
         "--baseline",
@@ -63,18 +66,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Write the report, and check the condition."""
-    from zeus_core.report.fail_if import check_condition
+    from zeus_core.report.fail_if import Condition
     from zeus_core.report.many_runs import runs_in_full
     from zeus_core.report.run_page import run_page
     from zeus_core.report.run_text import run_line, runs_json, runs_markdown
 
     kind = arguments.format or _format_of(arguments.output)
-    if arguments.fail_if is not None:
-        check_condition(arguments.fail_if)
-    elif arguments.baseline:
+    conditions = [Condition(text) for text in arguments.fail_if]
+    if arguments.baseline and not conditions:
         raise UsageError("--baseline is what --fail-if compares with; to see runs side by side, name all of them")
     runs = read_runs(arguments.runs)
-    notes, failed = ([], False) if arguments.fail_if is None else shown(lambda: _judged(arguments, runs))
+    notes = shown(lambda: _judged(conditions, runs, arguments)) if conditions else []
     in_full = runs_in_full(runs, notes)
     forms: dict[str, Callable[[], str]] = {
         "html": lambda: run_page(runs, notes, _further_sections(arguments.runs, [runs[number] for number in in_full])),
@@ -87,7 +89,7 @@ def execute(arguments: argparse.Namespace) -> int:
     write_output(shown(forms[kind]), arguments.output)
     for note, _ in notes:
         complain(f"zeus-core: {note}")
-    return _FAILED if failed else 0
+    return _FAILED if any(is_bad for _, is_bad in notes) else 0
 
 
 def _format_of(output: Path | None) -> str:
@@ -166,10 +168,9 @@ def _name(place: Path) -> str:
 
 
 def _judged(
-    arguments: argparse.Namespace, runs: Sequence[tuple[str, RunRecord]]
-) -> tuple[list[tuple[str, bool]], bool]:
-    """Return a sentence for each run, whether it is bad news, and whether the condition holds for one of them."""
-    from zeus_core.report.fail_if import judge
+    conditions: Sequence[Condition], runs: Sequence[tuple[str, RunRecord]], arguments: argparse.Namespace
+) -> list[tuple[str, bool]]:
+    """Return a sentence for each run and condition, and whether it is bad news."""
     from zeus_core.report.run_metrics import metrics_of
     from zeus_core.training.record.run_file import read_run
 
@@ -183,11 +184,12 @@ def _judged(
                 f"{name} and its baseline differ in {'; '.join(other)}: give a baseline of the same GPUs and work, or "
                 "add --any-baseline"
             )
-        verdict = judge(arguments.fail_if, metrics_of(run), against)
-        words = {True: "FAILED", False: "passed", None: "passed, as the intervals leave it open"}[verdict.holds]
         mark = f" (the baseline is of other GPUs or work: {'; '.join(other)})" if other else ""
-        notes.append((f"{name}: {arguments.fail_if}: {words}: {verdict.text}{mark}", verdict.holds is True))
-    return notes, any(is_bad for _, is_bad in notes)
+        for condition in conditions:
+            verdict = condition.judge(metrics_of(run), against)
+            words = {True: "FAILED", False: "passed", None: "passed, as the intervals leave it open"}[verdict.holds]
+            notes.append((f"{name}: {condition.text}: {words}: {verdict.text}{mark}", verdict.holds is True))
+    return notes
 
 
 def _differences(run: RunRecord, baselines: Sequence[RunRecord]) -> list[str]:
