@@ -90,7 +90,6 @@ OPTIONS = {
     "--format": ["html", "markdown", "json", "line", "yaml", "x"],
     "--fail-if": ["energy_j > 1", "energy_j > baseline", "energy_per_token_j", "energy_j >", *TEXTS],
     "--baseline": ["run", *FILES],
-    "--any-baseline": [],
     "--location": TEXTS,
     "--training-type": ["fine-tuning", *TEXTS],
     "--intensity": ["380g/kWh", "1EUR/kWh", *NUMBERS, *TEXTS],
@@ -122,7 +121,7 @@ OF_COMMAND = {
         *("--multiple-of", "--min-batch", "--reduce-seconds", "--eta", "--slowdown", "--objective"),
         *("--level", "--budget-watts", "--output"),
     ],
-    "report": ["--format", "--output", "--fail-if", "--baseline", "--any-baseline"],
+    "report": ["--format", "--output", "--fail-if", "--baseline"],
     "statement": ["--format", "--output", "--location", "--training-type", "--intensity", "--price", "--pue"],
     "plan": [
         *("--microbatches", "--schedule", "--stages-per-rank", "--blocking-power", "--gpus", "--device", "--slowdown"),

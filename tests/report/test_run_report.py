@@ -214,14 +214,11 @@ def test_a_planted_regression_fails_and_noise_does_not(plain, tmp_path, seed, ca
     assert "FAILED" in capsys.readouterr().err
 
 
-def test_a_baseline_of_other_gpus_or_work_is_compared_only_on_request(plain, tmp_path, capsys):
+def test_a_baseline_of_other_gpus_or_work_is_refused(plain, tmp_path, capsys):
     other = kept_run(tmp_path / "other", model="A40", steps=10)
     condition = ["--fail-if", REGRESSION, "--baseline", str(plain), "--format", "markdown"]
     assert main(["report", str(other), *condition]) == 2
     assert "differ in GPUs: 1 x A40 (simulated) against 1 x A100" in capsys.readouterr().err
-    assert main(["report", str(other), *condition, "--any-baseline"]) in {0, 1}
-    printed = capsys.readouterr()
-    assert "the baseline is of other GPUs or work" in printed.out
     small, large = (kept_run(tmp_path / f"{size}", parameters=size, steps=5) for size in (1000, 2000))
     assert main(["report", str(small), "--fail-if", REGRESSION, "--baseline", str(large)]) == 2
     assert "parameters: 1000 against 2000" in capsys.readouterr().err

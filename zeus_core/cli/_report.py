@@ -59,9 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="the run that --fail-if compares with; several span the range from run to run",
     )
-    parser.add_argument(
-        "--any-baseline", action="store_true", help="compare with a baseline of other GPUs or other work too"
-    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -178,17 +175,14 @@ def _judged(
     against = _span([metrics_of(baseline) for baseline in baselines]) if baselines else None
     notes: list[tuple[str, bool]] = []
     for name, run in runs:
-        other = _differences(run, baselines)
-        if other and not arguments.any_baseline:
+        if other := _differences(run, baselines):
             raise UsageError(
-                f"{name} and its baseline differ in {'; '.join(other)}: give a baseline of the same GPUs and work, or "
-                "add --any-baseline"
+                f"{name} and its baseline differ in {'; '.join(other)}: give a baseline of the same GPUs and work"
             )
-        mark = f" (the baseline is of other GPUs or work: {'; '.join(other)})" if other else ""
         for condition in conditions:
             verdict = condition.judge(metrics_of(run), against)
             words = {True: "FAILED", False: "passed", None: "passed, as the intervals leave it open"}[verdict.holds]
-            notes.append((f"{name}: {condition.text}: {words}: {verdict.text}{mark}", verdict.holds is True))
+            notes.append((f"{name}: {condition.text}: {words}: {verdict.text}", verdict.holds is True))
     return notes
 
 
