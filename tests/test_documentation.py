@@ -354,7 +354,7 @@ def test_every_command_runs(tmp_path, call):
     write_device_tables(tmp_path)
     for name, lines in SIGNALS.items():
         (tmp_path / name).write_text("\n".join(lines))
-    if call[1] in {"report", "statement", "runs"}:
+    if call[1] in {"report", "runs"}:
         for folder in ("output", "nightly", "runs/1"):
             kept_run(tmp_path / folder, steps=4)
     if call[1] == "runs" and call[2] != "add":

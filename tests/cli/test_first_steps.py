@@ -36,7 +36,7 @@ def test_alone_it_shows_all_commands_in_groups(in_process):
         (["run", "--qiet"], "there is no option '--qiet' (did you mean --quiet?);"),
         (["plan", "--exmple"], "there is no option '--exmple' (did you mean --example?);"),
         (["trace", "merge", "--ouput=x"], "there is no option '--ouput' (did you mean --output?);"),
-        (["statement", "nosuch", "--price", "1"], "there is no run at nosuch"),
+        (["report", "nosuch", "--price", "1"], "there is no run at nosuch"),
         (["allocate", "no.csv", "--global-batch", "8", "--gpus", "1"], "there is no file 'no.csv'"),
         (["example", "hugging"], "there is no example 'hugging'"),
     ],
@@ -124,7 +124,7 @@ def test_the_shell_completes_commands_options_and_choices(in_process):
 
     assert completed("po") == ["power"]
     assert completed("power", "--p") == ["--period"]
-    assert completed("report", "--format", "") == ["html", "markdown", "json", "line"]
+    assert completed("report", "--format", "") == ["text", "html", "json", "csv", "card"]
     assert completed("jobs", "sh") == ["show"]
     assert completed("run", "--", "python", "--gp") == [], "those of the command are its own"
 

@@ -87,7 +87,7 @@ OPTIONS = {
     "--json": [],
     "--port": ["0", "99999", *NUMBERS, *TEXTS],
     "--address": ["127.0.0.1", *TEXTS],
-    "--format": ["html", "markdown", "json", "line", "yaml", "x"],
+    "--format": ["html", "text", "json", "csv", "card", "x"],
     "--fail-if": ["energy_j > 1", "energy_j > baseline", "energy_per_token_j", "energy_j >", *TEXTS],
     "--baseline": ["run", *FILES],
     "--location": TEXTS,
@@ -121,8 +121,10 @@ OF_COMMAND = {
         *("--multiple-of", "--min-batch", "--reduce-seconds", "--eta", "--slowdown", "--objective"),
         *("--level", "--budget-watts", "--output"),
     ],
-    "report": ["--format", "--output", "--fail-if", "--baseline"],
-    "statement": ["--format", "--output", "--location", "--training-type", "--intensity", "--price", "--pue"],
+    "report": [
+        *("--format", "--output", "--fail-if", "--baseline", "--location", "--training-type"),
+        *("--intensity", "--price", "--pue"),
+    ],
     "plan": [
         *("--microbatches", "--schedule", "--stages-per-rank", "--blocking-power", "--gpus", "--device", "--slowdown"),
         *("--time", "--straggler", "--switch-seconds", "--dwell-seconds"),
@@ -196,7 +198,7 @@ def random_line(choose):
         traces = ["trace.json"] * 9 + ["profile.json"] * 9 + FILES
         line += [choose.choice(["merge", "add", "add", "show", "x"]), choose.choice(traces), choose.choice(traces)]
         line += [] if line[1] == "show" else ["-o", choose.choice(["out", *OUTPUTS])]
-    if command in {"report", "statement"}:
+    if command == "report":
         line += [choose.choice(["run"] * 20 + FILES) for _ in range(choose.randrange(1, 3))]
     for _ in range(choose.randrange(4)):
         is_usual = command in OF_COMMAND and OF_COMMAND[command] and choose.random() < 0.8

@@ -1,6 +1,7 @@
-"""`zeus-core report` and `zeus-core statement`, on the files of simulated runs."""
+"""`zeus-core report`, on the files of simulated runs."""
 
 import contextlib
+import csv
 import json
 import random
 import re
@@ -175,17 +176,17 @@ def test_runs_are_shown_side_by_side(searched, plain, tmp_path):
     assert "energy_per_token_j" in text
 
 
-@pytest.mark.parametrize("form", ["markdown", "line"])
+@pytest.mark.parametrize("form", ["text", "card"])
 def test_texts_name_energy_hardware_and_tokens(searched, capsys, form):
     assert main(["report", str(searched), "--format", form]) == 0
     printed = capsys.readouterr().out
     assert "A100-SXM4-80GB (simulated)" in printed
     assert re.search(r"\d ±\d.* kJ", printed)
-    assert ("| activity |" in printed) == (form == "markdown")
+    assert ("| activity |" in printed) == (form == "text")
 
 
 @pytest.mark.parametrize(
-    ("name", "begin"), [("a.html", "<!DOCTYPE"), ("a.md", "# Energy"), ("a.json", "{"), ("a.txt", "Training")]
+    ("name", "begin"), [("a.html", "<!DOCTYPE"), ("a.md", "# Energy"), ("a.json", "{"), ("a.csv", "run,name,value")]
 )
 def test_the_suffix_of_the_file_says_the_format(plain, tmp_path, name, begin):
     assert main(["report", str(plain), "--output", str(tmp_path / "new" / name)]) == 0
@@ -206,7 +207,7 @@ def test_json_has_all_numbers_with_their_intervals_and_the_record(searched, caps
 @pytest.mark.parametrize("seed", long_but_first(range(20), 3))
 def test_a_planted_regression_fails_and_noise_does_not(plain, tmp_path, seed, capsys):
     noise = kept_run(tmp_path / "noise", seed=seed + 1, steps=10)
-    condition = ["--fail-if", REGRESSION, "--baseline", str(plain), "--format", "line"]
+    condition = ["--fail-if", REGRESSION, "--baseline", str(plain), "--format", "csv"]
     assert main(["report", str(noise), *condition]) == 0
     assert "passed" in capsys.readouterr().err
     regression = kept_run(tmp_path / "regression", seed=seed + 1, factor=1.1, steps=10)
@@ -216,7 +217,7 @@ def test_a_planted_regression_fails_and_noise_does_not(plain, tmp_path, seed, ca
 
 def test_a_baseline_of_other_gpus_or_work_is_refused(plain, tmp_path, capsys):
     other = kept_run(tmp_path / "other", model="A40", steps=10)
-    condition = ["--fail-if", REGRESSION, "--baseline", str(plain), "--format", "markdown"]
+    condition = ["--fail-if", REGRESSION, "--baseline", str(plain), "--format", "text"]
     assert main(["report", str(other), *condition]) == 2
     assert "differ in GPUs: 1 x A40 (simulated) against 1 x A100" in capsys.readouterr().err
     small, large = (kept_run(tmp_path / f"{size}", parameters=size, steps=5) for size in (1000, 2000))
@@ -227,7 +228,7 @@ def test_a_baseline_of_other_gpus_or_work_is_refused(plain, tmp_path, capsys):
 def test_several_baselines_span_what_differs_from_run_to_run(plain, tmp_path, capsys):
     slower = kept_run(tmp_path / "slower", factor=1.1, steps=20)
     new = kept_run(tmp_path / "new", factor=1.05, steps=20)
-    condition = ["report", str(new), "--fail-if", "energy_per_token_j > baseline", "--format", "line", "--baseline"]
+    condition = ["report", str(new), "--fail-if", "energy_per_token_j > baseline", "--format", "csv", "--baseline"]
     assert main([*condition, str(plain)]) == 1
     assert main([*condition, str(plain), "--baseline", str(slower)]) == 0
     assert "as the intervals leave it open" in capsys.readouterr().err
@@ -300,14 +301,43 @@ def test_an_unknown_name_on_the_command_line_lists_those_there_are(plain, capsys
 
 def test_unreadable_runs_are_omitted_from_a_report_and_end_a_statement(plain, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert main(["report", str(plain), str(tmp_path / "empty"), "--format", "line"]) == 0
+    assert main(["report", str(plain), str(tmp_path / "empty"), "--format", "csv"]) == 0
     printed = capsys.readouterr()
-    assert printed.out.count("Training for") == 1
+    assert printed.out.count(",energy_j,") == 1
     assert "left out: " in printed.err
     assert main(["report", str(tmp_path / "empty")]) == 2
-    assert main(["statement", str(plain), str(tmp_path / "empty")]) == 2
-    assert main(["statement", str(plain), str(plain)]) == 2
+    assert main(["report", str(plain), str(tmp_path / "empty"), "--format", "card"]) == 2
+    assert main(["report", str(plain), str(plain), "--format", "card"]) == 2
     assert "count twice" in capsys.readouterr().err
+    assert main(["report", str(plain), str(plain), "--format", "json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["statement"] is None
+    assert "no statement: " in printed.err
+
+
+def test_csv_has_a_line_for_each_number_of_each_run(plain, searched, capsys):
+    assert main(["report", str(plain), str(searched), "--format", "csv"]) == 0
+    lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    for folder in (plain, searched):
+        name = f"{folder.parent.name}/{folder.name}"
+        own = {line["name"]: line for line in lines if line["run"] == name}
+        metrics = metrics_of(read_run(folder))
+        assert own.keys() == metrics.keys()
+        assert [float(own["energy_j"][end]) for end in ("value", "low", "high")] == list(metrics["energy_j"])
+        assert own["energy_j"]["unit"] == "J"
+
+
+def test_an_option_of_the_card_alone_is_refused_elsewhere(plain, capsys):
+    assert main(["report", str(plain), "--location", "Oslo"]) == 2
+    assert "--location is given, which only --format card and json have" in capsys.readouterr().err
+
+
+def test_a_run_is_charged_afterwards_in_every_format(plain, capsys):
+    assert main(["report", str(plain), "--intensity", "380g/kWh", "--price", "0.3EUR/kWh", "--format", "text"]) == 0
+    printed = capsys.readouterr().out
+    joules = metrics_of(read_run(plain))["energy_j"].value
+    assert f"| CO2 equivalent | {joules / 3.6e6 * 380:.3f}" in printed
+    assert re.search(r"\| cost \| 0\.000659.* EUR \| by --price", printed)
 
 
 def test_every_metric_is_known_of_some_run(searched):
@@ -345,8 +375,8 @@ def check_damaged(searched, tmp_path, seeds):
             container, key = randomness.choice(places_in(fields, []))
             container[key] = randomness.choice(EXTREMES)
         file.write_text(json.dumps(fields))
-        arguments = randomness.choice([["report", "--format", form] for form in ("html", "markdown", "json", "line")])
-        arguments = randomness.choice([arguments, ["statement"], ["statement", "--intensity", "380g/kWh"]])
+        arguments = randomness.choice([["report", "--format", form] for form in ("html", "text", "json", "csv", "card")])
+        arguments = randomness.choice([arguments, [*arguments, "--intensity", "380g/kWh"]])
         assert main([*arguments, str(file), "--output", str(tmp_path / "out")]) in {0, 2}, seed
 
 
@@ -362,30 +392,34 @@ def test_many_files_that_others_have_changed_are_shown_or_refused(searched, tmp_
 # Statements.
 
 
+def metadata_in(card):
+    """The metadata that a card has for the Hub."""
+    return yaml.safe_load(card.partition("```yaml\n")[2].partition("```")[0])
+
+
 def test_a_statement_has_everything_for_model_cards_and_the_ai_act(searched, capsys):
-    assert main(["statement", str(searched)]) == 0
+    assert main(["report", str(searched), "--format", "card", "--training-type", "fine-tuning"]) == 0
     printed = capsys.readouterr().out
     for words in ("with 95 % between", "inside the boundary", "outside the boundary", "energy counters", "GPU hours"):
         assert words in printed
     for words in ("Frankfurt", "at 380 g/kWh (Germany; average)", "PUE 1.2", "simulated: this is an example", "UTC"):
         assert words in printed
-    assert main(["statement", str(searched), "--format", "yaml", "--training-type", "fine-tuning"]) == 0
-    card = yaml.safe_load(capsys.readouterr().out)["co2_eq_emissions"]
+    card = metadata_in(printed)["co2_eq_emissions"]
     metrics = metrics_of(read_run(searched))
     assert card["emissions"] == pytest.approx(metrics["co2_eq_g"].value, abs=1e-3)
     assert card.keys() == {"emissions", "source", "training_type", "geographical_location", "hardware_used"}
-    assert main(["statement", str(searched), "--format", "json"]) == 0
-    stated = json.loads(capsys.readouterr().out)
+    assert main(["report", str(searched), "--format", "json"]) == 0
+    stated = json.loads(capsys.readouterr().out)["statement"]
     assert stated["energy_joules"]["value"] == metrics["energy_j"].value
     assert stated["co2_eq_emissions"] == {key: value for key, value in card.items() if key != "training_type"}
 
 
 def test_emissions_are_stated_afterwards_by_a_factor_and_never_guessed(plain, tmp_path, capsys):
-    assert main(["statement", str(plain), "--format", "yaml"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out) is None
+    assert main(["report", str(plain), "--format", "card"]) == 0
+    assert metadata_in(capsys.readouterr().out) is None
     arguments = ["--intensity", "380g/kWh", "--pue", "1.5", "--location", "Oslo", "--format", "json"]
-    assert main(["statement", str(plain), *arguments]) == 0
-    stated = json.loads(capsys.readouterr().out)
+    assert main(["report", str(plain), *arguments]) == 0
+    stated = json.loads(capsys.readouterr().out)["statement"]
     energy, grams = stated["energy_kwh"], stated["co2_eq_grams"]
     for end in ("value", "low", "high"):
         assert grams[end] == pytest.approx(energy[end] * 380 * 1.5)
@@ -393,8 +427,8 @@ def test_emissions_are_stated_afterwards_by_a_factor_and_never_guessed(plain, tm
 
 
 def test_runs_are_added_up(plain, searched, capsys):
-    assert main(["statement", str(plain), str(searched), "--format", "json"]) == 0
-    stated = json.loads(capsys.readouterr().out)
+    assert main(["report", str(plain), str(searched), "--format", "json"]) == 0
+    stated = json.loads(capsys.readouterr().out)["statement"]
     runs = [energy_interval(read_run(folder)) for folder in (plain, searched)]
     assert stated["energy_joules"]["low"] == pytest.approx(sum(run.low for run in runs))
     assert stated["co2_eq_grams"] is None  # one of them was not charged

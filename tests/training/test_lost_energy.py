@@ -118,10 +118,10 @@ def test_the_file_report_and_statement_state_the_least(tmp_path):
     assert (
         written["metrics"].keys().isdisjoint({"energy_j", "energy_kwh", "power_w", "energy_steps_j", "saving_fraction"})
     )
-    stated = json.loads(statement_of(runs).to_json())
+    stated = statement_of(runs).fields()
     assert stated["energy_joules"] is stated["co2_eq_grams"] is None
     assert stated["at_least_joules"] == run.account.total.measured_joules
-    assert "some of the energy was lost" in statement_of(runs).to_yaml()
+    assert "some of the energy was lost" in statement_of(runs).to_markdown()
 
 
 @pytest.mark.parametrize("seconds", [1.0, 5.0])

@@ -107,6 +107,6 @@ def test_box_file_report_and_statement_say_it(tmp_path):
     statement = statement_of(runs)
     for text in (runs_markdown(runs), run_page(runs), statement.to_markdown()):
         assert remark in text
-    assert remark in json.loads(statement.to_json())["method"]
+    assert remark in statement.fields()["method"]
     metric = json.loads(runs_json(runs))["runs"][0]["metrics"]["energy_j"]
     assert metric["high"] >= 1.7 * sum(outcome.truth.values())

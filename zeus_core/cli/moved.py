@@ -6,6 +6,8 @@ COMMANDS: dict[str, str] = {
     "devices": "zeus-core top --once",
     "leases": "zeus-core top --once",
     "selfcheck": "zeus-core doctor --measure",
+    "statement": "zeus-core report --format card, or json",
+    # "devices": "zeus-core top --once",
 }
 """The command to type for each command that went."""
 

@@ -53,7 +53,6 @@ _GROUPS = {
     },
     "Report": {
         "report": "zeus_core.cli._report",
-        "statement": "zeus_core.cli._statement",
         "runs": "zeus_core.runs._runs_command",
         "trace": "zeus_core.cli._trace",
     },

@@ -12,16 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zeus_core._documents import JsonFormat
-from zeus_core.electricity import Electricity
-from zeus_core.report._statement_emissions import Emissions, emissions_of, factor_text, sum_of, sum_of_emissions
-from zeus_core.report.run_metrics import Quantity, energy_interval
+from zeus_core.report.emissions import Emissions, emissions_of, factor_text
+from zeus_core.report.run_metrics import Quantity, energy_interval, sum_of
 from zeus_core.report.run_sections import DATA_CENTRE, gaps, hardware, moment, remarks
 from zeus_core.report.run_text import markdown_table, run_line
 from zeus_core.training.record.run_records import RunRecord
 from zeus_core.units import amount_text, duration_text, energy_text, kilowatt_hours_from_joules, number_text
 
-_FORMAT = JsonFormat("zeus-core statement", 1)
 _METHODS = {
     "counted": "differences of the GPUs' own energy counters",
     "integrated": "an integral of power that was sampled",
@@ -48,13 +45,10 @@ class Statement:
     training_type: str | None = None
     location: str | None = None
 
-    def to_json(self) -> str:
-        """Return the statement for programs."""
-        return json.dumps(self._fields(), indent=2)
-
-    def _fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
+        """Return the statement for programs, in JSON types."""
         energy, emissions = self.energy, self.emissions
-        fields = {
+        return {
             "energy_joules": _ends(energy),
             "energy_kwh": None if energy is None else _ends(energy.by(1 / kilowatt_hours_from_joules(1.0))),
             "confidence": 0.95,
@@ -79,15 +73,6 @@ class Statement:
                 {"name": name, "run": run.run, "energy_joules": _ends(energy_interval(run))} for name, run in self.runs
             ],
         }
-        return _FORMAT.document(fields)
-
-    def to_yaml(self) -> str:
-        """Return the metadata of a model card, as the Hub reads it; a comment if the emissions are not known."""
-        fields = self.hub_fields()
-        if fields is None:
-            return f"# co2_eq_emissions: not known: {self._unknown_because}"
-        # A text in JSON is one in YAML too.
-        return "\n".join(["co2_eq_emissions:", *(f"  {name}: {json.dumps(value)}" for name, value in fields.items())])
 
     def hub_fields(self) -> dict[str, Any] | None:
         """Return `co2_eq_emissions` of the Hub; None if the emissions are not known."""
@@ -104,7 +89,11 @@ class Statement:
         return {name: value for name, value in fields.items() if value is not None}
 
     def to_markdown(self) -> str:
-        """Return the statement for people."""
+        """Return the statement for people, with the metadata of a model card as the Hub reads them."""
+        hub = self.hub_fields()
+        # A text in JSON is one in YAML too.
+        lines = [f"  {name}: {json.dumps(value)}" for name, value in ({} if hub is None else hub).items()]
+        metadata = ["co2_eq_emissions:", *lines] if hub else [f"# co2_eq_emissions: not known: {self._unknown_because}"]
         rows = [
             ("energy of the training", self._energy_text()),
             ("of it", self._parts_text()),
@@ -123,7 +112,7 @@ class Statement:
             "## For a paper",
             "\n".join(run_line(run) for _, run in self.runs),
             "## For a model card",
-            f"```yaml\n{self.to_yaml()}\n```",
+            "\n".join(["```yaml", *metadata, "```"]),
         ]
         return "\n\n".join(texts)
 
@@ -209,27 +198,21 @@ class Statement:
 
 
 def statement_of(
-    runs: Sequence[tuple[str, RunRecord]],
-    electricity: Electricity | None = None,
-    location: str | None = None,
-    training_type: str | None = None,
+    runs: Sequence[tuple[str, RunRecord]], location: str | None = None, training_type: str | None = None
 ) -> Statement:
     """Make the statement of some runs.
 
     Args:
         runs: The runs with their names; at least one.
-        electricity: The electricity, for runs that were not given any; their energy counts as spread evenly over
-            their time, and the interval covers every other way to spread it.
-        location: Where the computers are; that of the runs if None.
+        location: Where the computers are; the places that the runs name if None.
         training_type: "pre-training" or "fine-tuning".
     """
-    energies = [energy_interval(run) for _, run in runs]
-    emissions = [emissions_of(run, electricity) for _, run in runs]
-    places = dict.fromkeys(
-        run.electricity.location for _, run in runs if run.electricity is not None and run.electricity.location
-    )
-    place = location or "; ".join(places) or None
-    return Statement(runs, sum_of(energies), sum_of_emissions(emissions), training_type, place)
+    records = [run for _, run in runs]
+    energies = [energy for run in records if (energy := energy_interval(run)) is not None]
+    energy = sum_of(energies) if len(energies) == len(records) else None
+    places = dict.fromkeys(run.electricity.location for run in records if run.electricity is not None)
+    place = location or "; ".join(filter(None, places)) or None
+    return Statement(runs, energy, emissions_of(records), training_type, place)
 
 
 def _unrecorded(runs: Sequence[tuple[str, RunRecord]]) -> float | None:

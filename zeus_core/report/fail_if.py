@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from zeus_core.errors import UsageError
-from zeus_core.report.run_metrics import Quantity, named
+from zeus_core.report.run_metrics import Quantity, differences, metrics_of, named
+from zeus_core.training.record.run_records import RunRecord
 from zeus_core.units import number_text
 from zeus_core.validate import shown
 
@@ -83,6 +84,43 @@ class Condition:
         outcomes = {_SIGNS[sign](value, bound) for value in values for bound in bounds}
         text = f"{_shown(values)} against {_shown(bounds)}"
         return Verdict(outcomes.pop() if len(outcomes) == 1 else None, text)
+
+
+def judged(
+    conditions: Sequence[Condition], runs: Sequence[tuple[str, RunRecord]], baselines: Sequence[RunRecord]
+) -> list[tuple[str, bool]]:
+    """Return a sentence for each run and condition, and whether it is bad news.
+
+    Args:
+        conditions: The conditions.
+        runs: The runs with their names.
+        baselines: The runs to compare with. Of several, each number spans the range from the lowest to the highest.
+
+    Raises:
+        UsageError: A number is not known, or a baseline is of other GPUs or other work.
+    """
+    against = _span([metrics_of(baseline) for baseline in baselines]) if baselines else None
+    notes = []
+    for name, run in runs if conditions else ():
+        if differing := list(dict.fromkeys(text for one in baselines for text in differences(run, one))):
+            raise UsageError(
+                f"{name} and its baseline differ in {'; '.join(differing)}: give a baseline of the same GPUs and work"
+            )
+        for condition in conditions:
+            verdict = condition.judge(metrics_of(run), against)
+            words = {True: "FAILED", False: "passed", None: "passed, as the intervals leave it open"}[verdict.holds]
+            notes.append((f"{name}: {condition.text}: {words}: {verdict.text}", verdict.holds is True))
+    return notes
+
+
+def _span(baselines: Sequence[Mapping[str, Quantity]]) -> dict[str, Quantity]:
+    """Return the numbers that all baselines have, from the lowest to the highest."""
+    common = [name for name in baselines[0] if all(name in baseline for baseline in baselines)]
+    known = {name: [baseline[name] for baseline in baselines] for name in common}
+    return {
+        name: Quantity(ends[0].value, min(one.low for one in ends), max(one.high for one in ends))
+        for name, ends in known.items()
+    }
 
 
 def _shown(ends: tuple[float, ...] | list[float]) -> str:

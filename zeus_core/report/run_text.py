@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -61,16 +64,32 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def runs_json(runs: Sequence[tuple[str, RunRecord]], notes: Sequence[tuple[str, bool]] = ()) -> str:
-    """Return the numbers by name, and all that the files of the runs hold, as JSON."""
+def runs_json(
+    runs: Sequence[tuple[str, RunRecord]],
+    notes: Sequence[tuple[str, bool]] = (),
+    statement: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the numbers by name, all that the files of the runs hold, and the fields of their statement, as JSON."""
     fields = {
         "notes": [text for text, _ in notes],
         "runs": [
             {"name": name, "metrics": quantities_to_json(metrics_of(run)), "record": _without_identity(run)}
             for name, run in runs
         ],
+        "statement": statement,
     }
     return json.dumps(_FORMAT.document(fields), indent=2)
+
+
+def runs_csv(runs: Sequence[tuple[str, RunRecord]]) -> str:
+    """Return a table of comma-separated values, with a line for each number of each run; an unknown end is empty."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(("run", "name", "value", "low", "high", "unit"))
+    for run_name, run in runs:
+        for name, (value, low, high) in metrics_of(run).items():
+            lines.writerow((run_name, name, value, low, "" if high == math.inf else high, unit_of(name)))
+    return text.getvalue()
 
 
 def _without_identity(run: RunRecord) -> Any:
