@@ -26,12 +26,11 @@ from zeus_core.optimizer.power_limit import (
     EnergyWithin,
     GlobalPowerLimitOptimizer,
     MaxSlowdownConstraint,
-    PowerLimitMeasurement,
     Time,
     ZeusCost,
 )
 from zeus_core.pytorch import SimulatedCompute
-from zeus_core.report import draw_time_energy, trial_table
+from zeus_core.report import draw_time_energy
 from zeus_huggingface import ZeusTrainerCallback
 
 SEQUENCE_BYTES = 64
@@ -152,15 +151,15 @@ def report(optimizer: GlobalPowerLimitOptimizer, gpu_name: str, arguments: argpa
     if optimizer.confirmation is None:
         print("no limit was chosen", file=sys.stderr)
         return 1
-    comparison, steps = optimizer.comparison, optimizer.profile_steps
+    comparison = optimizer.comparison
     points = {trial.setting: trial for trial in (*optimizer.trials, optimizer.confirmation)}
     if comparison is not None:  # all steps of the run at the original limit
         points[comparison.before.setting] = comparison.before
-    measured = [PowerLimitMeasurement.from_trial(points[limit], steps) for limit in sorted(points, reverse=True)]
-    print(f"\nPower limits tried on {gpu_name}, {selector}")
-    print(trial_table(measured, steps, selector, optimizer.chosen_limit_watts))
+    print(f"\nPower limits tried on {gpu_name}, {selector}; with intervals: zeus-core report {arguments.output}")
+    for limit, point in sorted(points.items(), reverse=True):
+        print(f"{limit:4d} W  {point.joules_per_step:.1f} J in {point.seconds_per_step:.3f} s a step")
     if comparison is not None:
-        print(f"\n{comparison}")
+        print(comparison)
     picture = arguments.output / f"time-energy.{arguments.picture}"
     try:
         draw_time_energy(list(points.values()), optimizer.chosen_limit_watts, gpu_name, picture, selector.bound_factor)

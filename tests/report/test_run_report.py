@@ -375,7 +375,9 @@ def check_damaged(searched, tmp_path, seeds):
             container, key = randomness.choice(places_in(fields, []))
             container[key] = randomness.choice(EXTREMES)
         file.write_text(json.dumps(fields))
-        arguments = randomness.choice([["report", "--format", form] for form in ("html", "text", "json", "csv", "card")])
+        arguments = randomness.choice(
+            [["report", "--format", form] for form in ("html", "text", "json", "csv", "card")]
+        )
         arguments = randomness.choice([arguments, [*arguments, "--intensity", "380g/kWh"]])
         assert main([*arguments, str(file), "--output", str(tmp_path / "out")]) in {0, 2}, seed
 

@@ -163,9 +163,7 @@ def _name(place: Path) -> str:
     return "/".join(part for part in place.parts[-2:] if part != "/") or str(place)
 
 
-def _statement(
-    arguments: argparse.Namespace, runs: Sequence[tuple[str, RunRecord]], kind: str
-) -> Statement | None:
+def _statement(arguments: argparse.Namespace, runs: Sequence[tuple[str, RunRecord]], kind: str) -> Statement | None:
     """Return the statement on all runs; None, with the reason on standard error, where JSON has to do without it.
 
     Raises:

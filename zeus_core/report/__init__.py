@@ -1,10 +1,5 @@
-"""Reports for people: tables, comparisons and pictures of results."""
+"""Reports for people: pages, texts, tables and pictures of runs and of searches."""
 
-from zeus_core.report._trial_table import draw_time_energy, trial_table
-from zeus_core.search.comparison import Comparison
+from zeus_core.report.figure import draw_time_energy
 
-__all__ = [
-    "Comparison",
-    "draw_time_energy",
-    "trial_table",
-]
+__all__ = ["draw_time_energy"]
