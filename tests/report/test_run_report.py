@@ -26,9 +26,10 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.report.fail_if import Condition
 from zeus_core.report.many_runs import runs_in_full
+from zeus_core.report.page import page, section_html
 from zeus_core.report.run_metrics import RUN_METRICS, Quantity, energy_interval, metrics_of
 from zeus_core.report.run_page import run_page
-from zeus_core.report.run_sections import sections_of
+from zeus_core.report.run_sections import Section, sections_of
 from zeus_core.report.run_text import runs_markdown
 from zeus_core.search import GridSearch
 from zeus_core.testing import VirtualTime
@@ -156,6 +157,31 @@ def test_a_choice_never_measured_is_in_the_table_and_reported_as_such(adaptive):
     fields["parts"][-1]["search"]["result"] |= {"choices": {}, "comparison": None}
     (search,) = (section for section in sections_of(record_from_fields(fields)) if section.name == "search")
     assert ("not measured", "chosen") in [(row[1], row[-1]) for row in search.rows]
+
+
+def test_the_table_of_a_search_says_that_its_means_are_not_corrected(adaptive):
+    """The choice took +11.3 % there, beside a slowdown of +10.0 %."""
+    (search,) = (section for section in sections_of(read_run(adaptive)) if section.name == "search")
+    assert "The table has plain means of the steps at each setting." in search.text
+
+
+def test_one_energy_has_one_interval_in_the_table_of_activities(plain):
+    activities = sections_of(read_run(plain))[0]
+    steps, total = ({row[0]: row[2] for row in activities.rows}[name] for name in ("steps", "total"))
+    assert steps == total
+
+
+def test_texts_of_others_are_escaped():
+    section = Section("it", "<b>title</b>", "$text & more", ("<i>", ""), [("<script>", "a $name"), ("total", "1")])
+    text = section_html(section, "<svg></svg>")
+    assert Page(text).text == "<b>title</b>$text & more<i><script>a $nametotal1"
+    assert "<svg></svg>" in text
+
+
+def test_every_activity_has_its_color():
+    for activity in Activity.KINDS:
+        assert f".fill-{activity} {{ fill: var(--{activity}); }}" in page("", "")
+        assert page("", "").count(f" --{activity}: #") == 2, "in light and dark"
 
 
 def test_a_page_on_many_gpus_and_interruptions_stays_small(searched):

@@ -11,8 +11,9 @@ from zeus_core.errors import DriverFaultError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.report.energy_statement import statement_of
+from zeus_core.report.run_lines import run_line
 from zeus_core.report.run_page import run_page
-from zeus_core.report.run_text import run_line, runs_json, runs_markdown
+from zeus_core.report.run_text import runs_json, runs_markdown
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy
 from zeus_core.training.record.run_file import read_run

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from zeus_core.report.emissions import Emissions, emissions_of, factor_text
+from zeus_core.report.run_lines import hardware, moment, remarks, run_line
 from zeus_core.report.run_metrics import Quantity, energy_interval, sum_of
-from zeus_core.report.run_sections import DATA_CENTRE, gaps, hardware, moment, remarks
-from zeus_core.report.run_text import markdown_table, run_line
+from zeus_core.report.run_sections import DATA_CENTRE, gaps
+from zeus_core.report.run_text import markdown_table
 from zeus_core.training.record.run_records import RunRecord
 from zeus_core.units import amount_text, duration_text, energy_text, kilowatt_hours_from_joules, number_text
 

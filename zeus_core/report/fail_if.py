@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from zeus_core.errors import UsageError
-from zeus_core.report.run_metrics import Quantity, differences, metrics_of, named
+from zeus_core.report.run_lines import Runs, differences
+from zeus_core.report.run_metrics import Quantity, metrics_of, named
 from zeus_core.training.record.run_records import RunRecord
 from zeus_core.units import number_text
 from zeus_core.validate import shown
@@ -86,9 +87,7 @@ class Condition:
         return Verdict(outcomes.pop() if len(outcomes) == 1 else None, text)
 
 
-def judged(
-    conditions: Sequence[Condition], runs: Sequence[tuple[str, RunRecord]], baselines: Sequence[RunRecord]
-) -> list[tuple[str, bool]]:
+def judged(conditions: Sequence[Condition], runs: Runs, baselines: Sequence[RunRecord]) -> list[tuple[str, bool]]:
     """Return a sentence for each run and condition, and whether it is bad news.
 
     Args:

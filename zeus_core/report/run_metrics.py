@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -130,29 +129,6 @@ def _power(tally: Tally) -> Quantity | None:
     """Return the mean power of what was recorded."""
     energy = _energy_of(tally)
     return None if energy is None or tally.seconds <= 0 else energy.by(tally.seconds)
-
-
-def differences(run: RunRecord, baseline: RunRecord) -> list[str]:
-    """Return what makes two runs hard to compare: their GPUs, and the facts of their work that both have."""
-    own, other = _gpus(run), _gpus(baseline)
-    found = [] if own == other else [f"GPUs: {_listed(own)} against {_listed(other)}"]
-    facts, others = run.latest.work, baseline.latest.work
-    return found + [
-        f"{name.replace('_', ' ')}: {facts[name]} against {others[name]}"
-        for name in sorted(facts.keys() & others.keys())
-        if facts[name] != others[name]
-    ]
-
-
-def _gpus(run: RunRecord) -> Counter[str]:
-    gpus: Counter[str] = Counter()
-    for device in run.latest.devices:
-        gpus[device.name] += device.count
-    return gpus
-
-
-def _listed(gpus: Counter[str]) -> str:
-    return ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or "none"
 
 
 def named(metrics: Mapping[str, Quantity], name: str) -> Quantity:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from zeus_core.events import Activity
 from zeus_core.optimizer.search_result import CHOSEN, SearchResult
 from zeus_core.optimizer.setting_history import SettingChange
-from zeus_core.report.run_sections import activities_in_order
+from zeus_core.report.run_lines import activities_in_order
 from zeus_core.search.comparison import energy_error_fraction
 from zeus_core.settings.entry import setting_text
 from zeus_core.training.record.power_series import EnergyPoint, joules_at
