@@ -1,4 +1,4 @@
-"""The picture at the end of a search, and a comparison as text."""
+"""A comparison as text, and figures."""
 
 import re
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 from zeus_core.errors import UsageError
 from zeus_core.monitor import Measurement
-from zeus_core.report import draw_time_energy
+from zeus_core.report.figure import new_figure, write_figure
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, energy_error_fraction
 from zeus_core.units import energy_text
@@ -34,13 +34,15 @@ def test_a_comparison_and_a_report_have_one_interval_for_the_energy_of_a_step():
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_the_picture_is_drawn(tmp_path, suffix):
+def test_a_figure_is_written(tmp_path, suffix):
     path = tmp_path / f"picture.{suffix}"
-    draw_time_energy([trial(300, 10.0, 1000.0), trial(200, 10.9, 780.0)], 200, "A40", path, 1.1)
-    assert path.stat().st_size > 5_000
+    figure = new_figure(7, 5)
+    figure.add_subplot().plot([1, 2])
+    write_figure(figure, path)
+    assert path.stat().st_size > 2_000
 
 
-def test_without_matplotlib_the_pip_line_is_named(tmp_path, monkeypatch):
+def test_without_matplotlib_the_pip_line_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UsageError, match=r"pip install .*\[plot\]'"):
-        draw_time_energy([trial(300, 10.0, 1000.0)], None, "A40", tmp_path / "picture.png")
+        new_figure(7, 5)

@@ -30,7 +30,6 @@ from zeus_core.optimizer.power_limit import (
     ZeusCost,
 )
 from zeus_core.pytorch import SimulatedCompute
-from zeus_core.report import draw_time_energy
 from zeus_huggingface import ZeusTrainerCallback
 
 SEQUENCE_BYTES = 64
@@ -76,7 +75,6 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--selector", choices=["auto", *SELECTORS], default="auto", help="what is best (%(default)s)")
     parser.add_argument("--factor", type=float, default=1.1, help="slowdown bound of those that have one (%(default)s)")
     parser.add_argument("--steps", type=int, default=220, help="steps of the training (%(default)s)")
-    parser.add_argument("--picture", choices=["png", "svg"], default="png", help="format of the picture (%(default)s)")
     return parser.parse_args()
 
 
@@ -122,7 +120,6 @@ def main() -> int:
         return 1
     set_seed(0)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("MPLCONFIGDIR", str(arguments.output / "matplotlib"))  # nothing is written elsewhere
     try:
         return train(arguments)
     except UsageError as error:
@@ -155,17 +152,12 @@ def report(optimizer: GlobalPowerLimitOptimizer, gpu_name: str, arguments: argpa
     points = {trial.setting: trial for trial in (*optimizer.trials, optimizer.confirmation)}
     if comparison is not None:  # all steps of the run at the original limit
         points[comparison.before.setting] = comparison.before
-    print(f"\nPower limits tried on {gpu_name}, {selector}; with intervals: zeus-core report {arguments.output}")
+    print(f"\nPower limits tried on {gpu_name}, {selector}")
     for limit, point in sorted(points.items(), reverse=True):
         print(f"{limit:4d} W  {point.joules_per_step:.1f} J in {point.seconds_per_step:.3f} s a step")
     if comparison is not None:
         print(comparison)
-    picture = arguments.output / f"time-energy.{arguments.picture}"
-    try:
-        draw_time_energy(list(points.values()), optimizer.chosen_limit_watts, gpu_name, picture, selector.bound_factor)
-        print(f"picture: {picture}")
-    except UsageError as error:  # such as that there is no matplotlib
-        print(f"no picture: {error}")
+    print(f"With intervals and a picture: zeus-core report {arguments.output}/checkpoints --output report.html")
     if comparison is None:  # it stayed at the original limit, or the choice came too late to be measured
         print(f"On {gpu_name}: {optimizer.result()['power limit']}.")
     else:
