@@ -25,7 +25,6 @@ from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.report.fail_if import Condition
-from zeus_core.report.many_runs import runs_in_full
 from zeus_core.report.page import page, section_html
 from zeus_core.report.run_metrics import RUN_METRICS, Quantity, energy_interval, metrics_of
 from zeus_core.report.run_page import run_page
@@ -476,43 +475,32 @@ def test_the_interval_of_an_interrupted_run_holds_the_truth(tmp_path, seed):
     assert energy.value + off < truth  # by what was not recorded
 
 
-def test_many_runs_are_a_table_and_those_that_matter(searched):
+def test_many_runs_are_a_table(searched):
     base = read_run(searched)
 
     def run_of(number):
-        """The energy of number 7 is largest, 30 idled most, and 41 took most for a token."""
-        account, factor = base.account, 1 + number / 1000 + 3 * (number == 7)
-        total = replace(account.total, measured=replace(account.total.measured, energy_joules=1000.0 * factor))
-        activities = dict(account.activities)
-        for activity, more in ((Activity.IDLE, 5e4 * (number == 30)), (Activity.STEPS, 9e4 * (number == 41))):
-            tally = activities[activity]
-            joules = tally.measured.energy_joules + more
-            activities[activity] = replace(tally, measured=replace(tally.measured, energy_joules=joules))
-        return replace(base, account=replace(account, total=total, activities=activities))
+        """The energy of number 7 is largest."""
+        joules = 1000.0 + number + 3000.0 * (number == 7)
+        total = replace(base.account.total, measured=replace(base.account.total.measured, energy_joules=joules))
+        return replace(base, account=replace(base.account, total=total))
 
     runs = [(f"lr: 1/run-{number}", run_of(number)) for number in range(60)]
-    notes = [("lr: 1/run-3: it > 1: FAILED: it is 2", True), ("lr: 1/run-4: it > 1: passed: it is 0", False)]
-    in_full = runs_in_full(runs, notes)
-    assert {3, 7, 30, 41} <= in_full.keys()
-    assert len(in_full) <= 12
-    assert 4 not in in_full
-    assert "largest energies" in in_full[7]
-    assert "possible gains" in in_full[30]
-    assert "median run" in in_full[41]
-    assert "failed" in in_full[3]
-    text = run_page(runs, notes)
+    text = run_page(runs, [("lr: 1/run-3: it > 1: FAILED: it is 2", True)])
     page = Page(text)
     assert page.loaded == []
-    assert text.count("<details><summary><h2>") == len(in_full)
+    assert "FAILED" in page.text
+    assert page.opened == []
     for name, _ in runs:
         assert name in page.text
-    markdown = runs_markdown(runs, notes)
-    assert markdown.count("\n## ") == len(in_full)
+    assert text.index("run-7<") < text.index("run-59<") < text.index("run-0<")
+    assert text.count("<details>") == len(runs), "each opens to its activities"
+    markdown = runs_markdown(runs)
     assert all(f"| {name} |" in markdown for name, _ in runs)
+    assert markdown.count("\n## ") == 0
     assert len(text) / len(runs) < 10_000
 
 
 def test_few_runs_are_all_in_full(searched):
     runs = [(f"run {number}", read_run(searched)) for number in range(12)]
-    assert list(runs_in_full(runs)) == list(range(12))
     assert "<details>" not in run_page(runs)
+    assert runs_markdown(runs).count("\n## run ") == 12

@@ -78,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Write the report, and check the conditions."""
     from zeus_core.report.emissions import charged
     from zeus_core.report.fail_if import Condition, judged
-    from zeus_core.report.many_runs import runs_in_full
+    from zeus_core.report.many_runs import are_many
     from zeus_core.report.run_page import run_page
     from zeus_core.report.run_text import runs_csv, runs_json, runs_markdown
     from zeus_core.training.record.run_file import read_run
@@ -95,9 +95,8 @@ def execute(arguments: argparse.Namespace) -> int:
     runs = _shown(lambda: [(name, charged(run, electricity)) for name, run in found])
     notes = _shown(lambda: judged(conditions, runs, [charged(run, electricity) for run in baselines]))
     statement = _shown(lambda: _statement(arguments, runs, kind)) if kind in _STATING else None
-    in_full = runs_in_full(runs, notes)
     forms: dict[str, Callable[[], str]] = {
-        "html": lambda: run_page(runs, notes, _further_sections(arguments.runs, [runs[number] for number in in_full])),
+        "html": lambda: run_page(runs, notes, {} if are_many(runs) else _further_sections(arguments.runs, runs)),
         "text": lambda: runs_markdown(runs, notes),
         "json": lambda: runs_json(runs, notes, None if statement is None else statement.fields()),
         "csv": lambda: runs_csv(runs),

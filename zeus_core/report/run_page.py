@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from zeus_core.report.many_runs import activities_line, are_many, overview, runs_in_full, side_by_side
+from zeus_core.report.many_runs import activities_line, are_many, overview, side_by_side
 from zeus_core.report.page import Html, card, fill, page, section_html
 from zeus_core.report.run_lines import (
     Runs,
@@ -33,7 +33,7 @@ def run_page(
     notes: Sequence[tuple[str, bool]] = (),
     further: Mapping[str, Sequence[tuple[Section, str]]] = MappingProxyType({}),
 ) -> str:
-    """Return the page. If there are many runs, some are shown in full, each below a line that opens it.
+    """Return the page; of many runs, it is a table.
 
     Args:
         runs: The runs with their names; at least one.
@@ -44,19 +44,13 @@ def run_page(
     body = [fill("<h1>$title</h1>", title=title)]
     for text, is_bad in notes:
         body.append(fill('<p class="mark $kind">$text</p>', kind="bad" if is_bad else "good", text=text))
-    in_full = runs_in_full(runs, notes)
-    shown = [runs[number] for number in in_full]
     if are_many(runs):
-        body.append(section_html(Section("matter", "The runs that matter"), activity_bars(shown)))
-    elif len(runs) > 1:
+        return page(title, "".join([*body, _overview(runs)]))
+    if len(runs) > 1:
         body.append(section_html(side_by_side(runs), activity_bars(runs)))
-    for (name, run), reason in zip(shown, in_full.values(), strict=True):
-        template = "<h2>$name</h2>$run" if len(runs) > 1 else "$run"
-        if reason:
-            template = '<details><summary><h2>$name</h2> <span class="soft">$reason</span></summary>$run</details>'
-        body.append(fill(template, name=name, reason=reason, run=_run(run, further.get(name, ()))))
-    if are_many(runs):
-        body.append(_overview(runs))
+    for name, run in runs:
+        body.append(fill("<h2>$name</h2>", name=name) if len(runs) > 1 else Html())
+        body.append(_run(run, further.get(name, ())))
     return page(title, "".join(body))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from zeus_core._documents import JsonFormat
 from zeus_core.codec import encode
-from zeus_core.report.many_runs import are_many, overview, runs_in_full, side_by_side
+from zeus_core.report.many_runs import are_many, overview, side_by_side
 from zeus_core.report.run_lines import Runs, energy_line, hardware, moment, steps_text, unrecorded_line
 from zeus_core.report.run_metrics import metrics_of, unit_of
 from zeus_core.report.run_sections import Section, sections_of
@@ -22,16 +22,14 @@ _FORMAT = JsonFormat("zeus-core report", 1)
 
 
 def runs_markdown(runs: Runs, notes: Sequence[tuple[str, bool]] = ()) -> str:
-    """Return the report as Markdown; of many runs, a few are shown in full: see `runs_in_full`."""
+    """Return the report as Markdown; of many runs, it is a table."""
     title = runs[0][0] if len(runs) == 1 else f"{len(runs)} runs"
     lines = [f"# Energy of {title}", *(f"**{text}**" for text, _ in notes)]
     if len(runs) > 1:
         table = overview(runs) if are_many(runs) else side_by_side(runs)
         lines.append(markdown_table(table.columns, table.rows))
-    for number, reason in runs_in_full(runs, notes).items():
-        name, run = runs[number]
+    for name, run in () if are_many(runs) else runs:
         lines += [] if len(runs) == 1 else [f"## {name}"]
-        lines += [f"{reason[0].upper()}{reason[1:]}."] if reason else []
         began = moment(run.parts[0].begun_at_seconds)
         more = f" {unrecorded_line(run)}".rstrip()
         lines.append(f"{energy_line(run)}{more} on {hardware(run)}, {steps_text(run)}, began {began}.")
