@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from zeus_core.cli.arguments import path
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
@@ -16,25 +17,14 @@ from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 
 if TYPE_CHECKING:
-    from zeus_core.report.energy_statement import Statement
+    from zeus_core.report.run_lines import Runs
     from zeus_core.report.run_sections import Section
     from zeus_core.training.record.run_records import RunRecord
 
 SUMMARY = "Report where the energy of runs went, and compare them"
 EXAMPLE = "zeus-core report output --output report.html"
 
-_Shown = TypeVar("_Shown")
-
-_FORMAT_OF_SUFFIX = {
-    ".html": "html",
-    ".htm": "html",
-    "": "html",
-    ".md": "text",
-    ".txt": "text",
-    ".json": "json",
-    ".csv": "csv",
-}
-_STATING = ("card", "json")  # the formats that have the statement
+_FORMAT_OF_SUFFIX = {"": "html", ".html": "html", ".md": "text", ".txt": "text", ".json": "json", ".csv": "csv"}
 _FAILED = 1
 
 # Sections that wings make of a run: the heading, and the module whose `describe_run(place, run)` returns text and
@@ -78,9 +68,6 @@ def execute(arguments: argparse.Namespace) -> int:
     """Write the report, and check the conditions."""
     from zeus_core.report.emissions import charged
     from zeus_core.report.fail_if import Condition, judged
-    from zeus_core.report.many_runs import are_many
-    from zeus_core.report.run_page import run_page
-    from zeus_core.report.run_text import runs_csv, runs_json, runs_markdown
     from zeus_core.training.record.run_file import read_run
 
     kind = arguments.format or _format_of(arguments.output)
@@ -88,24 +75,45 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.baseline and not conditions:
         raise UsageError("--baseline is what --fail-if compares with; to see runs side by side, name all of them")
     for option in ("location", "training_type"):
-        if getattr(arguments, option) is not None and kind not in _STATING:
+        if getattr(arguments, option) is not None and kind not in ("card", "json"):
             raise UsageError(f"--{option.replace('_', '-')} is given, which only --format card and json have")
     found, baselines = _read_runs(arguments.runs), [read_run(place) for place in arguments.baseline]
     electricity = electricity_from(arguments)
-    runs = _shown(lambda: [(name, charged(run, electricity)) for name, run in found])
-    notes = _shown(lambda: judged(conditions, runs, [charged(run, electricity) for run in baselines]))
-    statement = _shown(lambda: _statement(arguments, runs, kind)) if kind in _STATING else None
-    forms: dict[str, Callable[[], str]] = {
-        "html": lambda: run_page(runs, notes, {} if are_many(runs) else _further_sections(arguments.runs, runs)),
-        "text": lambda: runs_markdown(runs, notes),
-        "json": lambda: runs_json(runs, notes, None if statement is None else statement.fields()),
-        "csv": lambda: runs_csv(runs),
-        "card": lambda: "" if statement is None else statement.to_markdown(),
-    }
-    _write_output(_shown(forms[kind]), arguments.output)
+    with _refusing_damaged_files():
+        runs = [(name, charged(run, electricity)) for name, run in found]
+        notes = judged(conditions, runs, [charged(run, electricity) for run in baselines])
+        text = _report_text(kind, runs, notes, arguments)
+    _write_output(text, arguments.output)
     for note, _ in notes:
         complain(f"zeus-core: {note}")
     return _FAILED if any(is_bad for _, is_bad in notes) else 0
+
+
+def _report_text(kind: str, runs: Runs, notes: Sequence[tuple[str, bool]], arguments: argparse.Namespace) -> str:
+    from zeus_core.report.energy_statement import card_of, statement_of
+    from zeus_core.report.many_runs import are_many
+    from zeus_core.report.run_page import run_page
+    from zeus_core.report.run_text import runs_csv, runs_json, runs_markdown
+
+    if kind == "text":
+        return runs_markdown(runs, notes)
+    if kind == "html":
+        return run_page(runs, notes, {} if are_many(runs) else _further_sections(arguments.runs, runs))
+    if kind == "csv":
+        return runs_csv(runs)
+    reason = ""
+    if len(runs) < len(arguments.runs):
+        reason = "a sum without some of its runs states nothing; give only runs that can be read"
+    elif len({run.run for _, run in runs}) < len(runs):
+        reason = "two of the runs are the same, which would count twice; name it once"
+    statement = None if reason else statement_of(runs, arguments.location, arguments.training_type)
+    if kind == "json":
+        if reason:
+            complain(f"zeus-core: no statement: {reason}")
+        return runs_json(runs, notes, statement)
+    if statement is None:
+        raise UsageError(reason)
+    return card_of(statement, runs)
 
 
 def _format_of(output: Path | None) -> str:
@@ -116,14 +124,11 @@ def _format_of(output: Path | None) -> str:
     return _FORMAT_OF_SUFFIX[output.suffix]
 
 
-def _shown(make: Callable[[], _Shown]) -> _Shown:
-    """Return what is made of runs, such as a text.
-
-    Raises:
-        UsageError: Their files hold numbers that are of the right type, and cannot be.
-    """
+@contextmanager
+def _refusing_damaged_files() -> Iterator[None]:
+    """Raise a `UsageError` for numbers of run files that are of the right type, and cannot be."""
     try:
-        return make()
+        yield
     except UsageError:
         raise
     except (ArithmeticError, ValueError, LookupError) as error:
@@ -162,41 +167,16 @@ def _name(place: Path) -> str:
     return "/".join(part for part in place.parts[-2:] if part != "/") or str(place)
 
 
-def _statement(arguments: argparse.Namespace, runs: Sequence[tuple[str, RunRecord]], kind: str) -> Statement | None:
-    """Return the statement on all runs; None, with the reason on standard error, where JSON has to do without it.
-
-    Raises:
-        UsageError: There can be no card, as the runs cannot be added up.
-    """
-    from zeus_core.report.energy_statement import statement_of
-
-    if len(runs) < len(arguments.runs):
-        reason = "a sum without some of its runs states nothing; give only runs that can be read"
-    elif len({run.run for _, run in runs}) < len(runs):
-        reason = "two of the runs are the same, which would count twice; name it once"
-    else:
-        return statement_of(runs, arguments.location, arguments.training_type)
-    if kind == "card":
-        raise UsageError(reason)
-    complain(f"zeus-core: no statement: {reason}")
-    return None
-
-
-def _further_sections(
-    places: Sequence[Path], runs: Sequence[tuple[str, RunRecord]]
-) -> dict[str, list[tuple[Section, str]]]:
+def _further_sections(places: Sequence[Path], runs: Runs) -> dict[str, list[tuple[Section, str]]]:
     """Return the sections with their pictures that wings make of what lies beside each run."""
     from zeus_core.report.run_sections import Section
 
-    known = dict(runs)
     found: dict[str, list[tuple[Section, str]]] = {}
-    for place in places:
-        name = _name(place)
-        if name not in known:
-            continue
+    for name, run in runs:
+        place = next(place for place in places if _name(place) == name)
         for section, (title, module) in _SECTIONS.items():
             try:
-                made = importlib.import_module(module).describe_run(place, known[name])
+                made = importlib.import_module(module).describe_run(place, run)
             except UsageError as error:
                 complain(f"zeus-core: no section {section!r} of {name}: {error}")
                 continue

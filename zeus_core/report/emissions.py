@@ -12,7 +12,7 @@ from zeus_core.report.run_metrics import Quantity, charge_interval, sum_of
 from zeus_core.training.charges.charging import Charge
 from zeus_core.training.record.rank_records import electricity_record
 from zeus_core.training.record.run_records import ElectricityRecord, RunRecord
-from zeus_core.units import kilowatt_hours_from_joules, number_text
+from zeus_core.units import kilowatt_hours_from_joules
 
 _GRAMS = "g"
 
@@ -23,16 +23,15 @@ class Emissions(NamedTuple):
     Attributes:
         grams: CO2 equivalent, with the interval that holds the truth if the factor is right.
         factor: The mean factor, in g/kWh.
-        source: Where it comes from, and the power plants it counts.
+        source: Where it comes from, the power plants it counts, and the share of the energy for which only its mean
+            was known.
         pue: The share of the data centre that is in it.
-        stale_fraction: The share of the energy for which only the mean of the factor was known.
     """
 
     grams: Quantity
     factor: float
     source: str
     pue: float
-    stale_fraction: float = 0.0
 
 
 def charged(run: RunRecord, electricity: Electricity | None) -> RunRecord:
@@ -64,7 +63,7 @@ def charged(run: RunRecord, electricity: Electricity | None) -> RunRecord:
 
 def emissions_of(runs: Sequence[RunRecord]) -> Emissions | None:
     """Return the emissions of runs taken together; None if those of a run are not known."""
-    amounts, sources, pues, stale, kilowatt_hours = [], dict[str, None](), [], 0.0, 0.0
+    amounts, sources, pues, kilowatt_hours = [], dict[str, None](), [], 0.0
     for run in runs:
         grams, electricity = charge_interval(run, _GRAMS), run.electricity
         signal = next((one for one in electricity.signals if one.basis), None) if electricity is not None else None
@@ -73,16 +72,9 @@ def emissions_of(runs: Sequence[RunRecord]) -> Emissions | None:
         charge, pue = run.account.charges[_GRAMS], electricity.pue
         amounts.append(grams)
         kilowatt_hours += pue * kilowatt_hours_from_joules(charge.joules)
-        sources[f"{signal.source}; {signal.basis}"] = None
+        stale = f"; {charge.stale_fraction:.0%} of it at the mean factor" if charge.stale_fraction > 0 else ""
+        sources[f"{signal.source}; {signal.basis}{stale}"] = None
         pues.append(pue)
-        stale = max(stale, charge.stale_fraction)
     total = sum_of(amounts)
     factor = total.value / kilowatt_hours if kilowatt_hours > 0 else signal.average
-    return Emissions(total, factor, "; ".join(sources), max(pues), stale)
-
-
-def factor_text(emissions: Emissions) -> str:
-    """Say by what the emissions follow from the energy."""
-    pue = "without PUE" if emissions.pue == 1 else f"PUE {emissions.pue:g}"
-    stale = f"; {emissions.stale_fraction:.0%} of it at the mean factor" if emissions.stale_fraction > 0 else ""
-    return f"{pue}, at {number_text(emissions.factor)} g/kWh ({emissions.source}){stale}"
+    return Emissions(total, factor, "; ".join(sources), max(pues))
