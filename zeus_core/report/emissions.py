@@ -63,7 +63,7 @@ def charged(run: RunRecord, electricity: Electricity | None) -> RunRecord:
 
 def emissions_of(runs: Sequence[RunRecord]) -> Emissions | None:
     """Return the emissions of runs taken together; None if those of a run are not known."""
-    amounts, sources, pues, kilowatt_hours = [], dict[str, None](), [], 0.0
+    amounts, sources, pues, kilowatt_hours, average = [], dict[str, None](), [], 0.0, 0.0
     for run in runs:
         grams, electricity = charge_interval(run, _GRAMS), run.electricity
         signal = next((one for one in electricity.signals if one.basis), None) if electricity is not None else None
@@ -75,6 +75,7 @@ def emissions_of(runs: Sequence[RunRecord]) -> Emissions | None:
         stale = f"; {charge.stale_fraction:.0%} of it at the mean factor" if charge.stale_fraction > 0 else ""
         sources[f"{signal.source}; {signal.basis}{stale}"] = None
         pues.append(pue)
+        average = signal.average
     total = sum_of(amounts)
-    factor = total.value / kilowatt_hours if kilowatt_hours > 0 else signal.average
+    factor = total.value / kilowatt_hours if kilowatt_hours > 0 else average
     return Emissions(total, factor, "; ".join(sources), max(pues))

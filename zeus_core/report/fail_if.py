@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from zeus_core.errors import UsageError
 from zeus_core.report.run_lines import Runs, differences
@@ -28,18 +27,6 @@ _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-
-
-class Verdict(NamedTuple):
-    """The judgement of a condition.
-
-    Attributes:
-        holds: Whether it holds; None if the intervals leave that open.
-        text: The two sides with their numbers, for people.
-    """
-
-    holds: bool | None
-    text: str
 
 
 class Condition:
@@ -63,8 +50,8 @@ class Condition:
         """The condition as it was given."""
         self._match = match
 
-    def judge(self, run: Mapping[str, Quantity], baseline: Mapping[str, Quantity] | None) -> Verdict:
-        """Judge the condition.
+    def judge(self, run: Mapping[str, Quantity], baseline: Mapping[str, Quantity] | None) -> tuple[bool | None, str]:
+        """Return whether the condition holds, None if the intervals leave that open, and its two sides for people.
 
         Args:
             run: The numbers of the run, by name.
@@ -80,11 +67,10 @@ class Condition:
             raise UsageError(f"the condition {self.text!r} names a baseline; give its run by --baseline RUN")
         else:
             ends = list(named(baseline, name)[1:])
-        bounds = sorted(float(factor or 1) * end for end in ends)
-        values = named(run, name)[1:]
+        bounds, values = sorted(float(factor or 1) * end for end in ends), named(run, name)[1:]
         outcomes = {_SIGNS[sign](value, bound) for value in values for bound in bounds}
-        text = f"{_shown(values)} against {_shown(bounds)}"
-        return Verdict(outcomes.pop() if len(outcomes) == 1 else None, text)
+        sides = (" to ".join(number_text(end, 5) for end in dict.fromkeys(side)) for side in (values, bounds))
+        return outcomes.pop() if len(outcomes) == 1 else None, " against ".join(sides)
 
 
 def judged(conditions: Sequence[Condition], runs: Runs, baselines: Sequence[RunRecord]) -> list[tuple[str, bool]]:
@@ -106,9 +92,9 @@ def judged(conditions: Sequence[Condition], runs: Runs, baselines: Sequence[RunR
                 f"{name} and its baseline differ in {'; '.join(differing)}: give a baseline of the same GPUs and work"
             )
         for condition in conditions:
-            verdict = condition.judge(metrics_of(run), against)
-            words = {True: "FAILED", False: "passed", None: "passed, as the intervals leave it open"}[verdict.holds]
-            notes.append((f"{name}: {condition.text}: {words}: {verdict.text}", verdict.holds is True))
+            holds, sides = condition.judge(metrics_of(run), against)
+            words = {True: "FAILED", False: "passed", None: "passed, as the intervals leave it open"}[holds]
+            notes.append((f"{name}: {condition.text}: {words}: {sides}", holds is True))
     return notes
 
 
@@ -120,7 +106,3 @@ def _span(baselines: Sequence[Mapping[str, Quantity]]) -> dict[str, Quantity]:
         name: Quantity(ends[0].value, min(one.low for one in ends), max(one.high for one in ends))
         for name, ends in known.items()
     }
-
-
-def _shown(ends: tuple[float, ...] | list[float]) -> str:
-    return " to ".join(number_text(end, 5) for end in dict.fromkeys(ends))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from zeus_core.optimizer.search_result import CHOSEN, SearchRecord, SearchResult
@@ -18,7 +18,7 @@ from zeus_core.report.run_lines import (
 )
 from zeus_core.report.run_metrics import metrics_of
 from zeus_core.search import Trial
-from zeus_core.search.comparison import energy_error_fraction, percentage
+from zeus_core.search.comparison import energy_error_fraction
 from zeus_core.settings.entry import setting_text
 from zeus_core.training.record.run_records import REMARKS, RunRecord
 from zeus_core.units import amount_text, duration_text, energy_text, number_text
@@ -58,7 +58,7 @@ def sections_of(run: RunRecord) -> list[Section]:
         _devices(run),
         Section("power", "Power over time", _power_text(run)),
         _losses(run),
-        *([] if search is None else [_search(run, search), _settings_of_activities(search)]),
+        *([] if search is None else [_search(run, search)]),
         *([] if record is None or not record.changes else [_changes(record)]),
         _results(run, search),
         _electricity(run),
@@ -161,35 +161,6 @@ def _step_energy(trial: Trial) -> str:
     return energy_text(joules, joules * error) if math.isfinite(error) else f"{energy_text(joules)}, too few steps"
 
 
-def _settings_of_activities(search: SearchResult) -> Section:
-    activities = search.activities
-    seconds = math.fsum(one.seconds for one in activities.values())
-    joules = math.fsum(one.joules for one in activities.values())
-    rows = []
-    for name, one in activities.items():
-        saving = "" if one.saving is None else percentage(*one.saving)
-        slowdown = "" if one.slowdown is None else percentage(one.slowdown[0] - 1, one.slowdown[1], sign="+")
-        if one.prediction is not None and one.prediction.setting != search.original:
-            setting = setting_text(one.prediction.setting, search.unit)
-            saving = f"{setting} would save {one.prediction.saving_fraction:.1%}"
-        shares = (f"{one.seconds / seconds:.1%}", f"{one.joules / joules:.1%}" if joules else "")
-        settings = (setting_text(search.original, search.unit), setting_text(one.setting, search.unit))
-        remark = ((one.follows_because or "") + one.waiting_text).removeprefix("; ")
-        rows.append((name.replace("_", " "), *shares, *settings, saving, slowdown, remark))
-    text = "Savings and slowdowns are means over all choices." if rows else ""
-    columns = (
-        "activity",
-        "of the time",
-        "of the energy",
-        "original",
-        "setting",
-        "saving",
-        "time",
-        "as steps, or waits",
-    )
-    return Section("activity-settings", "Each activity its own setting", text, columns, rows)
-
-
 def _changes(record: SearchRecord) -> Section:
     changes = record.changes
     rows = []
@@ -208,10 +179,7 @@ def _changes(record: SearchRecord) -> Section:
 
 def _results(run: RunRecord, search: SearchResult | None) -> Section:
     """Return the results that no other section shows."""
-    shown: Collection[str] = {REMARKS}
-    if search is not None:
-        activities = (f"during {name.replace('_', ' ')}" for name in search.activities)
-        shown = {REMARKS, search.name, "saving", "slowdown", *activities}
+    shown = {REMARKS} if search is None else {REMARKS, search.name, "saving", "slowdown"}
     rows = [(label, text) for label, text in run.latest.results.items() if label not in shown]
     return Section("results", "Result of the optimizer", "", ("", ""), rows)
 
