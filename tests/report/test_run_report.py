@@ -24,6 +24,7 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
+from zeus_core.report.emissions import charged
 from zeus_core.report.fail_if import Condition
 from zeus_core.report.page import page, section_html
 from zeus_core.report.run_metrics import RUN_METRICS, Quantity, energy_interval, metrics_of
@@ -451,6 +452,18 @@ def test_emissions_are_stated_afterwards_by_a_factor_and_never_guessed(plain, tm
     for end in ("value", "low", "high"):
         assert grams[end] == pytest.approx(energy[end] * 380 * 1.5)
     assert stated["location"] == "Oslo"
+
+
+def test_emissions_and_costs_hold_what_killed_parts_may_have_added(tmp_path):
+    """Before, the numbers of a run left it out, and the statement on it did not."""
+    interrupted_run(tmp_path, 3)
+    run = read_run(tmp_path)
+    electricity = Electricity(ConstantSignal(380, "g/kWh"), ConstantSignal(-0.1, "EUR/kWh"))
+    metrics = metrics_of(charged(run, electricity))
+    kilowatt_hours = metrics["energy_kwh"]
+    assert list(metrics["co2_eq_g"]) == pytest.approx([380 * end for end in kilowatt_hours])
+    value, low, high = kilowatt_hours
+    assert list(metrics["cost"]) == pytest.approx([-0.1 * value, -0.1 * high, -0.1 * low])
 
 
 def test_runs_are_added_up(plain, searched, capsys):

@@ -79,7 +79,7 @@ def judged(conditions: Sequence[Condition], runs: Runs, baselines: Sequence[RunR
     Args:
         conditions: The conditions.
         runs: The runs with their names.
-        baselines: The runs to compare with. Of several, each number spans the range from the lowest to the highest.
+        baselines: The runs to compare with; each number spans the range from the lowest to the highest of them.
 
     Raises:
         UsageError: A number is not known, or a baseline is of other GPUs or other work.

@@ -77,7 +77,8 @@ def charge_interval(run: RunRecord, unit: str) -> Quantity | None:
     if charge is None or (charge.joules <= 0 and unrecorded != 0):
         return None
     more = math.inf if unrecorded is None else unrecorded and unrecorded * charge.amount / charge.joules
-    return Quantity(charge.amount, charge.amount - charge.uncertainty, charge.amount + charge.uncertainty + more)
+    low, high = charge.amount - charge.uncertainty, charge.amount + charge.uncertainty
+    return Quantity(charge.amount, low + min(more, 0.0), high + max(more, 0.0))  # a price may be negative
 
 
 def sum_of(quantities: Sequence[Quantity]) -> Quantity:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from zeus_core.events import Activity
@@ -43,8 +43,10 @@ def activity_bars(runs: Runs) -> str:
             parts.append(shape("rect", f"fill-{_color(activity)}", title, x=x, y=y, width=length, height=26))
             x += length
         parts.append(text_at(x + 8, y + 18, energy_text(run.account.total.measured_joules)))
-    legend = "".join(f'<span class="key"><i class="back-{_color(each)}"></i>{each.words}</span>' for each in seen)
-    return f'{svg("Energy by activity", parts, 8 + 40 * len(runs))}<p class="legend">{legend}</p>'
+    key = '<span class="key"><i class="back-$color"></i>$words</span>'
+    legend = [fill(key, color=_color(activity), words=activity.words) for activity in seen]
+    picture = svg("Energy by activity", parts, 8 + 40 * len(runs))
+    return fill('$picture<p class="legend">$legend</p>', picture=Html(picture), legend=legend)
 
 
 def _color(activity: Activity) -> Activity:
@@ -58,10 +60,7 @@ def power_picture(run: RunRecord, changes: Sequence[SettingChange]) -> str:
     for part in run.parts:
         points = _total_points(part)
         if len(points) > 1:
-            # The beginning and the end of each time between two points, with the power in it.
-            watts = [(b.joules - a.joules) / (b.seconds - a.seconds) for a, b in pairwise(points)]
-            ends = ((a.seconds, b.seconds) for a, b in pairwise(points))
-            pieces.append([(offset + at, w) for (a, b), w in zip(ends, watts, strict=True) for at in (a, b)])
+            pieces.append(list(_power(points, offset)))
             edges.append((offset, part))
             offset += points[-1].seconds
     if not pieces:
@@ -83,6 +82,14 @@ def power_picture(run: RunRecord, changes: Sequence[SettingChange]) -> str:
         if begin <= at <= offset:
             parts.append(scale.mark(at, f"{setting}: {change.reason}", "mark-change"))
     return svg("Power over time", parts)
+
+
+def _power(points: Sequence[EnergyPoint], offset: float) -> Iterator[tuple[float, float]]:
+    """Yield the power between each two points, at the beginning and at the end of the time between them."""
+    for a, b in pairwise(points):
+        watts = (b.joules - a.joules) / (b.seconds - a.seconds)
+        yield offset + a.seconds, watts
+        yield offset + b.seconds, watts
 
 
 def _total_points(part: PartRecord) -> list[EnergyPoint]:
