@@ -19,7 +19,7 @@ _DURATIONS = "give --duration 48h, the time at full power, and --deadline 60h, t
 OPTIONS: dict[tuple[str, str], str] = {
     **{
         (command, option): _ONE_SERIES
-        for command in ("run", "report", "statement", "exporter", "runs", "runs sum", "runs report", "carbon")
+        for command in ("run", "report", "exporter", "runs", "runs sum", "runs report", "carbon")
         for option in ("--column", "--where")
     },
     ("carbon", "--signal"): "name the file first: zeus-core carbon FILE,UNIT,ZONE",
