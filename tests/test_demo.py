@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from zeus_core.training.record.run_file import read_run
+
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "huggingface" / "train_causal_lm.py"
 
@@ -45,7 +47,8 @@ def test_the_demo_finds_a_limit_and_writes_only_into_its_folder(tmp_path):
     tried = [int(limit) for limit in re.findall(r"^ *(\d+) W  ", finished.stdout, re.MULTILINE)]
     assert tried[0] == 400
     assert len(tried) <= 6
-    assert (tmp_path / "zeus-demo" / "time-energy.png").stat().st_size > 10_000
+    assert "zeus-core report zeus-demo/checkpoints --output report.html" in finished.stdout
+    assert read_run(tmp_path / "zeus-demo" / "checkpoints").latest.search is not None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "zeus-demo"]
     assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == []
 

@@ -146,19 +146,14 @@ def test_the_page_on_searches():
 
 
 @pytest.mark.usefixtures("_one_rank")
-def test_the_page_on_power_limits(tmp_path, capsys):
+def test_the_page_on_power_limits():
     import torch
 
-    begin, other, report, several, work = blocks("power-limit.md")
+    begin, other, several, work = blocks("power-limit.md")
     names = {"torch": torch, "ZeusMonitor": ZeusMonitor, "GlobalPowerLimitOptimizer": GlobalPowerLimitOptimizer}
     run(other, run(begin, names))["optimizer"].close()
     run(several, names)["optimizer"].close()
     run(work, {"optimizer": searched()})
-    run(report, {"optimizer": searched()})
-    out = capsys.readouterr().out
-    assert "<- chosen" in out
-    assert "saving" in out
-    assert (tmp_path / "time-energy.png").stat().st_size > 5_000
 
 
 def test_the_page_on_clocks():
@@ -354,7 +349,7 @@ def test_every_command_runs(tmp_path, call):
     write_device_tables(tmp_path)
     for name, lines in SIGNALS.items():
         (tmp_path / name).write_text("\n".join(lines))
-    if call[1] in {"report", "statement", "runs"}:
+    if call[1] in {"report", "runs"}:
         for folder in ("output", "nightly", "runs/1"):
             kept_run(tmp_path / folder, steps=4)
     if call[1] == "runs" and call[2] != "add":

@@ -58,7 +58,7 @@ def test_a_run_is_reported(samples, capsys):
     assert main(["report", str(samples / "run"), "--format", "json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     assert run["metrics"]["energy_j"]["value"] == pytest.approx(70756.7, abs=0.1)
-    assert main(["statement", str(samples / "run")]) == 0
+    assert main(["report", str(samples / "run"), "--format", "card"]) == 0
 
 
 def test_what_zeus_core_run_wrote_is_reported(samples, capsys):
@@ -67,7 +67,7 @@ def test_what_zeus_core_run_wrote_is_reported(samples, capsys):
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     assert run["metrics"]["energy_j"]["value"] == json.loads(Path(path).read_text())["totals"]["energy_joules"]
     assert run["metrics"]["co2_eq_g"]["value"] == pytest.approx(0.0455, abs=1e-4)
-    assert main(["statement", path]) == 0
+    assert main(["report", path, "--format", "card"]) == 0
 
 
 @pytest.mark.parametrize("has_journal", [True, False])

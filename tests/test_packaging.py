@@ -33,6 +33,7 @@ def test_the_wheel_holds_exactly_the_four_packages(wheel):
     for package in PACKAGES:
         assert f"{package}/__init__.py" in names
         assert f"{package}/py.typed" in names
+    assert "zeus_core/report/page.html" in names
 
 
 def test_the_wheel_can_be_published(wheel):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,6 @@ def time_energy(folder: Path) -> Callable[[Path], None]:
     from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.power_limit import EnergyWithin, GlobalPowerLimitOptimizer
-    from zeus_core.report import draw_time_energy
     from zeus_core.search import GridSearch
     from zeus_core.testing import VirtualTime
     from zeus_core.training import Activity, TrainingEnergy
@@ -77,7 +76,35 @@ def time_energy(folder: Path) -> Callable[[Path], None]:
     zeus_core(["report", str(kept), "--output", str(folder / "report.html")])
     title = f"{_MODEL}, simulated"
     chosen = EnergyWithin(factor=1.1).select(search.measurements)  # the run has spent its slack on the trials
-    return lambda path: draw_time_energy(search.trials, chosen, title, path)
+    return lambda path: _draw_trials(path, search.trials, chosen, title)
+
+
+def _draw_trials(path: Path, trials: Sequence[Any], chosen: int, title: str) -> None:
+    """Draw time and energy per step at each limit, with the intervals that hold the energies."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
+
+    from zeus_core.search.comparison import energy_error_fraction
+
+    axes = Figure(figsize=(7, 5), layout="constrained").add_subplot(title=title)
+    trials = sorted(trials, key=lambda trial: -trial.setting)
+    seconds, joules = ([getattr(trial, f"{unit}_per_step") for trial in trials] for unit in ("seconds", "joules"))
+    errors = [trial.joules_per_step * energy_error_fraction(trial) for trial in trials]
+    colors = {"color": "#4477aa", "ecolor": "#bbbbbb"}
+    axes.errorbar(seconds, joules, errors, fmt="o-", capsize=3, label="measured, with its interval", **colors)
+    for trial, point in zip(trials, zip(seconds, joules, strict=True), strict=True):
+        axes.annotate(f"{trial.setting} W", point, (7, 6), textcoords="offset points", fontsize=8)
+        if trial.setting == chosen:
+            axes.plot(*point, "o", markersize=14, fillstyle="none", color="#cc3311", label="chosen")
+    axes.margins(x=0.15)  # room for the labels
+    axes.legend()
+    axes.set_xscale("log")  # the lowest limits take several times as long
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.set(xlabel="time per step (s)", ylabel="energy per step (J)")
+    axes.grid(alpha=0.3)
+    axes.figure.savefig(path)
 
 
 def pipeline() -> tuple[Callable[[Path], None], Callable[[Path], None]]:

@@ -46,7 +46,6 @@ PUBLIC = (
     "zeus_core.pipeline.testing",
     "zeus_core.ports",
     "zeus_core.pytorch",
-    "zeus_core.report",
     "zeus_core.search",
     "zeus_core.settings",
     "zeus_core.settings.kinds",

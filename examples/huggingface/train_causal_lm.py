@@ -26,12 +26,10 @@ from zeus_core.optimizer.power_limit import (
     EnergyWithin,
     GlobalPowerLimitOptimizer,
     MaxSlowdownConstraint,
-    PowerLimitMeasurement,
     Time,
     ZeusCost,
 )
 from zeus_core.pytorch import SimulatedCompute
-from zeus_core.report import draw_time_energy, trial_table
 from zeus_huggingface import ZeusTrainerCallback
 
 SEQUENCE_BYTES = 64
@@ -77,7 +75,6 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--selector", choices=["auto", *SELECTORS], default="auto", help="what is best (%(default)s)")
     parser.add_argument("--factor", type=float, default=1.1, help="slowdown bound of those that have one (%(default)s)")
     parser.add_argument("--steps", type=int, default=220, help="steps of the training (%(default)s)")
-    parser.add_argument("--picture", choices=["png", "svg"], default="png", help="format of the picture (%(default)s)")
     return parser.parse_args()
 
 
@@ -123,7 +120,6 @@ def main() -> int:
         return 1
     set_seed(0)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("MPLCONFIGDIR", str(arguments.output / "matplotlib"))  # nothing is written elsewhere
     try:
         return train(arguments)
     except UsageError as error:
@@ -152,21 +148,16 @@ def report(optimizer: GlobalPowerLimitOptimizer, gpu_name: str, arguments: argpa
     if optimizer.confirmation is None:
         print("no limit was chosen", file=sys.stderr)
         return 1
-    comparison, steps = optimizer.comparison, optimizer.profile_steps
+    comparison = optimizer.comparison
     points = {trial.setting: trial for trial in (*optimizer.trials, optimizer.confirmation)}
     if comparison is not None:  # all steps of the run at the original limit
         points[comparison.before.setting] = comparison.before
-    measured = [PowerLimitMeasurement.from_trial(points[limit], steps) for limit in sorted(points, reverse=True)]
     print(f"\nPower limits tried on {gpu_name}, {selector}")
-    print(trial_table(measured, steps, selector, optimizer.chosen_limit_watts))
+    for limit, point in sorted(points.items(), reverse=True):
+        print(f"{limit:4d} W  {point.joules_per_step:.1f} J in {point.seconds_per_step:.3f} s a step")
     if comparison is not None:
-        print(f"\n{comparison}")
-    picture = arguments.output / f"time-energy.{arguments.picture}"
-    try:
-        draw_time_energy(list(points.values()), optimizer.chosen_limit_watts, gpu_name, picture, selector.bound_factor)
-        print(f"picture: {picture}")
-    except UsageError as error:  # such as that there is no matplotlib
-        print(f"no picture: {error}")
+        print(comparison)
+    print(f"With intervals and a picture: zeus-core report {arguments.output}/checkpoints --output report.html")
     if comparison is None:  # it stayed at the original limit, or the choice came too late to be measured
         print(f"On {gpu_name}: {optimizer.result()['power limit']}.")
     else:

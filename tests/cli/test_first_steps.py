@@ -35,7 +35,7 @@ def test_alone_it_shows_all_commands_in_groups(in_process):
         (["plan", "x.csv", "--slowdwn"], "there is no option '--slowdwn' (did you mean --slowdown?);"),
         (["plan", "x.csv", "--node-power", "1"], "there is no option '--node-power'; it is an argument of zeus_core."),
         (["trace", "merge", "--ouput=x"], "there is no option '--ouput' (did you mean --output?);"),
-        (["statement", "nosuch", "--price", "1"], "there is no run at nosuch"),
+        (["report", "nosuch", "--price", "1"], "there is no run at nosuch"),
         (["allocate", "no.csv", "--global-batch", "8", "--gpus", "1"], "there is no file 'no.csv'"),
         (["example", "hugging"], "there is no example 'hugging'"),
     ],

@@ -76,10 +76,9 @@ OPTIONS = {
     "--json": [],
     "--port": ["0", "99999", *NUMBERS, *TEXTS],
     "--address": ["127.0.0.1", *TEXTS],
-    "--format": ["html", "markdown", "json", "line", "yaml", "x"],
-    "--fail-if": ["energy_j > 1", "energy_j > baseline", "energy_per_token_j", "1 / 0 > 1", *TEXTS],
+    "--format": ["html", "text", "json", "csv", "card", "x"],
+    "--fail-if": ["energy_j > 1", "energy_j > baseline", "energy_per_token_j", "energy_j >", *TEXTS],
     "--baseline": ["run", *FILES],
-    "--any-baseline": [],
     "--location": TEXTS,
     "--training-type": ["fine-tuning", *TEXTS],
     "--intensity": ["380g/kWh", "1EUR/kWh", *NUMBERS, *TEXTS],
@@ -108,8 +107,10 @@ OF_COMMAND = {
     "trace": ["--output", "--rank", "--json"],
     "allocate": ["--global-batch", "--gpus", "--blocking-power", "--slowdown", "--level", "--budget-watts", "--output"],
     "predict": ["--slowdown", "--draw", "--json"],
-    "report": ["--format", "--output", "--fail-if", "--baseline", "--any-baseline"],
-    "statement": ["--format", "--output", "--location", "--training-type", "--intensity", "--price", "--pue"],
+    "report": [
+        *("--format", "--output", "--fail-if", "--baseline", "--location", "--training-type"),
+        *("--intensity", "--price", "--pue"),
+    ],
     "plan": [
         *("--microbatches", "--schedule", "--blocking-power", "--gpus", "--slowdown", "--straggler"),
         "--switch-seconds",
@@ -193,7 +194,7 @@ def random_line(choose):
         traces = ["trace.json"] * 9 + ["profile.json"] * 9 + FILES
         line += [choose.choice(["merge", "add", "add", "show", "x"]), choose.choice(traces), choose.choice(traces)]
         line += [] if line[1] == "show" else ["-o", choose.choice(["out", *OUTPUTS])]
-    if command in {"report", "statement"}:
+    if command == "report":
         line += [choose.choice(["run"] * 20 + FILES) for _ in range(choose.randrange(1, 3))]
     for _ in range(choose.randrange(4)):
         is_usual = command in OF_COMMAND and OF_COMMAND[command] and choose.random() < 0.8

@@ -14,8 +14,8 @@ from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.search_optimizer import search_record
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint, ZeusCost
-from zeus_core.report import Comparison
 from zeus_core.search import Trial
+from zeus_core.search.comparison import Comparison
 from zeus_core.search.run.visits import Visits
 from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy

@@ -20,7 +20,6 @@ from zeus_core.optimizer.power_limit import (
     PowerLimitMeasurement,
     Time,
 )
-from zeus_core.report import trial_table
 from zeus_core.search import AdaptiveSearch, GoldenSectionSearch, GridSearch
 from zeus_core.testing import VirtualTime
 from zeus_core.testing.contracts import OptimumSelectorContract
@@ -171,13 +170,6 @@ def test_limits_and_clocks_are_compared(selector):
 def test_where_nothing_may_be_changed_the_command_of_an_administrator_is_stated():
     optimizer, _ = trained(GlobalPowerLimitOptimizer, Price(), steps=300, grants_control=False)
     assert "-pl " in optimizer.result()["to set it"]
-
-
-def test_reports_show_its_cost():
-    measured = [PowerLimitMeasurement(300, 1000.0, 10.0), PowerLimitMeasurement(200, 780.0, 10.9)]
-    _, first, second = trial_table(measured, 10, Price(), 200).splitlines()
-    assert first.split()[-1] == "20"
-    assert second.split()[-3:] == ["18.7", "<-", "chosen"]
 
 
 def test_an_adaptive_search_of_clocks_asks_for_the_power_that_it_needs():

@@ -3,13 +3,15 @@
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.support.kept_runs import interrupted_run, kept_run
 from zeus_core.cli import main
-from zeus_core.report.run_page import STYLE
+from zeus_core.report import page as report_page
 
+STYLE = Path(report_page.__file__).with_name("page.html").read_text(encoding="utf-8")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 OFFLINE = ["--proxy-server=127.0.0.1:9", "--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"]
 

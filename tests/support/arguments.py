@@ -28,7 +28,6 @@ from zeus_core.optimizer import (
     GlobalPowerLimitOptimizer,
     PipelineFrequencySettings,
     PipelineRank,
-    PowerLimitMeasurement,
     ZeusCost,
 )
 from zeus_core.pipeline import Frontier, InstructionProfile, MeasuredOption, make_plan, schedules
@@ -190,7 +189,6 @@ GOOD = {
     "identity": [None, {"a": 1}],
     "measurement": [MEASUREMENT, LOST],
     "measurements": [[MEASUREMENT, LOST], []],
-    "trial_table.measurements": [[PowerLimitMeasurement(200, 100.0, 1.0), PowerLimitMeasurement(250, 110.0, 1.0)], []],
     "trial": [TRIAL],
     "before": [TRIAL],
     "after": [TRIAL],

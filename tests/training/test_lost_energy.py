@@ -10,9 +10,10 @@ from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.report.energy_statement import statement_of
+from zeus_core.report.energy_statement import card_of, statement_of
+from zeus_core.report.run_lines import run_line
 from zeus_core.report.run_page import run_page
-from zeus_core.report.run_text import run_line, runs_json, runs_markdown
+from zeus_core.report.run_text import runs_json, runs_markdown
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy
 from zeus_core.training.record.run_file import read_run
@@ -110,18 +111,18 @@ def test_the_file_report_and_statement_state_the_least(tmp_path):
     assert device.energy.lost_seconds == pytest.approx(run.account.total.lost_seconds)
     assert device.power[-1].seconds <= GONE - BEGIN + 0.2, "the time that was lost is no time at 0 W"
     runs = [("it", run)]
-    for text in (runs_markdown(runs), run_page(runs), run_line(run), statement_of(runs).to_markdown()):
+    for text in (runs_markdown(runs), run_page(runs), run_line(run), card_of(statement_of(runs), runs)):
         assert "at least " in text
-    for text in (runs_markdown(runs), run_page(runs), statement_of(runs).to_markdown()):
+    for text in (runs_markdown(runs), run_page(runs), card_of(statement_of(runs), runs)):
         assert "the NVIDIA driver is not loaded" in text
     (written,) = json.loads(runs_json(runs))["runs"]
     assert (
         written["metrics"].keys().isdisjoint({"energy_j", "energy_kwh", "power_w", "energy_steps_j", "saving_fraction"})
     )
-    stated = json.loads(statement_of(runs).to_json())
+    stated = statement_of(runs)
     assert stated["energy_joules"] is stated["co2_eq_grams"] is None
     assert stated["at_least_joules"] == run.account.total.measured_joules
-    assert "some of the energy was lost" in statement_of(runs).to_yaml()
+    assert "some of the energy was lost" in card_of(statement_of(runs), runs)
 
 
 @pytest.mark.parametrize("seconds", [1.0, 5.0])

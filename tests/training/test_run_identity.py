@@ -54,10 +54,8 @@ def test_a_trainer_records_whose_run_it_is(slurm, tmp_path):
 
 def test_nothing_meant_for_others_names_anybody(slurm, tmp_path, capsys):
     run = kept_run(tmp_path / "run", steps=3)
-    for kind in ("html", "markdown", "json", "line"):
+    for kind in ("html", "text", "json", "csv", "card"):
         assert main(["report", str(run), "--format", kind]) == 0
-    for kind in ("markdown", "json", "yaml"):
-        assert main(["statement", str(run), "--format", kind]) == 0
     text = capsys.readouterr().out
     for name in (*SLURM.values(), "nlp3", "moon"):
         assert name not in text

@@ -8,7 +8,7 @@ import pytest
 from tests.support.driven_gpu import Physics
 from tests.support.random_training import Case, measure
 from zeus_core.events import Activity
-from zeus_core.report.energy_statement import statement_of
+from zeus_core.report.energy_statement import card_of, statement_of
 from zeus_core.report.run_page import run_page
 from zeus_core.report.run_text import runs_json, runs_markdown
 from zeus_core.training.record.run_file import read_run
@@ -105,8 +105,8 @@ def test_box_file_report_and_statement_say_it(tmp_path):
     assert run.latest.results["remarks"] == remark
     runs = [("it", run)]
     statement = statement_of(runs)
-    for text in (runs_markdown(runs), run_page(runs), statement.to_markdown()):
+    for text in (runs_markdown(runs), run_page(runs), card_of(statement, runs)):
         assert remark in text
-    assert remark in json.loads(statement.to_json())["method"]
+    assert remark in statement["method"]
     metric = json.loads(runs_json(runs))["runs"][0]["metrics"]["energy_j"]
     assert metric["high"] >= 1.7 * sum(outcome.truth.values())

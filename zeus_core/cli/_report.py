@@ -1,30 +1,30 @@
-"""`zeus-core report`: where the energy of runs went, as a page, and as a check for CI."""
+"""`zeus-core report`: where the energy of runs went, for people, programs and model cards, and as a check for CI."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from zeus_core.cli.arguments import path
+from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.text import complain, make_folder, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 
 if TYPE_CHECKING:
-    from zeus_core.report.run_metrics import Quantity
+    from zeus_core.report.run_lines import Runs
     from zeus_core.report.run_sections import Section
     from zeus_core.training.record.run_records import RunRecord
 
-SUMMARY = "Report where the energy of trainings went, and compare them"
+SUMMARY = "Report where the energy of runs went, and compare them"
+EXAMPLE = "zeus-core report output --output report.html"
 
-_Shown = TypeVar("_Shown")
-
-_FORMATS = ("html", "markdown", "json", "line")
-_FORMAT_OF_SUFFIX = {".html": "html", ".htm": "html", "": "html", ".md": "markdown", ".json": "json", ".txt": "line"}
+_FORMAT_OF_SUFFIX = {"": "html", ".html": "html", ".md": "text", ".txt": "text", ".json": "json", ".csv": "csv"}
 _FAILED = 1
 
 # Sections that wings make of a run: the heading, and the module whose `describe_run(place, run)` returns text and
@@ -35,18 +35,21 @@ _SECTIONS = {"pipeline": ("The pipeline", "zeus_core.pipeline.iteration_timeline
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "runs", type=path, nargs="+", metavar="RUN", help="the output folder of a training, or its zeus-energy/run.json"
+        "runs", type=path, nargs="+", metavar="RUN", help="the output folder of a run, or its zeus-energy/run.json"
     )
     parser.add_argument(
         "--format",
-        choices=_FORMATS,
-        help="html, markdown, json, or a line for a paper; by default as the suffix of FILE says, or markdown",
+        choices=("text", "html", "json", "csv", "card"),
+        help="card is the energy of all runs together, for a model card or a paper; by default as the suffix of FILE "
+        "says, or text",
     )
     parser.add_argument("--output", type=path, metavar="FILE", help="write to this file, in place of the terminal")
     parser.add_argument(
         "--fail-if",
+        action="append",
+        default=[],
         metavar="CONDITION",
-        help="exit with 1 if it holds for certain, such as 'energy_per_token_j > 1.05 * baseline'",
+        help="exit with 1 if it holds for certain, such as 'energy_per_token_j > 1.05 * baseline'; may be repeated",
     )
     parser.add_argument(
         "--baseline",
@@ -56,64 +59,86 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="the run that --fail-if compares with; several span the range from run to run",
     )
-    parser.add_argument(
-        "--any-baseline", action="store_true", help="compare with a baseline of other GPUs or other work too"
-    )
+    parser.add_argument("--location", metavar="PLACE", help="where the computers are, for a card or JSON")
+    parser.add_argument("--training-type", choices=("pre-training", "fine-tuning"), help="for a card or JSON")
+    add_electricity(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Write the report, and check the condition."""
-    from zeus_core.report.fail_if import check_condition
-    from zeus_core.report.many_runs import runs_in_full
-    from zeus_core.report.run_page import run_page
-    from zeus_core.report.run_text import run_line, runs_json, runs_markdown
+    """Write the report, and check the conditions."""
+    from zeus_core.report.emissions import charged
+    from zeus_core.report.fail_if import Condition, judged
+    from zeus_core.training.record.run_file import read_run
 
     kind = arguments.format or _format_of(arguments.output)
-    if arguments.fail_if is not None:
-        check_condition(arguments.fail_if)
-    elif arguments.baseline:
+    conditions = [Condition(text) for text in arguments.fail_if]
+    if arguments.baseline and not conditions:
         raise UsageError("--baseline is what --fail-if compares with; to see runs side by side, name all of them")
-    runs = read_runs(arguments.runs)
-    notes, failed = ([], False) if arguments.fail_if is None else shown(lambda: _judged(arguments, runs))
-    in_full = runs_in_full(runs, notes)
-    forms: dict[str, Callable[[], str]] = {
-        "html": lambda: run_page(runs, notes, _further_sections(arguments.runs, [runs[number] for number in in_full])),
-        "markdown": lambda: runs_markdown(runs, notes),
-        "json": lambda: runs_json(runs, notes),
-        "line": lambda: "\n".join(
-            run_line(run) if len(runs) == 1 else f"{name}: {run_line(run)}" for name, run in runs
-        ),
-    }
-    write_output(shown(forms[kind]), arguments.output)
+    for option in ("location", "training_type"):
+        if getattr(arguments, option) is not None and kind not in ("card", "json"):
+            raise UsageError(f"--{option.replace('_', '-')} is given, which only --format card and json have")
+    found, baselines = _read_runs(arguments.runs), [read_run(place) for place in arguments.baseline]
+    electricity = electricity_from(arguments)
+    with _refusing_damaged_files():
+        runs = [(name, charged(run, electricity)) for name, run in found]
+        notes = judged(conditions, runs, [charged(run, electricity) for run in baselines])
+        text = _report_text(kind, runs, notes, arguments)
+    _write_output(text, arguments.output)
     for note, _ in notes:
         complain(f"zeus-core: {note}")
-    return _FAILED if failed else 0
+    return _FAILED if any(is_bad for _, is_bad in notes) else 0
+
+
+def _report_text(kind: str, runs: Runs, notes: Sequence[tuple[str, bool]], arguments: argparse.Namespace) -> str:
+    from zeus_core.report.energy_statement import card_of, statement_of
+    from zeus_core.report.many_runs import are_many
+    from zeus_core.report.run_page import run_page
+    from zeus_core.report.run_text import runs_csv, runs_json, runs_markdown
+
+    if kind == "text":
+        return runs_markdown(runs, notes)
+    if kind == "html":
+        return run_page(runs, notes, {} if are_many(runs) else _further_sections(arguments.runs, runs))
+    if kind == "csv":
+        return runs_csv(runs)
+    reason = ""
+    if len(runs) < len(arguments.runs):
+        reason = "a sum without some of its runs states nothing; give only runs that can be read"
+    elif len({run.run for _, run in runs}) < len(runs):
+        reason = "two of the runs are the same, which would count twice; name it once"
+    statement = None if reason else statement_of(runs, arguments.location, arguments.training_type)
+    if kind == "json":
+        if reason:
+            complain(f"zeus-core: no statement: {reason}")
+        return runs_json(runs, notes, statement)
+    if statement is None:
+        raise UsageError(reason)
+    return card_of(statement, runs)
 
 
 def _format_of(output: Path | None) -> str:
-    if output is not None and output.suffix not in _FORMAT_OF_SUFFIX:
-        raise UsageError(f"--output is {str(output)!r}; a report is a page (.html), .md, .json, or .txt for a line")
-    return "markdown" if output is None else _FORMAT_OF_SUFFIX[output.suffix]
+    if output is None:
+        return "text"
+    if output.suffix not in _FORMAT_OF_SUFFIX:
+        raise UsageError(f"--output is {str(output)!r}; a report is a page (.html), a text (.md, .txt), .json or .csv")
+    return _FORMAT_OF_SUFFIX[output.suffix]
 
 
-def shown(make: Callable[[], _Shown]) -> _Shown:
-    """Return what is made of runs, such as a text.
-
-    Raises:
-        UsageError: Their files hold numbers that are of the right type, and cannot be.
-    """
+@contextmanager
+def _refusing_damaged_files() -> Iterator[None]:
+    """Raise a `UsageError` for numbers of run files that are of the right type, and cannot be."""
     try:
-        return make()
+        yield
     except UsageError:
         raise
     except (ArithmeticError, ValueError, LookupError) as error:
         raise UsageError(
-            f"a run file holds numbers that no training has written, and that cannot be shown ({error}); take the file "
-            "from a copy, or resume the training"
+            f"a run file holds numbers that no run has written, and that cannot be shown ({error}); take the file "
+            "from a copy, or resume the run"
         ) from error
 
 
-def read_runs(places: Sequence[Path]) -> list[tuple[str, RunRecord]]:
+def _read_runs(places: Sequence[Path]) -> list[tuple[str, RunRecord]]:
     """Read runs; if some of several cannot be used, those that can are reported, with a line for each other one.
 
     Raises:
@@ -134,21 +159,24 @@ def read_runs(places: Sequence[Path]) -> list[tuple[str, RunRecord]]:
     return runs
 
 
-def _further_sections(
-    places: Sequence[Path], runs: Sequence[tuple[str, RunRecord]]
-) -> dict[str, list[tuple[Section, str]]]:
+def _name(place: Path) -> str:
+    """Return the name of a run for people: its output folder, with the folder around it."""
+    place = place.parent if place.name == "run.json" else place
+    place = place.parent if place.name == "zeus-energy" else place
+    place = place if place.name else place.resolve()  # such as "."
+    return "/".join(part for part in place.parts[-2:] if part != "/") or str(place)
+
+
+def _further_sections(places: Sequence[Path], runs: Runs) -> dict[str, list[tuple[Section, str]]]:
     """Return the sections with their pictures that wings make of what lies beside each run."""
     from zeus_core.report.run_sections import Section
 
-    known = dict(runs)
     found: dict[str, list[tuple[Section, str]]] = {}
-    for place in places:
-        name = _name(place)
-        if name not in known:
-            continue
+    for name, run in runs:
+        place = next(place for place in places if _name(place) == name)
         for section, (title, module) in _SECTIONS.items():
             try:
-                made = importlib.import_module(module).describe_run(place, known[name])
+                made = importlib.import_module(module).describe_run(place, run)
             except UsageError as error:
                 complain(f"zeus-core: no section {section!r} of {name}: {error}")
                 continue
@@ -157,59 +185,7 @@ def _further_sections(
     return found
 
 
-def _name(place: Path) -> str:
-    """Return the name of a run for people: that of its output folder, with the folder around it."""
-    place = place.parent if place.name == "run.json" else place
-    place = place.parent if place.name == "zeus-energy" else place
-    place = place if place.name else place.resolve()  # such as "."
-    return "/".join(part for part in place.parts[-2:] if part != "/") or str(place)
-
-
-def _judged(
-    arguments: argparse.Namespace, runs: Sequence[tuple[str, RunRecord]]
-) -> tuple[list[tuple[str, bool]], bool]:
-    """Return a sentence for each run, whether it is bad news, and whether the condition holds for one of them."""
-    from zeus_core.report.fail_if import judge
-    from zeus_core.report.run_metrics import metrics_of
-    from zeus_core.training.record.run_file import read_run
-
-    baselines = [read_run(place) for place in arguments.baseline]
-    against = _span([metrics_of(baseline) for baseline in baselines]) if baselines else None
-    notes: list[tuple[str, bool]] = []
-    for name, run in runs:
-        other = _differences(run, baselines)
-        if other and not arguments.any_baseline:
-            raise UsageError(
-                f"{name} and its baseline differ in {'; '.join(other)}: give a baseline of the same GPUs and work, or "
-                "add --any-baseline"
-            )
-        verdict = judge(arguments.fail_if, metrics_of(run), against)
-        words = {True: "FAILED", False: "passed", None: "passed, as the intervals leave it open"}[verdict.holds]
-        mark = f" (the baseline is of other GPUs or work: {'; '.join(other)})" if other else ""
-        notes.append((f"{name}: {arguments.fail_if}: {words}: {verdict.text}{mark}", verdict.holds is True))
-    return notes, any(is_bad for _, is_bad in notes)
-
-
-def _differences(run: RunRecord, baselines: Sequence[RunRecord]) -> list[str]:
-    from zeus_core.report.run_metrics import differences
-
-    return list(dict.fromkeys(text for baseline in baselines for text in differences(run, baseline)))
-
-
-def _span(baselines: Sequence[dict[str, Quantity]]) -> dict[str, Quantity]:
-    """Return the numbers that all baselines have, from the lowest to the highest."""
-    from zeus_core.report.run_metrics import Quantity
-
-    spans = {}
-    for name in baselines[0]:
-        known = [baseline[name] for baseline in baselines if name in baseline]
-        if len(known) == len(baselines):
-            mean = sum(one.value for one in known) / len(known)
-            spans[name] = Quantity(mean, min(one.low for one in known), max(one.high for one in known))
-    return spans
-
-
-def write_output(text: str, output: Path | None) -> None:
+def _write_output(text: str, output: Path | None) -> None:
     """Write a text to a file, or to the terminal.
 
     Raises:

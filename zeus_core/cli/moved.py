@@ -22,7 +22,7 @@ _PLAN = "it is an argument of zeus_core.pipeline.make_plan"
 OPTIONS: dict[tuple[str, str], str] = {
     **{
         (command, option): _ONE_SERIES
-        for command in ("run", "report", "statement", "exporter", "runs", "carbon")
+        for command in ("run", "report", "exporter", "runs", "carbon")
         for option in ("--column", "--where")
     },
     ("allocate", "--eta"): f"{_ALLOCATE}: ZeusCost(eta_knob=0.5), the default here",
@@ -61,6 +61,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("predict", "--gpu-hours"): "kWh are GPU hours times the power in kW; the saving is a share of them",
     ("predict", "--limits"): "give the limits in place of the GPU: zeus-core predict 100-350W",
     ("predict", "--work"): "--draw, the power of a GPU as it trains, narrows the range",
+    ("report", "--any-baseline"): "give a baseline of the same GPUs and work",
     ("run", "--deadline"): _BEST_HOUR,
     ("run", "--duration"): _BEST_HOUR,
     ("run", "--node-power"): "run measures GPUs, CPUs and memory; node_exporter reads the meter of a machine",

@@ -48,7 +48,6 @@ _GROUPS = {
     },
     "See what a run took": {
         "report": "zeus_core.cli._report",
-        "statement": "zeus_core.cli._statement",
         "runs": "zeus_core.runs._runs_command",
         "trace": "zeus_core.cli._trace",
     },

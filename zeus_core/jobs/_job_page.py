@@ -6,7 +6,7 @@ from html import escape
 
 from zeus_core.jobs._job_history import JobHistory, SizeSummary
 from zeus_core.jobs._job_records import JobDeclaration
-from zeus_core.report.run_page import page, section_html
+from zeus_core.report.page import page, section_html
 from zeus_core.report.run_pictures import Scale, svg
 from zeus_core.report.run_sections import Section
 from zeus_core.units import energy_text, number_text

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from zeus_core._documents import JsonFormat
-from zeus_core.electricity import Electricity
-from zeus_core.report._statement_boms import cyclonedx_text, spdx_text
-from zeus_core.report._statement_emissions import Emissions, emissions_of, factor_text, sum_of, sum_of_emissions
-from zeus_core.report.run_metrics import Quantity, energy_interval
-from zeus_core.report.run_sections import DATA_CENTRE, gaps, hardware, moment, remarks
-from zeus_core.report.run_text import markdown_table, run_line
+from zeus_core.report.emissions import emissions_of
+from zeus_core.report.run_lines import Runs, hardware, moment, remarks, run_line
+from zeus_core.report.run_metrics import Quantity, energy_interval, sum_of
+from zeus_core.report.run_sections import DATA_CENTRE, gaps
+from zeus_core.report.run_text import markdown_table
 from zeus_core.training.record.run_records import RunRecord
 from zeus_core.units import amount_text, duration_text, energy_text, kilowatt_hours_from_joules, number_text
 
-_FORMAT = JsonFormat("zeus-core statement", 1)
 _METHODS = {
     "counted": "differences of the GPUs' own energy counters",
     "integrated": "an integral of power that was sampled",
@@ -31,223 +27,45 @@ _METHODS = {
 }
 
 
-@dataclass(frozen=True)
-class Statement:
-    """The energy of some runs, taken together.
-
-    Attributes:
-        runs: The runs, with their names.
-        energy: The energy of all GPUs, with the interval that holds the truth; None if some was lost.
-        emissions: The emissions; None if they are not known.
-        training_type: "pre-training" or "fine-tuning"; None if that was not said.
-        location: Where the computers are; None if that was not said.
-    """
-
-    runs: Sequence[tuple[str, RunRecord]]
-    energy: Quantity | None
-    emissions: Emissions | None
-    training_type: str | None = None
-    location: str | None = None
-
-    def to_json(self) -> str:
-        """Return the statement for programs."""
-        return json.dumps(self._fields(), indent=2)
-
-    def to_spdx(self) -> str:
-        """Return it as SPDX 3.0.1, with its AI profile; a `UsageError` if the energy is not known."""
-        return spdx_text(self._fields())
-
-    def to_cyclonedx(self) -> str:
-        """Return it as the model card of CycloneDX 1.6; a `UsageError` if the energy is not known."""
-        return cyclonedx_text(self._fields())
-
-    def _fields(self) -> dict[str, Any]:
-        energy, emissions = self.energy, self.emissions
-        fields = {
-            "energy_joules": _ends(energy),
-            "energy_kwh": None if energy is None else _ends(energy.by(1 / kilowatt_hours_from_joules(1.0))),
-            "confidence": 0.95,
-            "at_least_joules": sum(run.account.total.measured_joules for _, run in self.runs),
-            "unrecorded_joules": _unrecorded(self.runs),
-            "interruptions": sum(run.account.interruptions for _, run in self.runs),
-            "included": self._included(),
-            "excluded": [{"what": what, "why": why} for what, why in self._excluded()],
-            "method": self._method(),
-            "hardware": self._hardware(),
-            "gpu_hours": round(sum(map(_gpu_hours, (run for _, run in self.runs))), 4),
-            "location": self.location,
-            "training_type": self.training_type,
-            "begin": moment(min(run.parts[0].begun_at_seconds for _, run in self.runs)),
-            "end": moment(max(run.latest.until_seconds for _, run in self.runs)),
-            "co2_eq_grams": None if emissions is None else _ends(emissions.grams),
-            "emission_factor_g_per_kwh": None if emissions is None else emissions.factor,
-            "emission_factor_source": None if emissions is None else emissions.source,
-            "pue": None if emissions is None else emissions.pue,
-            "co2_eq_emissions": self.hub_fields(),
-            "runs": [
-                {"name": name, "run": run.run, "energy_joules": _ends(energy_interval(run))} for name, run in self.runs
-            ],
-        }
-        return _FORMAT.document(fields)
-
-    def to_yaml(self) -> str:
-        """Return the metadata of a model card, as the Hub reads it; a comment if the emissions are not known."""
-        fields = self.hub_fields()
-        if fields is None:
-            return f"# co2_eq_emissions: not known: {self._unknown_because}"
-        # A text in JSON is one in YAML too.
-        return "\n".join(["co2_eq_emissions:", *(f"  {name}: {json.dumps(value)}" for name, value in fields.items())])
-
-    def hub_fields(self) -> dict[str, Any] | None:
-        """Return `co2_eq_emissions` of the Hub; None if the emissions are not known."""
-        if self.emissions is None:
-            return None
-        emissions, how = self.emissions, "simulated" if self._is_simulated else "measured"
-        fields = {
-            "emissions": round(emissions.grams.value, 3),
-            "source": f"{how} by zeus-core: {self._energy_text()} of GPUs, {factor_text(emissions)}",
-            "training_type": self.training_type,
-            "geographical_location": self.location,
-            "hardware_used": self._hardware(),
-        }
-        return {name: value for name, value in fields.items() if value is not None}
-
-    def to_markdown(self) -> str:
-        """Return the statement for people."""
-        rows = [
-            ("energy of the training", self._energy_text()),
-            ("of it", self._parts_text()),
-            ("inside the boundary", "; ".join(self._included())),
-            ("outside the boundary", "; ".join(f"{what} ({why})" for what, why in self._excluded())),
-            ("method", self._method()),
-            ("hardware", f"{self._hardware()}; {number_text(sum(_gpu_hours(run) for _, run in self.runs))} GPU hours"),
-            ("place", self.location or "not stated"),
-            ("time", self._time_text()),
-            ("emissions", f"not known: {self._unknown_because}" if self.emissions is None else self._emitted()),
-        ]
-        texts = [
-            "# Energy statement",
-            markdown_table(("", ""), [row for row in rows if row[1]]),
-            self._purpose_text(),
-            "## For a paper",
-            "\n".join(run_line(run) for _, run in self.runs),
-            "## For a model card",
-            f"```yaml\n{self.to_yaml()}\n```",
-        ]
-        return "\n\n".join(texts)
-
-    def _purpose_text(self) -> str:
-        if self._is_simulated:
-            return "**The GPUs are simulated: this is an example, and states the energy of nothing.**"
-        if self.energy is None:
-            return "**Some of the energy was lost: this states the least that was used, and not the energy.**"
-        return (
-            "The energy is the one that Annex XI, section 1, point 2 (e) of Regulation (EU) 2024/1689 (AI Act) asks "
-            "for: measured, within the boundary above."
-        )
-
-    @property
-    def _unknown_because(self) -> str:
-        """Why the emissions are not known."""
-        if self.energy is None:
-            return "some of the energy was lost"
-        return "no carbon intensity was given (--intensity 380g/kWh)"
-
-    @property
-    def _is_simulated(self) -> bool:
-        return any(device.is_simulated for _, run in self.runs for device in run.latest.devices)
-
-    def _energy_text(self) -> str:
-        if self.energy is None:
-            return f"at least {_kwh(sum(run.account.total.measured_joules for _, run in self.runs))}"
-        value, low, high = self.energy
-        text = f"{energy_text(value)} ({_kwh(value)})"
-        if high == math.inf:
-            return f"{text}, at least {_kwh(low)}"
-        return f"{text}; with 95 % between {_kwh(low)} and {_kwh(high)}"
-
-    def _parts_text(self) -> str:
-        texts = [] if len(self.runs) == 1 else [f"{len(self.runs)} runs"]
-        killed = sum(run.account.interruptions for _, run in self.runs)
-        if killed:
-            joules = _unrecorded(self.runs)
-            most = "an amount nobody knows" if joules is None else f"at most {energy_text(joules)}"
-            texts.append(f"{killed} interruptions, after whose last log {most} was taken, which the interval contains")
-        redone = sum(run.account.redone.measured_joules for _, run in self.runs)
-        return "; ".join([*texts, *([f"{energy_text(redone)} for steps that were done twice"] if redone else [])])
-
-    def _included(self) -> list[str]:
-        included = ["all GPUs of the training, from its begin to its end, with evaluations, checkpoints and waiting"]
-        if any(run.account.interruptions or len(run.parts) > 1 for _, run in self.runs):
-            included.append("the parts before interruptions, and steps done again after them")
-        if all(run.account.host.seconds > 0 for _, run in self.runs):
-            joules = sum(run.account.host.measured_joules for _, run in self.runs)
-            included.append(f"in the emissions, not in the energy: CPU packages and memory, {energy_text(joules)}")
-        return included
-
-    def _excluded(self) -> list[tuple[str, str]]:
-        found = dict.fromkeys(gap for _, run in self.runs for gap in gaps(run))
-        if self.emissions is not None and self.emissions.pue > 1:
-            in_emissions = f"in the emissions by PUE {self.emissions.pue:g}, not in the energy"
-            found = {(what, in_emissions if what == DATA_CENTRE else why): None for what, why in found}
-            found.setdefault((DATA_CENTRE, in_emissions))
-        return [*found, ("idle time before and after", "the training does not see it")]
-
-    def _method(self) -> str:
-        methods = dict.fromkeys(run.account.total.measured.method for _, run in self.runs)
-        versions = dict.fromkeys(run.latest.versions.get("zeus-core", "unknown") for _, run in self.runs)
-        remarked = dict.fromkeys(text for _, run in self.runs if (text := remarks(run)))
-        return "; ".join([*(_METHODS[method] for method in methods), *remarked, f"zeus-core {', '.join(versions)}"])
-
-    def _hardware(self) -> str:
-        return "; ".join(dict.fromkeys(hardware(run) for _, run in self.runs))
-
-    def _time_text(self) -> str:
-        first = min(run.parts[0].begun_at_seconds for _, run in self.runs)
-        last = max(run.latest.until_seconds for _, run in self.runs)
-        spent = duration_text(sum(run.account.total.seconds for _, run in self.runs))
-        return f"{moment(first)} to {moment(last)}; {spent} of training"
-
-    def _emitted(self) -> str:
-        assert self.emissions is not None
-        grams = self.emissions.grams
-        unit, scale = ("kg", 1000.0) if grams.value >= 1000 else ("g", 1.0)
-        off = max(grams.high - grams.value, grams.value - grams.low)
-        amount = amount_text(grams.value / scale, off / scale if math.isfinite(off) else 0.0, unit)
-        return f"{amount} CO2 equivalent; {factor_text(self.emissions)}"
-
-
-def statement_of(
-    runs: Sequence[tuple[str, RunRecord]],
-    electricity: Electricity | None = None,
-    location: str | None = None,
-    training_type: str | None = None,
-) -> Statement:
-    """Make the statement of some runs.
+def statement_of(runs: Runs, location: str | None = None, training_type: str | None = None) -> dict[str, Any]:
+    """Return the statement of some runs, taken together, in JSON types; what is not known is None.
 
     Args:
         runs: The runs with their names; at least one.
-        electricity: The electricity, for runs that were not given any; their energy counts as spread evenly over
-            their time, and the interval covers every other way to spread it.
-        location: Where the computers are; that of the runs if None.
+        location: Where the computers are; the places that the runs name if None.
         training_type: "pre-training" or "fine-tuning".
     """
-    energies = [energy_interval(run) for _, run in runs]
-    emissions = [emissions_of(run, electricity) for _, run in runs]
-    places = dict.fromkeys(
-        run.electricity.location for _, run in runs if run.electricity is not None and run.electricity.location
-    )
-    place = location or "; ".join(places) or None
-    return Statement(runs, sum_of(energies), sum_of_emissions(emissions), training_type, place)
-
-
-def _unrecorded(runs: Sequence[tuple[str, RunRecord]]) -> float | None:
-    amounts = [run.account.unrecorded_joules for _, run in runs]
-    return None if None in amounts else sum(amount for amount in amounts if amount is not None)
-
-
-def _gpu_hours(run: RunRecord) -> float:
-    return run.account.total.seconds * sum(device.count for device in run.latest.devices) / 3600
+    records = [run for _, run in runs]
+    energies = [energy for run in records if (energy := energy_interval(run)) is not None]
+    energy = sum_of(energies) if len(energies) == len(records) else None
+    unrecorded = [run.account.unrecorded_joules for run in records]
+    emissions = emissions_of(records)
+    places = dict.fromkeys(run.electricity.location for run in records if run.electricity is not None)
+    stated = {
+        "energy_joules": _ends(energy),
+        "energy_kwh": None if energy is None else _ends(energy.by(1 / kilowatt_hours_from_joules(1.0))),
+        "confidence": 0.95,
+        "at_least_joules": sum(run.account.total.measured_joules for run in records),
+        "unrecorded_joules": None if None in unrecorded else sum(joules or 0.0 for joules in unrecorded),
+        "redone_joules": sum(run.account.redone.measured_joules for run in records),
+        "interruptions": sum(run.account.interruptions for run in records),
+        "included": _included(records),
+        "excluded": _excluded(records, 1.0 if emissions is None else emissions.pue),
+        "method": _method(records),
+        "hardware": "; ".join(dict.fromkeys(map(hardware, records))),
+        "is_simulated": any(device.is_simulated for run in records for device in run.latest.devices),
+        "gpu_hours": round(sum(map(_gpu_hours, records)), 4),
+        "location": location or "; ".join(filter(None, places)) or None,
+        "training_type": training_type,
+        "begin": moment(min(run.parts[0].begun_at_seconds for run in records)),
+        "end": moment(max(run.latest.until_seconds for run in records)),
+        "co2_eq_grams": None if emissions is None else _ends(emissions.grams),
+        "emission_factor_g_per_kwh": None if emissions is None else emissions.factor,
+        "emission_factor_source": None if emissions is None else emissions.source,
+        "pue": None if emissions is None else emissions.pue,
+        "runs": [{"name": name, "run": run.run, "energy_joules": _ends(energy_interval(run))} for name, run in runs],
+    }
+    return {**stated, "co2_eq_emissions": _hub_fields(stated)}
 
 
 def _ends(quantity: Quantity | None) -> dict[str, float | None] | None:
@@ -256,5 +74,133 @@ def _ends(quantity: Quantity | None) -> dict[str, float | None] | None:
     return {"value": quantity.value, "low": quantity.low, "high": quantity.high if quantity.high < math.inf else None}
 
 
+def _gpu_hours(run: RunRecord) -> float:
+    return run.account.total.seconds * sum(device.count for device in run.latest.devices) / 3600
+
+
+def _included(runs: list[RunRecord]) -> list[str]:
+    included = ["all GPUs of the run, from its beginning to its end, with evaluations, checkpoints and waiting"]
+    if any(run.account.interruptions or len(run.parts) > 1 for run in runs):
+        included.append("the parts before interruptions, and steps done again after them")
+    if all(run.account.host.seconds > 0 for run in runs):
+        joules = sum(run.account.host.measured_joules for run in runs)
+        included.append(f"in the emissions, not in the energy: CPU packages and memory, {energy_text(joules)}")
+    return included
+
+
+def _excluded(runs: list[RunRecord], pue: float) -> list[dict[str, str]]:
+    found = dict(gap for run in runs for gap in gaps(run))
+    if pue > 1:
+        found[DATA_CENTRE] = f"in the emissions by PUE {pue:g}, not in the energy"
+    found["idle time before and after"] = "the run does not see it"
+    return [{"what": what, "why": why} for what, why in found.items()]
+
+
+def _method(runs: list[RunRecord]) -> str:
+    methods = dict.fromkeys(_METHODS[run.account.total.measured.method] for run in runs)
+    remarked = dict.fromkeys(filter(None, map(remarks, runs)))
+    versions = dict.fromkeys(run.latest.versions.get("zeus-core", "unknown") for run in runs)
+    return "; ".join([*methods, *remarked, f"zeus-core {', '.join(versions)}"])
+
+
+def _hub_fields(stated: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return `co2_eq_emissions` of the Hub; None if the emissions are not known."""
+    if stated["co2_eq_grams"] is None:
+        return None
+    how = "simulated" if stated["is_simulated"] else "measured"
+    fields = {
+        "emissions": round(stated["co2_eq_grams"]["value"], 3),
+        "source": f"{how} by zeus-core: {_energy_text(stated)} of GPUs, {_factor_text(stated)}",
+        "training_type": stated["training_type"],
+        "geographical_location": stated["location"],
+        "hardware_used": stated["hardware"],
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def card_of(stated: Mapping[str, Any], runs: Runs) -> str:
+    """Return the statement of some runs for people, with the metadata of a model card as the Hub reads them.
+
+    Args:
+        stated: Their statement.
+        runs: The runs with their names.
+    """
+    because = "no carbon intensity was given (--intensity 380g/kWh)"
+    if stated["energy_joules"] is None:
+        because = "some of the energy was lost"
+    spent = duration_text(sum(run.account.total.seconds for _, run in runs))
+    rows = [
+        ("energy", _energy_text(stated)),
+        ("of it", _parts_text(stated)),
+        ("inside the boundary", "; ".join(stated["included"])),
+        ("outside the boundary", "; ".join(f"{gap['what']} ({gap['why']})" for gap in stated["excluded"])),
+        ("method", stated["method"]),
+        ("hardware", f"{stated['hardware']}; {number_text(sum(_gpu_hours(run) for _, run in runs))} GPU hours"),
+        ("place", stated["location"] or "not stated"),
+        ("time", f"{stated['begin']} to {stated['end']}; {spent} of computing"),
+        ("emissions", f"not known: {because}" if stated["co2_eq_grams"] is None else _emissions_text(stated)),
+    ]
+    metadata = [f"# co2_eq_emissions: not known: {because}"]
+    if (hub := stated["co2_eq_emissions"]) is not None:  # a text in JSON is one in YAML too
+        metadata = ["co2_eq_emissions:", *(f"  {name}: {json.dumps(value)}" for name, value in hub.items())]
+    texts = [
+        "# Energy statement",
+        markdown_table(("", ""), [row for row in rows if row[1]]),
+        _purpose_text(stated),
+        "## For a paper",
+        "\n".join(run_line(run) for _, run in runs),
+        "## For a model card",
+        "\n".join(["```yaml", *metadata, "```"]),
+    ]
+    return "\n\n".join(texts)
+
+
+def _purpose_text(stated: Mapping[str, Any]) -> str:
+    if stated["is_simulated"]:
+        return "**The GPUs are simulated: this is an example, and states the energy of nothing.**"
+    if stated["energy_joules"] is None:
+        return "**Some of the energy was lost: this states the least that was used, and not the energy.**"
+    return (
+        "The energy is the one that Annex XI, section 1, point 2 (e) of Regulation (EU) 2024/1689 (AI Act) asks "
+        "for: measured, within the boundary above."
+    )
+
+
+def _energy_text(stated: Mapping[str, Any]) -> str:
+    if stated["energy_joules"] is None:
+        return f"at least {_kwh(stated['at_least_joules'])}"
+    value, low, high = (stated["energy_joules"][end] for end in ("value", "low", "high"))
+    text = f"{energy_text(value)} ({_kwh(value)})"
+    if high is None:
+        return f"{text}, at least {_kwh(low)}"
+    return f"{text}; with 95 % between {_kwh(low)} and {_kwh(high)}"
+
+
 def _kwh(joules: float) -> str:
     return f"{number_text(kilowatt_hours_from_joules(joules), 5)} kWh"
+
+
+def _parts_text(stated: Mapping[str, Any]) -> str:
+    texts = [] if len(stated["runs"]) == 1 else [f"{len(stated['runs'])} runs"]
+    if stated["interruptions"]:
+        joules = stated["unrecorded_joules"]
+        most = "an amount nobody knows" if joules is None else f"at most {energy_text(joules)}"
+        interruptions = f"{stated['interruptions']} interruptions"
+        texts.append(f"{interruptions}, after whose last log {most} was taken, which the interval contains")
+    redone = stated["redone_joules"]
+    return "; ".join([*texts, *([f"{energy_text(redone)} for steps that were done twice"] if redone else [])])
+
+
+def _emissions_text(stated: Mapping[str, Any]) -> str:
+    value, low, high = (stated["co2_eq_grams"][end] for end in ("value", "low", "high"))
+    unit, scale = ("kg", 1000.0) if value >= 1000 else ("g", 1.0)
+    if high is None:
+        return f"at least {number_text(low / scale)} {unit} CO2 equivalent; {_factor_text(stated)}"
+    amount = amount_text(value / scale, max(high - value, value - low) / scale, unit)
+    return f"{amount} CO2 equivalent; {_factor_text(stated)}"
+
+
+def _factor_text(stated: Mapping[str, Any]) -> str:
+    """Say by what the emissions follow from the energy."""
+    pue = "without PUE" if stated["pue"] == 1 else f"PUE {stated['pue']:g}"
+    return f"{pue}, at {number_text(stated['emission_factor_g_per_kwh'])} g/kWh ({stated['emission_factor_source']})"

@@ -1,4 +1,4 @@
-"""New figures of matplotlib, which is an extra."""
+"""New figures of matplotlib, which is an extra: those of plans, allocations and regrets."""
 
 from __future__ import annotations
 

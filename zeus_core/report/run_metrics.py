@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from zeus_core.errors import UsageError
@@ -72,6 +71,21 @@ def energy_interval(run: RunRecord) -> Quantity | None:
     return Quantity(joules, max(joules - off, 0.0), joules + off + more)
 
 
+def charge_interval(run: RunRecord, unit: str) -> Quantity | None:
+    """Return the emissions or the cost of a run, with what killed parts may have added; None if they are not known."""
+    charge, unrecorded = run.account.known_charge(unit), run.account.unrecorded_joules
+    if charge is None or (charge.joules <= 0 and unrecorded != 0):
+        return None
+    more = math.inf if unrecorded is None else unrecorded and unrecorded * charge.amount / charge.joules
+    low, high = charge.amount - charge.uncertainty, charge.amount + charge.uncertainty
+    return Quantity(charge.amount, low + min(more, 0.0), high + max(more, 0.0))  # a price may be negative
+
+
+def sum_of(quantities: Sequence[Quantity]) -> Quantity:
+    """Add up quantities."""
+    return Quantity(*(math.fsum(ends) for ends in zip(*quantities, strict=True)))
+
+
 def metrics_of(run: RunRecord) -> dict[str, Quantity]:
     """Return the numbers of a run that are known, in the order of `RUN_METRICS`."""
     account, training = run.account, run.account.training
@@ -103,9 +117,7 @@ def metrics_of(run: RunRecord) -> dict[str, Quantity]:
     if run.saving_fraction is not None:
         found["saving_fraction"] = Quantity.around(run.saving_fraction, run.saving_uncertainty or 0.0)
     for signal in () if run.electricity is None else run.electricity.signals:
-        charge = account.known_charge(signal.unit.partition("/")[0])
-        name = "co2_eq_g" if signal.basis is not None else "cost"
-        found[name] = None if charge is None else Quantity.around(charge.amount, charge.uncertainty)
+        found["co2_eq_g" if signal.basis is not None else "cost"] = charge_interval(run, signal.unit.partition("/")[0])
     return {name: known for name in dict.fromkeys([*RUN_METRICS, *found]) if (known := found.get(name)) is not None}
 
 
@@ -118,29 +130,6 @@ def _power(tally: Tally) -> Quantity | None:
     """Return the mean power of what was recorded."""
     energy = _energy_of(tally)
     return None if energy is None or tally.seconds <= 0 else energy.by(tally.seconds)
-
-
-def differences(run: RunRecord, baseline: RunRecord) -> list[str]:
-    """Return what makes two runs hard to compare: their GPUs, and the facts of their work that both have."""
-    own, other = _gpus(run), _gpus(baseline)
-    found = [] if own == other else [f"GPUs: {_listed(own)} against {_listed(other)}"]
-    facts, others = run.latest.work, baseline.latest.work
-    return found + [
-        f"{name.replace('_', ' ')}: {facts[name]} against {others[name]}"
-        for name in sorted(facts.keys() & others.keys())
-        if facts[name] != others[name]
-    ]
-
-
-def _gpus(run: RunRecord) -> Counter[str]:
-    gpus: Counter[str] = Counter()
-    for device in run.latest.devices:
-        gpus[device.name] += device.count
-    return gpus
-
-
-def _listed(gpus: Counter[str]) -> str:
-    return ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or "none"
 
 
 def named(metrics: Mapping[str, Quantity], name: str) -> Quantity:

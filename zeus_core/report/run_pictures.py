@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from html import escape
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from zeus_core.events import Activity
 from zeus_core.optimizer.search_result import CHOSEN, SearchResult
 from zeus_core.optimizer.setting_history import SettingChange
-from zeus_core.report.run_sections import activities_in_order
+from zeus_core.report.page import Html, fill
+from zeus_core.report.run_lines import Runs, activities_in_order
 from zeus_core.search.comparison import energy_error_fraction
 from zeus_core.settings.entry import setting_text
 from zeus_core.training.record.power_series import EnergyPoint, joules_at
@@ -25,30 +25,28 @@ _LOG_FROM = 2.5
 _MAX_MARKS = 24  # of changes of the setting: more would hide the power
 
 
-def activity_bars(runs: Sequence[tuple[str, RunRecord]]) -> str:
+def activity_bars(runs: Runs) -> str:
     """Draw the energy of each run as a bar, divided among the activities."""
     largest = max((run.account.total.measured_joules for _, run in runs), default=0.0)
     if largest <= 0:
         return ""
-    label_width = 0 if len(runs) == 1 else 190
-    width, parts, seen = _WIDTH - label_width - 120, [], dict[Activity, None]()
+    left = 0.0 if len(runs) == 1 else 190.0
+    width, parts, seen = _WIDTH - left - 120, [], dict[Activity, None]()
     for number, (name, run) in enumerate(runs):
-        y, x = 8 + 40 * number, float(label_width)
-        if label_width:
-            parts.append(f'<text x="{x - 10:.0f}" y="{y + 18}" text-anchor="end">{escape(_short(name, 26))}</text>')
+        y, x = 8 + 40 * number, left
+        if left:
+            parts.append(text_at(x - 10, y + 18, name if len(name) <= 26 else f"...{name[-23:]}", "end"))
         for activity, tally in activities_in_order(run):
             length = width * tally.measured_joules / largest
             seen[activity] = None
-            text = f"{activity.words}: {energy_text(tally.measured_joules, tally.measured.uncertainty_joules)}"
-            shape = f'x="{x:.1f}" y="{y}" width="{length:.2f}" height="26"'
-            parts.append(f'<rect class="fill-{_color(activity)}" {shape}><title>{escape(text)}</title></rect>')
+            title = f"{activity.words}: {energy_text(tally.measured_joules, tally.measured.uncertainty_joules)}"
+            parts.append(shape("rect", f"fill-{_color(activity)}", title, x=x, y=y, width=length, height=26))
             x += length
-        parts.append(
-            f'<text x="{x + 8:.1f}" y="{y + 18}">{escape(energy_text(run.account.total.measured_joules))}</text>'
-        )
-    height = 8 + 40 * len(runs)
-    legend = "".join(f'<span class="key"><i class="back-{_color(each)}"></i>{each.words}</span>' for each in seen)
-    return f'{svg("Energy by activity", parts, height)}<p class="legend">{legend}</p>'
+        parts.append(text_at(x + 8, y + 18, energy_text(run.account.total.measured_joules)))
+    key = '<span class="key"><i class="back-$color"></i>$words</span>'
+    legend = [fill(key, color=_color(activity), words=activity.words) for activity in seen]
+    picture = svg("Energy by activity", parts, 8 + 40 * len(runs))
+    return fill('$picture<p class="legend">$legend</p>', picture=Html(picture), legend=legend)
 
 
 def _color(activity: Activity) -> Activity:
@@ -62,31 +60,36 @@ def power_picture(run: RunRecord, changes: Sequence[SettingChange]) -> str:
     for part in run.parts:
         points = _total_points(part)
         if len(points) > 1:
-            pieces.append([EnergyPoint(offset + point.seconds, point.joules) for point in points])
+            pieces.append(list(_power(points, offset)))
             edges.append((offset, part))
             offset += points[-1].seconds
     if not pieces:
         return ""
-    top = 1.1 * max((b.joules - a.joules) / (b.seconds - a.seconds) for piece in pieces for a, b in pairwise(piece))
-    scale = Scale(0.0, offset, 0.0, top)
+    scale = Scale(0.0, offset, 0.0, 1.1 * max(watts for piece in pieces for _, watts in piece))
     parts = [scale.grid("W", duration_text)]
     for piece in pieces:
-        steps = [f"M{scale.x(piece[0].seconds):.1f},{scale.y(0.0):.1f}"]
-        for a, b in pairwise(piece):
-            y = scale.y((b.joules - a.joules) / (b.seconds - a.seconds))
-            steps.append(f"L{scale.x(a.seconds):.1f},{y:.1f}L{scale.x(b.seconds):.1f},{y:.1f}")
-        area = "".join(steps)
-        parts.append(f'<path class="area" d="{area}L{scale.x(piece[-1].seconds):.1f},{scale.y(0.0):.1f}Z"/>')
-        parts.append(f'<path class="line" d="M{area.split("L", 1)[1]}"/>')
+        line = scale.line(piece)
+        begin, end = scale.x(piece[0][0]), scale.x(piece[-1][0])
+        bottom = scale.bottom_y
+        parts.append(shape("polygon", "area", points=f"{begin:.1f},{bottom} {line} {end:.1f},{bottom}"))
+        parts.append(shape("polyline", "line", points=line))
     for begin, part in edges[1:]:
-        parts.append(_mark(scale, begin, f"part from step {part.begin_step}", "mark-part"))
+        parts.append(scale.mark(begin, f"part from step {part.begin_step}", "mark-part"))
     begin, latest = edges[-1]
     for change in changes[:_MAX_MARKS]:
         at = begin + change.at_seconds - latest.begun_at_seconds
         setting = "original" if change.setting is None else setting_text(change.setting, change.unit)
         if begin <= at <= offset:
-            parts.append(_mark(scale, at, f"{setting}: {change.reason}", "mark-change"))
+            parts.append(scale.mark(at, f"{setting}: {change.reason}", "mark-change"))
     return svg("Power over time", parts)
+
+
+def _power(points: Sequence[EnergyPoint], offset: float) -> Iterator[tuple[float, float]]:
+    """Yield the power between each two points, at the beginning and at the end of the time between them."""
+    for a, b in pairwise(points):
+        watts = (b.joules - a.joules) / (b.seconds - a.seconds)
+        yield offset + a.seconds, watts
+        yield offset + b.seconds, watts
 
 
 def _total_points(part: PartRecord) -> list[EnergyPoint]:
@@ -111,60 +114,45 @@ def loss_picture(run: RunRecord) -> str:
         return ""
     known = [point for points in curves.values() for point in points]
     values = [point.value for point in known]
-    largest = max(point.joules for point in known)
-    scale = Scale(0.0, largest, *_padded(min(values), max(values)))
+    scale = Scale(0.0, max(point.joules for point in known), *_padded(min(values), max(values)))
     parts = [scale.grid("loss", energy_text)]
     for number, (name, points) in enumerate(curves.items()):
-        places = [(scale.x(point.joules), scale.y(point.value)) for point in points]
         kind = "pale" if number == 0 and len(curves) > 1 else "line"
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        parts.append(f'<polyline class="{kind}" points="{line}"><title>{escape(name)}</title></polyline>')
-        x, y = places[-1]
-        parts.append(f'<text x="{x - 6:.1f}" y="{y - 8:.1f}" text-anchor="end">{escape(name)}</text>')
+        line = scale.line((point.joules, point.value) for point in points)
+        parts.append(shape("polyline", kind, name, points=line))
+        parts.append(text_at(scale.x(points[-1].joules) - 6, scale.y(points[-1].value) - 8, name, "end"))
     return svg("Losses over the energy of the run", parts)
 
 
 def search_picture(search: SearchResult) -> str:
     """Draw time and energy of a step at each setting, with the intervals of the energy."""
     points = search.points()
-    trials = [trial for trial, _ in points]
-    if len(trials) < 2:
+    if len(points) < 2:
         return ""
-    off = [min(energy_error_fraction(trial), 0.5) * trial.joules_per_step for trial in trials]
-    seconds = [trial.seconds_per_step for trial in trials]
-    lowest = min(trial.joules_per_step - error for trial, error in zip(trials, off, strict=True))
-    highest = max(trial.joules_per_step + error for trial, error in zip(trials, off, strict=True))
+    seconds = [trial.seconds_per_step for trial, _ in points]
+    joules = [trial.joules_per_step for trial, _ in points]
+    off = [min(energy_error_fraction(trial), 0.5) * trial.joules_per_step for trial, _ in points]
+    lows, highs = ([energy + sign * error for energy, error in zip(joules, off, strict=True)] for sign in (-1, 1))
     is_log = max(seconds) > _LOG_FROM * min(seconds)  # the lowest limits take several times as long
     low, high = _padded(min(seconds), max(seconds))  # and room for a label
     ends = (min(seconds) / 1.08, max(seconds) * 1.3) if is_log else (low, high + 0.1 * (high - low))
-    scale = Scale(*ends, *_padded(lowest, highest), is_log=is_log)
+    scale = Scale(*ends, *_padded(min(lows), max(highs)), is_log=is_log)
     parts = [scale.grid("J per step", lambda value: duration_text(value))]
-    places = [(scale.x(trial.seconds_per_step), scale.y(trial.joules_per_step)) for trial in trials]
-    parts.append(f'<polyline class="thin" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>')
-    names = [f"{setting_text(trial.setting, search.unit)}{f' ({mark})' if mark else ''}" for trial, mark in points]
-    for (trial, mark), error, (x, y), name in zip(points, off, places, names, strict=True):
-        kind = "chosen" if mark == CHOSEN else "trial"
-        low, high = (scale.y(trial.joules_per_step + sign * error) for sign in (-1, 1))
-        text = f"{name}: {energy_text(trial.joules_per_step)}, {duration_text(trial.seconds_per_step)}"
-        parts.append(
-            f'<path class="{kind}" d="M{x:.1f},{low:.1f}V{high:.1f}"/>'
-            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"><title>{escape(text)}</title></circle>'
-        )
-    marked = sorted(range(len(points)), key=lambda number: (points[number][1] != CHOSEN, not points[number][1]))
-    for number in _without_overlaps(places, marked):
-        x, y = places[number]
-        parts.append(f'<text x="{x + 9:.1f}" y="{y - 8:.1f}">{names[number]}</text>')
+    parts.append(shape("polyline", "thin", points=scale.line(zip(seconds, joules, strict=True))))
+    labels = []
+    for number, (trial, mark) in enumerate(points):
+        name = f"{setting_text(trial.setting, search.unit)}{f' ({mark})' if mark else ''}"
+        kind, x, y = "chosen" if mark == CHOSEN else "trial", scale.x(seconds[number]), scale.y(joules[number])
+        title = f"{name}: {energy_text(joules[number])}, {duration_text(seconds[number])}"
+        parts.append(shape("path", kind, d=f"M{x:.1f},{scale.y(lows[number]):.1f}V{scale.y(highs[number]):.1f}"))
+        parts.append(shape("circle", kind, title, cx=x, cy=y, r=4.5))
+        labels.append((mark != CHOSEN, not mark, number, x + 9, y - 8, name))
+    kept: list[tuple[float, float]] = []
+    for *_, x, y, name in sorted(labels):  # the choice first: an earlier label hides later ones
+        if all(abs(x - other_x) > 95 or abs(y - other_y) > 14 for other_x, other_y in kept):
+            kept.append((x, y))
+            parts.append(text_at(x, y, name))
     return svg("Time and energy of a step at each setting", parts)
-
-
-def _without_overlaps(places: Sequence[tuple[float, float]], order: Sequence[int]) -> list[int]:
-    """Return the numbers of the labels that hide no other one. An earlier one in the order hides later ones."""
-    kept: list[int] = []
-    for number in order:
-        x, y = places[number]
-        if all(abs(x - places[other][0]) > 95 or abs(y - places[other][1]) > 14 for other in kept):
-            kept.append(number)
-    return kept
 
 
 class Scale:
@@ -191,22 +179,22 @@ class Scale:
 
     def grid(self, unit: str, label: Callable[[float], str] | None) -> str:
         """Draw lines at round numbers, with their labels; none below the picture if there is no `label`."""
-        lines = [
-            f'<path class="axis" d="M{_LEFT},{self.y(value):.1f}H{_WIDTH - _RIGHT}"/>'
-            f'<text x="{_LEFT - 8}" y="{self.y(value) + 4:.1f}" text-anchor="end">{number_text(value)}</text>'
-            for value in _round_numbers(self._bottom, self._top)
-        ]
-        y = _HEIGHT - _BOTTOM + 20
-        lines += [
-            f'<text x="{self.x(value):.1f}" y="{y}" text-anchor="middle">{escape(label(value))}</text>'
-            for value in (_round_powers if self._is_log else _round_numbers)(self._begin, self._end)
-            if label is not None
-        ]
+        lines = []
+        for value in _round_numbers(self._bottom, self._top):
+            lines.append(shape("path", "axis", d=f"M{_LEFT},{self.y(value):.1f}H{_WIDTH - _RIGHT}"))
+            lines.append(text_at(_LEFT - 8, self.y(value) + 4, number_text(value), "end"))
+        if label is not None:
+            values = (_round_powers if self._is_log else _round_numbers)(self._begin, self._end)
+            lines += [text_at(self.x(value), self.bottom_y + 20, label(value), "middle") for value in values]
         return f'{"".join(lines)}<text class="unit" x="0" y="12">{unit}</text>'
 
+    def line(self, values: Iterable[tuple[float, float]]) -> str:
+        """Return the points of a line through some values."""
+        return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in values)
 
-def _mark(scale: Scale, at: float, text: str, kind: str) -> str:
-    return f'<path class="{kind}" d="M{scale.x(at):.1f},{_TOP}V{scale.y(0.0):.1f}"><title>{escape(text)}</title></path>'
+    def mark(self, at: float, title: str, kind: str) -> str:
+        """Draw a vertical line at a moment."""
+        return shape("path", kind, title, d=f"M{self.x(at):.1f},{_TOP}V{self.bottom_y}")
 
 
 def _round_numbers(low: float, high: float) -> list[float]:
@@ -228,10 +216,20 @@ def _padded(low: float, high: float) -> tuple[float, float]:
     return low - pad, high + pad
 
 
+def shape(tag: str, kind: str, title: str = "", **attributes: object) -> Html:
+    """Return a shape of a class of the page's style, with a title that a browser shows where one points at it."""
+    rounded = {name: f"{value:.1f}" if isinstance(value, float) else value for name, value in attributes.items()}
+    given = [fill(' $name="$value"', name=name, value=value) for name, value in rounded.items()]
+    about = fill("<title>$title</title>", title=title) if title else ""
+    return fill('<$tag class="$kind"$given>$about</$tag>', tag=tag, kind=kind, given=given, about=about)
+
+
+def text_at(x: float, y: float, text: str, anchor: str = "start") -> Html:
+    """Return a text at a point of a picture."""
+    where = {"x": f"{x:.1f}", "y": f"{y:.1f}", "anchor": anchor}
+    return fill('<text x="$x" y="$y" text-anchor="$anchor">$text</text>', text=text, **where)
+
+
 def svg(title: str, parts: Sequence[str], height: int = _HEIGHT) -> str:
     """Return a picture of some parts, drawn within a `Scale`."""
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{title}">{"".join(parts)}</svg>'
-
-
-def _short(text: str, characters: int) -> str:
-    return text if len(text) <= characters else f"...{text[3 - characters :]}"

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from zeus_core.events import Activity
 from zeus_core.optimizer.search_result import CHOSEN, SearchRecord, SearchResult
-from zeus_core.optimizer.setting_history import SettingChange
-from zeus_core.report.run_metrics import energy_interval
+from zeus_core.report.run_lines import (
+    activities_in_order,
+    energy_and_power,
+    hardware,
+    moment,
+    quantity_text,
+    remarks,
+    saving_line,
+)
+from zeus_core.report.run_metrics import metrics_of
 from zeus_core.search import Trial
-from zeus_core.search.comparison import energy_error_fraction, percentage
+from zeus_core.search.comparison import energy_error_fraction
 from zeus_core.settings.entry import setting_text
-from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.run_records import REMARKS, RunRecord
 from zeus_core.units import amount_text, duration_text, energy_text, number_text
 
 DATA_CENTRE = "cooling and losses of the data centre"
 _MAX_ROWS = 40  # of a table: a page on 512 GPUs is to be read too
+_PLAIN_MEANS = (
+    " The table has plain means of the steps at each setting. Saving and slowdown are of all steps at the settings "
+    "chosen, corrected for drift."
+)
 
 
 class Section(NamedTuple):
@@ -49,9 +58,9 @@ def sections_of(run: RunRecord) -> list[Section]:
         _devices(run),
         Section("power", "Power over time", _power_text(run)),
         _losses(run),
-        *([] if search is None else [_search(run, search), _settings_of_activities(search)]),
+        *([] if search is None else [_search(run, search)]),
         *([] if record is None or not record.changes else [_changes(record)]),
-        _results(run.latest.results, {REMARKS} if search is None else _shown_of(search)),
+        _results(run, search),
         _electricity(run),
         Section("gaps", "What was not measured, and why", "", ("what", "why"), gaps(run)),
         _parts(run),
@@ -60,122 +69,47 @@ def sections_of(run: RunRecord) -> list[Section]:
     return [section for section in sections if section.text or section.rows]
 
 
-def energy_line(run: RunRecord) -> str:
-    """Return the energy of a run: "1.234 ±0.005 MJ"."""
-    interval = energy_interval(run)
-    if interval is None:
-        return f"at least {energy_text(run.account.total.measured_joules)}"
-    return energy_text(interval.value, run.account.total.measured.uncertainty_joules)
-
-
-def unrecorded_line(run: RunRecord) -> str:
-    """Return what killed parts may have taken beyond the energy that is known; empty if there are none."""
-    joules = run.account.unrecorded_joules
-    if joules is None:
-        return "and an amount nobody knows after the last logs of interrupted parts"
-    return f"and at most {energy_text(joules)} after the last logs of interrupted parts" if joules > 0 else ""
-
-
-def steps_text(run: RunRecord) -> str:
-    """Return how many steps a run had: those of a command are not among its parts."""
-    return f"{run.latest.step} steps" if run.latest.step else "no steps counted"
-
-
-def saving_line(run: RunRecord) -> str | None:
-    """Return the saving with its confidence; None if there was no search, or nothing was chosen."""
-    record = run.latest.search_record()
-    comparison = None if record is None or record.result is None else record.result.comparison
-    return None if comparison is None else comparison.saving_text
-
-
-def activities_in_order(run: RunRecord) -> list[tuple[Activity, Tally]]:
-    """Return the activities that took time, in order."""
-    return [(activity, tally) for activity, tally in run.account.in_order() if tally.seconds > 0]
-
-
-def moment(seconds: float) -> str:
-    """Format a time since 1970: "2026-03-02 08:00:00 UTC"."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, OSError, ValueError):  # a clock that is not set
-        return f"{seconds:.0f} s since 1970"
-
-
-def hardware(run: RunRecord) -> str:
-    """Return the GPUs of a run: "8 x NVIDIA A100-SXM4-80GB"."""
-    names: dict[str, int] = {}
-    for device in run.latest.devices:
-        names[device.name] = names.get(device.name, 0) + device.count
-    return ", ".join(f"{count} x {name}" for name, count in sorted(names.items())) or "no GPU"
-
-
-def _energy_cells(tally: Tally) -> tuple[str, str]:
-    """Return energy and mean power."""
-    if tally.energy_joules is None:
-        return f"at least {energy_text(tally.measured_joules)}, {duration_text(tally.lost_seconds)} lost", ""
-    watts = tally.power_watts
-    energy = energy_text(tally.energy_joules, tally.measured.uncertainty_joules)
-    return energy, "" if watts is None else f"{watts:.0f} W"
-
-
-def _losses(run: RunRecord) -> Section:
-    """Return the losses with the energy that the run had taken by then."""
-    rows = []
-    for name, points in run.losses.items():
-        best = min(points, key=lambda point: point.value)
-        numbers = (
-            number_text(points[0].value),
-            number_text(best.value),
-            energy_text(best.joules),
-            number_text(points[-1].value),
-        )
-        rows.append((name, *numbers))
-    text = "The energy is that of all GPUs, from the first step of the run, as it was known at the latest log."
-    columns = ("", "first", "lowest", "energy until then", "latest")
-    return Section("losses", "Losses beside the energy", text if rows else "", columns if rows else (), rows)
-
-
 def _activities(run: RunRecord) -> Section:
-    total = run.account.total
+    account, total = run.account, run.account.total
     rows: list[tuple[str, ...]] = []
     for activity, tally in activities_in_order(run):
+        energy, power = energy_and_power(tally)
+        if (tally.measured_joules, tally.lost_seconds) == (total.measured_joules, total.lost_seconds):
+            energy, _ = energy_and_power(total)  # one energy, so one interval
         share = f"{tally.measured_joules / total.measured_joules:.1%}" if total.measured_joules > 0 else ""
-        count, joules = run.account.visits.get(activity, 0), tally.energy_joules
+        count, joules = account.visits.get(activity, 0), tally.energy_joules
         times = (f"{count}" if count else "", "" if joules is None or not count else energy_text(joules / count))
-        cells = (duration_text(tally.seconds), *_energy_cells(tally), share, tally.measured.method, *times)
-        rows.append((activity.words, *cells))
-    if run.account.redone.seconds > 0:
-        redone = run.account.redone
-        rows.append(("of it done twice", duration_text(redone.seconds), *_energy_cells(redone), "", "", "", ""))
-    rows.append(("total", duration_text(total.seconds), *_energy_cells(total), "100%", total.measured.method, "", ""))
+        method = tally.measured.method
+        rows.append((activity.words, duration_text(tally.seconds), energy, power, share, method, *times))
+    if account.redone.seconds > 0:
+        cells = (duration_text(account.redone.seconds), *energy_and_power(account.redone))
+        rows.append(("of it done twice", *cells, "", "", "", ""))
+    rows.append(
+        ("total", duration_text(total.seconds), *energy_and_power(total), "100%", total.measured.method, "", "")
+    )
     columns = ("activity", "time", "energy", "mean power", "share", "how", "times begun", "each")
-    shown = len(columns) if run.account.visits else -2  # files of earlier versions do not have the last two
+    shown = len(columns) if account.visits else -2  # the energy of a command is not divided by activity
     return Section("activities", "Where the energy went", remarks(run), columns[:shown], [row[:shown] for row in rows])
-
-
-def remarks(run: RunRecord) -> str:
-    """Return the remarks on the numbers of each part of a run, such as why energy was lost."""
-    return "; ".join(dict.fromkeys(part.results[REMARKS] for part in run.parts if REMARKS in part.results))
 
 
 def _devices(run: RunRecord) -> Section:
     rows = []
     for number, rank in enumerate(run.latest.ranks):
         for device in rank.devices:
-            cells = ("not reported yet", "") if device.energy is None else _energy_cells(device.energy)
-            limit = "" if device.limit_watts is None else f"{device.limit_watts:.0f} W"
             place = (f"{number}", f"GPU {device.index}")
             if rank.count > 1:
                 place = (f"{rank.count} ranks", f"{device.count} GPUs")
+            cells = ("not reported yet", "") if device.energy is None else energy_and_power(device.energy)
+            limit = "" if device.limit_watts is None else f"{device.limit_watts:.0f} W"
             rows.append((*place, device.name, *cells, limit, rank.host, device.uuid))
-    text = ""
+    texts = []
     if len(run.parts) > 1:
-        text = f"The latest of {len(run.parts)} parts of the run, from step {run.latest.begin_step} on."
+        texts.append(f"The latest of {len(run.parts)} parts of the run, from step {run.latest.begin_step} on.")
     if len(rows) > _MAX_ROWS:
         what = "GPUs" if all(rank.count == 1 for rank in run.latest.ranks) else "kinds of GPUs of a machine"
-        text += f" The first {_MAX_ROWS} of {len(rows)} {what}; the JSON format has all of them."
+        texts.append(f"The first {_MAX_ROWS} of {len(rows)} {what}; the JSON format has all of them.")
     columns = ("rank", "GPU", "name", "energy", "mean power", "first limit", "machine", "UUID")
-    return Section("devices", "Ranks and devices", text.strip(), columns, rows[:_MAX_ROWS])
+    return Section("devices", "Ranks and devices", " ".join(texts), columns, rows[:_MAX_ROWS])
 
 
 def _power_text(run: RunRecord) -> str:
@@ -189,74 +123,50 @@ def _power_text(run: RunRecord) -> str:
     return text if len(run.parts) == 1 else f"{text} Red lines are interruptions, whose time is left out."
 
 
+def _losses(run: RunRecord) -> Section:
+    """Return the losses with the energy that the run had taken by then."""
+    rows = []
+    for name, points in run.losses.items():
+        best = min(points, key=lambda point: point.value)
+        first, lowest, latest = (number_text(point.value) for point in (points[0], best, points[-1]))
+        rows.append((name, first, lowest, energy_text(best.joules), latest))
+    if not rows:
+        return Section("losses", "")
+    text = "The energy is that of all GPUs, from the first step of the run, as it was known at the latest log."
+    columns = ("", "first", "lowest", "energy until then", "latest")
+    return Section("losses", "Losses beside the energy", text, columns, rows)
+
+
 def _search(run: RunRecord, search: SearchResult) -> Section:
     before = search.trials.get(search.original) if search.is_comparable else None
     rows = []
     for trial, mark in search.points():
         change = "" if before is None else f"{trial.joules_per_step / before.joules_per_step - 1:+.1%}"
         slower = "" if before is None else f"{trial.seconds_per_step / before.seconds_per_step - 1:+.1%}"
-        cells = (
-            _step_energy(trial),
-            change,
-            duration_text(trial.seconds_per_step),
-            slower,
-            f"{trial.steps}",
-            mark,
-        )
+        cells = (_step_energy(trial), change, duration_text(trial.seconds_per_step), slower, f"{trial.steps}", mark)
         rows.append((setting_text(trial.setting, search.unit), *cells))
     if search.chosen is not None and not any(mark == CHOSEN for _, mark in search.points()):
         rows.append((setting_text(search.chosen, search.unit), "not measured", "", "", "", "0", CHOSEN))
     saving = saving_line(run)
     text = f"{search.name}: {search.rows()[search.name]}." + ("" if saving is None else f" Saving: {saving}.")
     text += f" Slowdown: {search.slowdown_text}." if search.slowdown_text else ""
+    is_corrected = search.comparison is not None and search.comparison.slowdown is not None
+    text += _PLAIN_MEANS if is_corrected and before is not None else ""
     columns = ("setting", "energy of a step (95 %)", "energy", "time of a step", "time", "steps measured", "")
     return Section("search", "The search and its choice", text, columns, rows)
 
 
-def _settings_of_activities(search: SearchResult) -> Section:
-    activities = search.activities
-    seconds = math.fsum(one.seconds for one in activities.values())
-    joules = math.fsum(one.joules for one in activities.values())
-    rows = []
-    for name, one in activities.items():
-        saving = "" if one.saving is None else percentage(*one.saving)
-        slowdown = "" if one.slowdown is None else percentage(one.slowdown[0] - 1, one.slowdown[1], sign="+")
-        if one.prediction is not None and one.prediction.setting != search.original:
-            setting = setting_text(one.prediction.setting, search.unit)
-            saving = f"{setting} would save {one.prediction.saving_fraction:.1%}"
-        shares = (f"{one.seconds / seconds:.1%}", f"{one.joules / joules:.1%}" if joules else "")
-        settings = (setting_text(search.original, search.unit), setting_text(one.setting, search.unit))
-        remark = (one.follows_because or "") + one.waiting_text
-        rows.append((name.replace("_", " "), *shares, *settings, saving, slowdown, remark.removeprefix("; ")))
-    text = "Savings and slowdowns are those of all choices on average." if rows else ""
-    columns = (
-        "activity",
-        "of the time",
-        "of the energy",
-        "original",
-        "setting",
-        "saving",
-        "time",
-        "as steps, or waits",
-    )
-    return Section("activity-settings", "Each activity its own setting", text, columns, rows)
-
-
-def _shown_of(search: SearchResult) -> set[str]:
-    """Return the labels of results that other sections show."""
-    activities = {f"during {name.replace('_', ' ')}" for name in search.activities}
-    return {REMARKS, search.name, "saving", "slowdown", *activities}
-
-
 def _step_energy(trial: Trial) -> str:
-    error = energy_error_fraction(trial)
-    joules = trial.joules_per_step
+    error, joules = energy_error_fraction(trial), trial.joules_per_step
     return energy_text(joules, joules * error) if math.isfinite(error) else f"{energy_text(joules)}, too few steps"
 
 
 def _changes(record: SearchRecord) -> Section:
     changes = record.changes
-    rows = [(moment(change.at_seconds), _setting_text(change), change.reason) for change in changes[-_MAX_ROWS:]]
+    rows = []
+    for change in changes[-_MAX_ROWS:]:
+        setting = "the original" if change.setting is None else setting_text(change.setting, change.unit)
+        rows.append((moment(change.at_seconds), setting, change.reason))
     text = "The latest setting was still in force."
     if record.result is not None and record.result.unrestored:
         text = "At the end, the original state was not restored on every GPU."
@@ -267,12 +177,10 @@ def _changes(record: SearchRecord) -> Section:
     return Section("changes", "Settings changed and restored", text, ("when", "setting", "why"), rows)
 
 
-def _setting_text(change: SettingChange) -> str:
-    return "the original" if change.setting is None else setting_text(change.setting, change.unit)
-
-
-def _results(results: Mapping[str, str], shown: Collection[str]) -> Section:
-    rows = [(label, text) for label, text in results.items() if label not in shown]
+def _results(run: RunRecord, search: SearchResult | None) -> Section:
+    """Return the results that no other section shows."""
+    shown = {REMARKS} if search is None else {REMARKS, search.name, "saving", "slowdown"}
+    rows = [(label, text) for label, text in run.latest.results.items() if label not in shown]
     return Section("results", "Result of the optimizer", "", ("", ""), rows)
 
 
@@ -280,45 +188,40 @@ def _electricity(run: RunRecord) -> Section:
     title = "Emissions and cost"
     if run.electricity is None:
         return Section("electricity", title, "Not known: no carbon intensity and no price were given (electricity=).")
-    rows = []
+    metrics, rows = metrics_of(run), []
     for signal in run.electricity.signals:
-        unit = signal.unit.partition("/")[0]
-        charge, known = run.account.charges.get(unit), run.account.known_charge(unit)
-        amount = "not known" if charge is None else amount_text(charge.amount, charge.uncertainty, unit)
-        amount = amount if known is not None or charge is None else f"at least {amount}"
-        stale = "" if charge is None else f"{charge.stale_fraction:.0%}"
-        basis = "price" if signal.basis is None else signal.basis
-        rows.append(("CO2 equivalent" if signal.basis else "cost", amount, signal.source, basis, signal.unit, stale))
-    pue = run.electricity.pue
+        unit, name = signal.unit.partition("/")[0], "co2_eq_g" if signal.basis else "cost"
+        charge, amount, stale = run.account.charges.get(unit), "not known", ""
+        if charge is not None:
+            stale = f"{charge.stale_fraction:.0%}"
+            amount = f"at least {amount_text(charge.amount, charge.uncertainty, unit)}"
+            amount = quantity_text(name, metrics[name], run) if name in metrics else amount
+        what = "CO2 equivalent" if signal.basis else "cost"
+        rows.append((what, amount, signal.source, signal.basis or "price", signal.unit, stale))
+    pue, place = run.electricity.pue, run.electricity.location
     text = (
         "The data centre's share is not in it (PUE 1)." if pue == 1 else f"With the data centre's share, PUE {pue:g}."
     )
-    place = run.electricity.location
-    text += "" if place is None else f" Place: {place}."
     columns = ("what", "amount", "source", "basis", "unit", "at a mean value")
-    return Section("electricity", title, text, columns, rows)
+    return Section("electricity", title, f"{text} Place: {place}." if place else text, columns, rows)
 
 
 def gaps(run: RunRecord) -> list[tuple[str, str]]:
     """Return what was not measured, and why."""
-    account, latest = run.account, run.latest
+    account, ranks = run.account, run.latest.ranks
     rows = []
     if account.total.lost_seconds > 0:
-        lost = duration_text(account.total.lost_seconds)
-        rows.append(
-            (f"GPUs, for {lost}", "neither their counters nor their power could be read, and no model bridges it")
-        )
+        lost = f"GPUs, for {duration_text(account.total.lost_seconds)}"
+        rows.append((lost, "neither their counters nor their power could be read, and no model bridges it"))
     if account.interruptions > 0:
         joules = account.unrecorded_joules
         most = "nobody knows how much" if joules is None else f"at most {energy_text(joules)}"
         why = f"killed, or ended before all ranks had reported their last energy: {most}"
         rows.append((f"the end of {account.interruptions} parts", why))
-    unreported = [
-        str(number) for number, rank in enumerate(latest.ranks) if any(one.energy is None for one in rank.devices)
-    ]
+    unreported = [str(number) for number, rank in enumerate(ranks) if any(one.energy is None for one in rank.devices)]
     if unreported:
-        rows.append((f"single GPUs of rank {_some(unreported)}", "reported at the end of training only"))
-    without = [str(number) for number, rank in enumerate(latest.ranks) if not rank.devices]
+        rows.append((f"single GPUs of rank {_some(unreported)}", "reported at the end of the run only"))
+    without = [str(number) for number, rank in enumerate(ranks) if not rank.devices]
     if without:
         rows.append((f"GPUs of rank {_some(without)}", "it has none, or a lower rank counts them"))
     if account.host.seconds == 0:
@@ -329,7 +232,7 @@ def gaps(run: RunRecord) -> list[tuple[str, str]]:
     rows.append(("fans, power supplies, network, storage", "no counter of this machine separates them"))
     if run.electricity is None or run.electricity.pue == 1:
         rows.append((DATA_CENTRE, "no PUE was given"))
-    if any(device.is_simulated for device in latest.devices):
+    if any(device.is_simulated for device in run.latest.devices):
         rows.append(("anything real", "these GPUs are simulated: the numbers come from a model"))
     return rows
 
@@ -342,9 +245,8 @@ def _parts(run: RunRecord) -> Section:
     rows = []
     for part in run.parts[-_MAX_ROWS:]:
         span = f"{moment(part.begun_at_seconds)} to {moment(part.until_seconds)}"
-        rows.append(
-            (span, f"{part.begin_step} to {part.step}", part.state, f"{sum(rank.count for rank in part.ranks)}")
-        )
+        steps, ranks = f"{part.begin_step} to {part.step}", f"{sum(rank.count for rank in part.ranks)}"
+        rows.append((span, steps, part.state, ranks))
     text = "" if len(run.parts) == 1 else "A step that lies in two parts was done twice."
     return Section("parts", "When", text, ("time", "steps", "state", "ranks"), rows)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zeus_core.report.run_page import card, page, section_html
+from zeus_core.report.page import card, page, section_html
 from zeus_core.report.run_sections import Section
 from zeus_core.runs._counting import (
     Counted,

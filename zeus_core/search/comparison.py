@@ -201,8 +201,9 @@ def quotient_uncertainty(before: tuple[float, float], after: tuple[float, float]
 
 
 def _described(trial: Trial) -> str:
-    uncertainty = (trial.measurement.total_uncertainty_joules or 0.0) / trial.steps
-    return f"{duration_text(trial.seconds_per_step)} and {energy_text(trial.joules_per_step, uncertainty)} per step"
+    joules, error = trial.joules_per_step, energy_error_fraction(trial)
+    energy = energy_text(joules, joules * error) if math.isfinite(error) else f"{energy_text(joules)}, too few steps,"
+    return f"{duration_text(trial.seconds_per_step)} and {energy} per step"
 
 
 def energy_error_fraction(trial: Trial) -> float:
