@@ -11,7 +11,7 @@ from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.tracing._bounded import Ring, Thinned
 from zeus_core.tracing._trace_events import check_event, complete, counter, mark, named
-from zeus_core.tracing.facts import ClockPoint, DeviceFacts, PhaseEnergy, RankFacts, Update, Updates
+from zeus_core.tracing.facts import ClockPoint, DeviceFacts, PhaseEnergy, RankFacts
 from zeus_core.tracing.trace_file import Trace, read_document, read_trace, write_trace
 
 FACTS = RankFacts(
@@ -21,7 +21,7 @@ FACTS = RankFacts(
     1_700_000_000_000_000_000,
     ((0.0, 0.0), (10.0, 10.001)),
     (ClockPoint(0.0, 0.05, 1e-4),),
-    (DeviceFacts(0, "GPU-1", "A100", 440.0, True, Updates.from_updates([Update(0.1, 0.001, 5.0)])),),
+    (DeviceFacts(0, "GPU-1", "A100"),),
     {"steps": PhaseEnergy(10.0, DeviceEnergy(3000.0, 5.0))},
     PhaseEnergy(10.0, DeviceEnergy(3000.0, 5.0)),
     50,
@@ -61,8 +61,8 @@ def damaged(path, how):
         "no trace": b"{}",
         "a number": b"7",
         "of a profiler": b'{"traceEvents": []}',
-        "another version": b'{"traceEvents": [], "zeus_core": {"format": "zeus-core trace", "version": 1}}',
-        "ranks missing": b'{"traceEvents": [], "zeus_core": {"format": "zeus-core trace", "version": 2}}',
+        "another version": b'{"traceEvents": [], "zeus_core": {"format": "zeus-core trace", "version": 2}}',
+        "ranks missing": b'{"traceEvents": [], "zeus_core": {"format": "zeus-core trace", "version": 3}}',
         "a wrong event": b'{"traceEvents": [{"ph": "X", "ts": "now"}]}',
     }
     path.write_bytes(contents[how])
@@ -108,24 +108,6 @@ def test_a_missing_file_and_a_folder_say_so(tmp_path):
 def test_what_is_no_event_is_refused(event):
     with pytest.raises(UsageError, match="no event"):
         check_event(event)
-
-
-updates = st.lists(st.builds(Update, st.floats(0, 1e5), st.floats(0, 0.05), st.floats(0, 1e9)), max_size=20).map(sorted)
-
-
-@given(updates)
-def test_updates_are_packed_to_a_microsecond_and_a_millijoule(updates):
-    unpacked = list(Updates.from_updates(updates).unpacked())
-    assert len(unpacked) == len(updates)
-    for before, after in zip(updates, unpacked, strict=True):
-        assert after.at == pytest.approx(before.at, abs=1e-6)
-        assert before.half_width_seconds <= after.half_width_seconds + 1e-12 <= before.half_width_seconds + 2e-6
-        assert after.energy_joules == pytest.approx(before.energy_joules, abs=1e-3)
-
-
-def test_columns_of_other_lengths_are_refused():
-    with pytest.raises(UsageError, match="length"):
-        Updates((1,), (), (2,))
 
 
 def test_a_ring_keeps_the_last_and_counts_the_others():

@@ -1,4 +1,4 @@
-"""`zeus-core trace`: merge the traces of ranks, add joules to a profiler's trace, and show where the energy went."""
+"""`zeus-core trace`: merge the traces of ranks, and show where the energy went."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.cli.arguments import count_or_zero, path
+from zeus_core.cli.arguments import path
 from zeus_core.cli.text import NOT_MEASURED, complain, table, write
 from zeus_core.errors import UsageError
 from zeus_core.units import duration_text, energy_text, number_text
@@ -17,7 +17,8 @@ from zeus_core.units import duration_text, energy_text, number_text
 if TYPE_CHECKING:
     from zeus_core.tracing.facts import PhaseEnergy, RankFacts
 
-SUMMARY = "Merge traces, add joules to one of torch.profiler, or sum one up"
+SUMMARY = "Merge the traces of ranks, or sum them up"
+EXAMPLE = "zeus-core trace merge output -o all.json.gz"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,28 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", title="actions")
     merging = actions.add_parser("merge", help="bring all ranks together in one file, their clocks aligned")
     merging.add_argument("source", type=path, nargs="+", metavar="FOLDER", help="of the run, or files of ranks")
-    _add_output(merging)
-    adding = actions.add_parser("add", help="add joules to the ranges of a trace of torch.profiler")
-    adding.add_argument("energy", type=path, metavar="ENERGY_TRACE", help="that of the rank, such as trace-0.json.gz")
-    adding.add_argument("profile", type=path, metavar="PROFILER_TRACE", help="as export_chrome_trace has written it")
-    adding.add_argument(
-        "--rank", type=count_or_zero, metavar="N", help="that was profiled, if the profiler did not say"
+    merging.add_argument(
+        "-o", "--output", type=path, required=True, metavar="FILE", help="the file to write, such as all.json.gz"
     )
-    _add_output(adding)
     showing = actions.add_parser("show", help="print time and energy by activity")
     showing.add_argument("source", type=path, nargs="+", metavar="TRACE", help="files, or the folder of the run")
     showing.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o", "--output", type=path, required=True, metavar="FILE", help="the file to write, such as all.json.gz"
-    )
-
-
 def execute(arguments: argparse.Namespace) -> int:
     """Execute the action."""
-    return {"merge": _merge, "add": _add, "show": _show}[arguments.action](arguments)
+    return {"merge": _merge, "show": _show}[arguments.action](arguments)
 
 
 def _merge(arguments: argparse.Namespace) -> int:
@@ -65,31 +55,6 @@ def _merge(arguments: argparse.Namespace) -> int:
         "https://ui.perfetto.dev or in chrome://tracing",
         sys.stdout,
     )
-    return 0
-
-
-def _add(arguments: argparse.Namespace) -> int:
-    from zeus_core.tracing.ranges.range_joules import add_energy, rank_of
-    from zeus_core.tracing.trace_file import read_document, read_trace, write_document
-
-    document = read_document(arguments.profile)
-    added = add_energy(rank_of(read_trace(arguments.energy).ranks, document, arguments.rank), document)
-    for note in added.notes:
-        complain(f"zeus-core: {note}")
-    _written(arguments.output, lambda file: write_document(file, added.document, added.events))
-    rows = [
-        (
-            row.name,
-            str(row.count),
-            number_text(row.seconds),
-            energy_text(row.energy_joules, row.uncertainty_joules),
-            number_text(row.energy_joules / row.count),
-            number_text(row.energy_joules / row.seconds) if row.seconds > 0 else NOT_MEASURED,
-        )
-        for row in added.rows
-    ]
-    header = ("range", "count", "seconds", "energy", "J each", "watts")
-    write(table([header, *rows], "<>>>>>"), sys.stdout)
     return 0
 
 

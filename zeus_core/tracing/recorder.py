@@ -20,7 +20,7 @@ from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import MonotonicTime, clock_seconds
 from zeus_core.tracing._bounded import Ring, Thinned
 from zeus_core.tracing._rank_events import Counters, RankRecord, Span
-from zeus_core.tracing.facts import ClockPoint, DeviceFacts, PhaseEnergy, RankFacts, Update, Updates
+from zeus_core.tracing.facts import ClockPoint, DeviceFacts, PhaseEnergy, RankFacts
 from zeus_core.tracing.trace_file import Trace
 
 _UPDATES = 10_000  # of a counter: at 10 a second, the last quarter of an hour
@@ -35,33 +35,23 @@ class GpuRecord:
     Args:
         index: The index by which the framework knows it.
         gpu: The GPU.
-        peak_watts: The most it can draw.
     """
 
-    def __init__(self, index: int, gpu: Gpu, peak_watts: float) -> None:
+    def __init__(self, index: int, gpu: Gpu) -> None:
         self.index = index
         self._gpu = gpu
-        self._peak_watts = peak_watts
-        self._is_counted = True
-        self.updates: Ring[Update] = Ring(_UPDATES)
+        self.updates: Ring[tuple[float, float]] = Ring(_UPDATES)
         self._earlier = Thinned(_POINTS, LOOK_SECONDS)
         self._limit: Ring[tuple[float, float]] = Ring(_POINTS)
         self._clock = Thinned(_POINTS, LOOK_SECONDS)
         self._temperature = Thinned(_POINTS, LOOK_SECONDS)
         self._last: tuple[float | None, ...] = None, None, None
 
-    def add(self, begin: float, knot: Knot, is_counted: bool) -> None:
-        """Add a moment at which the energy is known.
-
-        Args:
-            begin: The beginning of the trace, by the time source.
-            knot: The moment.
-            is_counted: Whether a counter showed it; else the powers were added up.
-        """
-        self._is_counted = is_counted
-        update = Update(knot.at - begin, knot.half_width_seconds, knot.energy_joules)
-        self.updates.add(update)
-        self._earlier.add(update.at, update.energy_joules)
+    def add(self, begin: float, knot: Knot) -> None:
+        """Add a moment at which the energy is known, of a trace with this beginning by the time source."""
+        at = knot.at - begin
+        self.updates.add((at, knot.energy_joules))
+        self._earlier.add(at, knot.energy_joules)
 
     def look(self, at: float) -> None:
         """Read the limit, the clock and the temperature, in the background."""
@@ -78,14 +68,12 @@ class GpuRecord:
 
     def facts(self) -> DeviceFacts:
         """Return the facts of the GPU."""
-        updates = Updates.from_updates(self.updates.items())
-        return DeviceFacts(self.index, self._gpu.uuid, self._gpu.name, self._peak_watts, self._is_counted, updates)
+        return DeviceFacts(self.index, self._gpu.uuid, self._gpu.name)
 
     def counters(self) -> Counters:
         """Return the counter tracks."""
         updates = self.updates.items()
-        since = updates[0].at if updates else math.inf
-        energy = [*self._earlier.before(since), *((update.at, update.energy_joules) for update in updates)]
+        energy = [*self._earlier.before(updates[0][0] if updates else math.inf), *updates]
         energy = [point for point in energy if point[0] >= 0]  # readers drop what is before the beginning
         clock, temperature = (list(track.before(math.inf)) for track in (self._clock, self._temperature))
         return Counters(self.index, energy, self._limit.items(), clock, temperature)
@@ -151,20 +139,19 @@ class TraceRecorder:
         """Return this moment in seconds since 1970, by a clock that nobody sets while the trace lasts."""
         return self._begin_unix + self.now()
 
-    def follow(self, index: int, gpu: Gpu, peak_watts: float) -> Callable[[Knot, bool], None]:
+    def follow(self, index: int, gpu: Gpu) -> Callable[[Knot], None]:
         """Record a GPU from now on: its limit and its clock in the background.
 
         Args:
             index: The index by which the framework knows it.
             gpu: The GPU.
-            peak_watts: The most it can draw.
 
         Returns:
-            A function that records a moment at which its energy is known, and whether it was counted.
+            A function that records a moment at which its energy is known.
         """
         record = next((record for record in self._gpus if record.index == index), None)
         if record is None:
-            record = GpuRecord(index, gpu, peak_watts)
+            record = GpuRecord(index, gpu)
             self._gpus.append(record)
         if self._stop is None:
             self._stop = repeatedly(self._time_source, self._look, LOOK_SECONDS)

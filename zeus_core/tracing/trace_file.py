@@ -18,7 +18,7 @@ from zeus_core.files import is_special, write_atomically
 from zeus_core.tracing._trace_events import Event, check_event
 from zeus_core.tracing.facts import RankFacts
 
-_FORMAT = JsonFormat("zeus-core trace", 2)
+_FORMAT = JsonFormat("zeus-core trace", 3)
 _FACTS = "zeus_core"
 _COMPRESSION = 6  # level 9 takes three times as long for 2 % less
 _EVENTS_AT_ONCE = 1_000
