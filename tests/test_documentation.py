@@ -44,7 +44,6 @@ HERE = {
 ELSEWHERE = {  # these bring a model of their framework, or compare the page with an example that is run
     "accelerate.md": "accelerate/test_example.py",
     "deepspeed.md": "deepspeed/test_docs.py",
-    "exporters.md": "exporter/test_exporter.py",
     "huggingface.md": "huggingface/test_docs.py",
     "levelling.md": "mixed/pytorch/test_work_end.py",
     "lightning.md": "lightning/test_docs.py",

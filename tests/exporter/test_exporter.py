@@ -1,4 +1,4 @@
-"""Totals that never fall, their names for Prometheus and OpenTelemetry, and the dashboard that queries them."""
+"""Totals that never fall, their names for Prometheus, and the dashboard that queries them."""
 
 import json
 import os
@@ -24,7 +24,6 @@ from zeus_core.cli import main
 from zeus_core.cli._exporter import _LABELS
 from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
 from zeus_core.errors import UsageError
-from zeus_core.exporter import export_to_opentelemetry
 from zeus_core.exporter.jobs import MOST_JOBS, GpuReading, JobTotals
 from zeus_core.exporter.machine_metrics import DAEMON_METRICS, JOB_METRICS
 from zeus_core.exporter.serving import METRICS, Collector, serve, write_file
@@ -237,52 +236,6 @@ def test_a_missing_library_is_named_with_its_pip_line(monkeypatch, capsys):
     assert install_command("prometheus") in capsys.readouterr().err
 
 
-def test_opentelemetry_sees_the_conventional_names(gpu, monitor, work):
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
-    export_to_opentelemetry(monitor, provider)
-    points = []
-    for _ in range(2):
-        gpu.execute(work)
-        (resource,) = reader.get_metrics_data().resource_metrics
-        (scope,) = resource.scope_metrics
-        found = {metric.name: metric for metric in scope.metrics}
-        named = {name: metric.unit for name, metric in found.items() if not name.startswith("zeus_")}
-        assert named == {"hw.energy": "J", "hw.power": "W"}
-        assert found["hw.energy"].data.is_monotonic
-        same = ZeusMonitor(gpus=[gpu], cpus=NO_CPUS, time_source=monitor.time_source)
-        of_prometheus = exported(DeviceTotals(same))
-        for name, samples in of_prometheus.items():
-            (point,) = found[name].data.data_points
-            assert dict(point.attributes) == samples["0"].labels
-            assert getattr(found[name].data, "is_monotonic", False) is name.endswith("_total")
-        assert of_prometheus.keys() == found.keys() - named.keys()
-        points.append(found["hw.energy"].data.data_points[0])
-    assert points[1].value > points[0].value
-    assert dict(points[0].attributes) == {"hw.id": gpu.uuid, "hw.type": "gpu", "hw.name": gpu.name}
-    provider.shutdown()
-
-
-def test_the_page_exports_to_the_provider_of_the_program(monkeypatch):
-    from opentelemetry import metrics
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
-    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:2")
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: provider)
-    (block,) = blocks("exporters.md")
-    exec(compile(block, "<page>", "exec"), {})
-    (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
-    counts = {metric.name: len(metric.data.data_points) for metric in scope.metrics}
-    assert counts == dict.fromkeys(("hw.energy", "hw.power", *OF_GPUS), 2)
-    provider.shutdown()
-
-
 def test_the_page_measures_a_short_job_into_a_file(tmp_path):
     (block,) = blocks("exporters.md", "bash")
     file = tmp_path / "zeus.prom"
@@ -303,13 +256,6 @@ def test_the_page_names_every_metric_with_its_labels():
     sentences = {**JOB_METRICS, **{name: sentence for name, (sentence, _) in {**DAEMON_METRICS, **RUN_METRICS}.items()}}
     for name, sentence in sentences.items():
         assert f"| `{name}` | {sentence} |" in page
-
-
-def test_wrong_arguments_of_opentelemetry_are_named(monitor):
-    with pytest.raises(UsageError, match="monitor is 3"):
-        export_to_opentelemetry(3)
-    with pytest.raises(UsageError, match="meter_provider is 3"):
-        export_to_opentelemetry(monitor, 3)
 
 
 def queries_of(dashboard):
