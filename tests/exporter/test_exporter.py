@@ -1,14 +1,11 @@
 """Totals that never fall, their names for Prometheus, and the dashboard that queries them."""
 
 import json
-import os
 import re
-import shlex
 import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -18,7 +15,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.nvml_driver import DeviceSpec
-from tests.support.pages import blocks
 from zeus_core.adapters import install_command
 from zeus_core.cli import main
 from zeus_core.cli._exporter import _LABELS
@@ -26,7 +22,7 @@ from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
 from zeus_core.errors import UsageError
 from zeus_core.exporter.jobs import MOST_JOBS, GpuReading, JobTotals
 from zeus_core.exporter.machine_metrics import DAEMON_METRICS, JOB_METRICS
-from zeus_core.exporter.serving import METRICS, Collector, serve, write_file
+from zeus_core.exporter.serving import METRICS, Collector, serve
 from zeus_core.exporter.totals import DeviceTotals
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
@@ -211,41 +207,11 @@ def test_the_port_answers_and_a_second_program_hears_it_is_in_use(totals):
             pass
 
 
-def test_a_file_is_replaced_once_more_at_the_end(totals, gpu, work, tmp_path):
-    file, stop = tmp_path / "zeus.prom", threading.Event()
-    thread = threading.Thread(target=write_file, args=(totals, file, 3600.0, stop))
-    thread.start()
-    while not file.exists():
-        time.sleep(0.01)
-    gpu.execute(work)
-    stop.set()
-    thread.join()
-    assert "zeus_gpu_energy_joules_total{" in file.read_text()
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_a_file_that_cannot_be_written_is_named(totals, tmp_path):
-    with pytest.raises(UsageError, match=r"--textfile .*none/zeus.prom cannot be written"):
-        write_file(totals, tmp_path / "none" / "zeus.prom", 1.0, threading.Event())
-
-
 def test_a_missing_library_is_named_with_its_pip_line(monkeypatch, capsys):
     monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:1")
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     assert main(["exporter"]) == 2
     assert install_command("prometheus") in capsys.readouterr().err
-
-
-def test_the_page_measures_a_short_job_into_a_file(tmp_path):
-    (block,) = blocks("exporters.md", "bash")
-    file = tmp_path / "zeus.prom"
-    (tmp_path / "train.py").write_text(f"import os, time\nwhile not os.path.exists({str(file)!r}): time.sleep(0.05)")
-    shell = f'zeus-core() {{ exec {shlex.quote(sys.executable)} -m zeus_core "$@"; }}\n'
-    shell += f'python() {{ {shlex.quote(sys.executable)} "$@"; }}\n'
-    script = shell + block.replace("/var/lib/node_exporter/zeus.prom", "zeus.prom") + 'wait "$exporter"'
-    environment = {**os.environ, "ZEUS_SIMULATED_GPUS": "A40", "PYTHONPATH": str(ROOT)}
-    subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, timeout=240, check=True)
-    assert "zeus_gpu_energy_joules_total{" in file.read_text()
 
 
 def test_the_page_names_every_metric_with_its_labels():

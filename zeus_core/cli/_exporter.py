@@ -10,13 +10,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from zeus_core.cli.arguments import add_gpus, add_period, path, port
+from zeus_core.cli.arguments import add_gpus, add_period, port
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.text import write
 from zeus_core.errors import NoDeviceError, UsageError
 from zeus_core.validate import shown
 
 SUMMARY = "Export energy and power to Prometheus until Ctrl-C"
+EXAMPLE = "zeus-core exporter --port 9920"
 
 _LABELS = ("user", "job_id", "namespace", "pod", "project")
 _MORE_LABELS = ("job_name", "cluster")  # and tag:NAME
@@ -30,12 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port, default=_PORT, metavar="PORT", help=f"port that Prometheus asks ({_PORT})")
     parser.add_argument(
         "--address", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine alone; 0.0.0.0: any)"
-    )
-    parser.add_argument(
-        "--textfile",
-        type=path,
-        metavar="FILE",
-        help="instead, write FILE each period, for the textfile collector of the node exporter; for batch jobs",
     )
     add_period(parser, 5.0, "time between two readings of the devices")
     parser.add_argument(
@@ -51,7 +46,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Export until Ctrl-C or SIGTERM."""
     from zeus_core.cli.metering import open_meter
     from zeus_core.exporter.jobs import JobTotals
-    from zeus_core.exporter.serving import check_prometheus_client, serve, write_file
+    from zeus_core.exporter.serving import check_prometheus_client, serve
     from zeus_core.exporter.totals import DeviceTotals
 
     check_prometheus_client()
@@ -63,13 +58,9 @@ def execute(arguments: argparse.Namespace) -> int:
         write(f"zeus-core: {note}", sys.stderr)
     jobs = None if labels is None else JobTotals(labels, meter.monitor.time_source, electricity)
     totals, stop = DeviceTotals(meter.monitor, jobs), threading.Event()
-    with _stopped_by_signals(stop):
-        if arguments.textfile is not None:
-            write_file(totals, arguments.textfile, arguments.period, stop)
-            return 0
-        with serve(totals, arguments.address, arguments.port, arguments.period) as used_port:
-            write(f"metrics at http://{arguments.address}:{used_port}/metrics, until Ctrl-C", sys.stdout)
-            stop.wait()
+    with _stopped_by_signals(stop), serve(totals, arguments.address, arguments.port, arguments.period) as used_port:
+        write(f"metrics at http://{arguments.address}:{used_port}/metrics, until Ctrl-C", sys.stdout)
+        stop.wait()
     return 0
 
 

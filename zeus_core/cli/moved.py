@@ -37,5 +37,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("top", "--sort"): "the order is that of the index; --json is for programs that sort",
     ("top", "--user"): "--json is for programs that choose",
     ("top", "--job"): "--json is for programs that choose",
+    # ("run", "--column"): "name the column in the file's argument",
+    ("exporter", "--textfile"): "Prometheus scrapes the exporter of a node, which counts jobs that end between two scrapes",
 }
 """The thing to do in place of each option that went, by its command."""

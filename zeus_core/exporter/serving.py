@@ -1,29 +1,23 @@
-"""Metrics for Prometheus: by a port that it asks, or by a file that its node exporter reads."""
+"""Metrics for Prometheus, by a port that it asks."""
 
 from __future__ import annotations
 
-import logging
 import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.adapters import install_command
 from zeus_core.errors import UsageError
 from zeus_core.exporter.machine_metrics import MachineMetrics, new_family
 from zeus_core.exporter.totals import DeviceState, DeviceTotals
-from zeus_core.files import follow_own_links, write_atomically
 from zeus_core.measurement import Kind
 from zeus_core.process.sampler import Sampler
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
-
-_logger = logging.getLogger(__name__)
 
 
 def check_prometheus_client() -> None:
@@ -64,35 +58,6 @@ def serve(totals: DeviceTotals, address: str, port: int, period_seconds: float) 
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def write_file(totals: DeviceTotals, file: Path, period_seconds: float, stop: threading.Event) -> None:
-    """Write the metrics into a file once a period, and once more when `stop` is set.
-
-    Raises:
-        UsageError: The file cannot be written at first. Later, one warning says so, and the next period tries again.
-    """
-    write = _writer(totals, file)
-    try:
-        write()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--textfile {file} cannot be written: {error}") from error
-    has_warned = False
-    while not stop.wait(period_seconds):
-        try:
-            write()
-        except (OSError, ValueError) as error:
-            if not has_warned:
-                has_warned = True
-                _logger.warning("%s cannot be written now: %s", file, error)
-    write()
-
-
-def _writer(totals: DeviceTotals, file: Path) -> Callable[[], None]:
-    import prometheus_client
-
-    registry = _registry(totals)
-    return lambda: write_atomically(follow_own_links(file), prometheus_client.generate_latest(registry))
 
 
 def _registry(totals: DeviceTotals) -> CollectorRegistry:
@@ -179,7 +144,7 @@ def labels_of(state: DeviceState) -> list[str]:
 
 
 class Collector:
-    """Reads the devices whenever Prometheus, or the writer of a file, asks. For `CollectorRegistry.register`."""
+    """Reads the devices whenever Prometheus asks. For `CollectorRegistry.register`."""
 
     def __init__(self, totals: DeviceTotals) -> None:
         self._totals = totals
