@@ -124,10 +124,8 @@ def job_on(world, uid, **variables):
 
 
 HELD = """
-    from zeus_core.exporter.jobs import JobTotals
     from zeus_core.exporter.machine_metrics import MachineMetrics
-    from zeus_core.ports.time_source import MonotonicTime
-    for family in MachineMetrics(JobTotals(("tag:team",), MonotonicTime())).collect():
+    for family in MachineMetrics(None).collect():
         for sample in family.samples:
             if sample.name == "zeus_gpu_held_setting":
                 print(sample.labels["user"] + sample.labels["job_id"] + "nobody")
@@ -162,23 +160,16 @@ def test_prometheus_sees_two_jobs_and_the_daemon(world):
     """Debian's package `prometheus`: labels, counters, the number of series, the dashboard's queries and the rules."""
     if shutil.which("prometheus") is None:
         pytest.skip("NOT CHECKED against a real Prometheus: apt-get install prometheus")
-    nlp = job_on(world, MEMBER, SLURM_JOB_ID="7", SLURM_JOB_ACCOUNT="nlp", ZEUS_TAGS="team=a")
+    nlp = job_on(world, MEMBER, SLURM_JOB_ID="7", SLURM_JOB_ACCOUNT="nlp")
     world.driver[0].set_processes((nlp, 0, 0))
     world.driver[1].set_processes(
         (nlp, 0, 0), (job_on(world, OTHER, SLURM_JOB_ID="8", SLURM_JOB_ACCOUNT="vision"), 0, 0)
     )
     holder = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]), SLURM_JOB_ID="7")
     assert holder.stdout.readline() == "ready\n"
-    assert world.run(HELD)[0] == "nobody", "who holds it is in no metric without the labels"
+    assert world.run(HELD)[0] == "nobody", "who holds it is in no metric where jobs are not named"
     command = [sys.executable, "-u", "-m", "zeus_core", "exporter", "--port", "0", "--period", "1"]
-    command += [
-        "--intensity",
-        "380g/kWh",
-        "--price",
-        "0.3EUR/kWh",
-        "--labels",
-        "user,job_id,namespace,pod,project,tag:team",
-    ]
+    command += ["--intensity", "380g/kWh", "--price", "0.3EUR/kWh"]
     exporter = subprocess.Popen(
         command, env=world.environment, cwd=world.folder, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -214,12 +205,12 @@ def test_prometheus_sees_two_jobs_and_the_daemon(world):
         return False
 
     until(is_recorded, "a recorded rule")
-    labels = ("user", "job_id", "project", "tag_team", "exported_job")
+    labels = ("user", "job_id", "project", "exported_job")
     found = {
         tuple(each["metric"].get(name) for name in labels): float(each["value"][1])
         for each in asked(port, "rate(zeus_job_energy_joules_total[1m])")
     }
-    jobs = [(f"{MEMBER}", "7", "nlp", "a", None), (f"{OTHER}", "8", "vision", None, None)]
+    jobs = [(f"{MEMBER}", "7", "nlp", None), (f"{OTHER}", "8", "vision", None)]
     assert sorted(found) == jobs
     assert found[jobs[0]] == pytest.approx(3 * found[jobs[1]], rel=0.2)  # a GPU, and half of one, of 75 W each
     held = {name: asked(port, f"zeus_{name}")[0] for name in ("gpu_held_setting", "daemon_up")}

@@ -38,6 +38,10 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("top", "--user"): "--json is for programs that choose",
     ("top", "--job"): "--json is for programs that choose",
     # ("run", "--column"): "name the column in the file's argument",
-    ("exporter", "--textfile"): "Prometheus scrapes the exporter of a node, which counts jobs that end between two scrapes",
+    ("exporter", "--labels"): "labels are fixed; ZEUS_IDENTITY=none in its environment names no job and no user",
+    (
+        "exporter",
+        "--textfile",
+    ): "Prometheus scrapes the exporter of a node, which counts jobs that end between two scrapes",
 }
 """The thing to do in place of each option that went, by its command."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core.device.remote.client import DaemonConnection
 from zeus_core.errors import ZeusError
-from zeus_core.exporter.jobs import JobTotals, label_name
+from zeus_core.exporter.jobs import LABELS, JobTotals
 from zeus_core.ports.run_identity import user_name
 from zeus_core.settings.ledger import seen_ledgers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from zeus_core.exporter.jobs import JobTotal
 
@@ -43,21 +43,20 @@ class MachineMetrics:
     """Reads jobs, the daemon and the ledger whenever the devices are read.
 
     Args:
-        jobs: The totals of jobs.
+        jobs: The totals of jobs; None to name no job and no user.
     """
 
-    def __init__(self, jobs: JobTotals) -> None:
+    def __init__(self, jobs: JobTotals | None) -> None:
         self._jobs = jobs
         self._hostname = socket.gethostname()
         self._daemon = DaemonConnection()
 
     def collect(self) -> Iterator[Any]:
         """Yield the families of metrics that have a sample."""
-        jobs = self._jobs.exported()
-        names = [label_name(label) for label in self._jobs.labels]
+        jobs = () if self._jobs is None else self._jobs.exported()
         for metric, sentence in JOB_METRICS.items():
             more = ("currency",) if metric == "zeus_job_cost_total" else ()
-            family = new_family(metric, sentence, [*names, *more, "hostname"])
+            family = new_family(metric, sentence, [*LABELS, *more, "hostname"])
             for values, total in jobs:
                 for more_values, value in _values(metric, total):
                     family.add_metric([*values, *more_values, self._hostname], value)
@@ -85,12 +84,8 @@ class MachineMetrics:
             answer = self._daemon.ask("list")
         except ZeusError:  # there is none, or it does not serve this user
             return {**samples, "zeus_daemon_up": [((), 0.0)]}
-        has_user, has_job = (label in self._jobs.labels for label in ("user", "job_id"))
         held: list[tuple[Sequence[str], float]] = [
-            (
-                (lease["device"], lease["knob"], user_name(lease["uid"]) * has_user, lease["job"] * has_job),
-                float(lease["value"]),
-            )
+            ((lease["device"], lease["knob"], *self._holder(lease)), float(lease["value"]))
             for lease in answer["leases"]
             if lease["value"] is not None
         ]
@@ -98,6 +93,9 @@ class MachineMetrics:
         events: list[tuple[Sequence[str], float]] = [((event,), float(count)) for event, count in counts]
         samples |= {"zeus_daemon_up": [((), 1.0)], "zeus_daemon_events_total": events, "zeus_gpu_held_setting": held}
         return samples
+
+    def _holder(self, lease: Mapping[str, Any]) -> tuple[str, str]:
+        return ("", "") if self._jobs is None else (user_name(lease["uid"]), lease["job"])
 
 
 def new_family(name: str, sentence: str, labels: Sequence[str]) -> Any:

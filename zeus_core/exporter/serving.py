@@ -149,14 +149,11 @@ class Collector:
     def __init__(self, totals: DeviceTotals) -> None:
         self._totals = totals
         self._hostname = socket.gethostname()
-        self._machine = None if totals.jobs is None else MachineMetrics(totals.jobs)
+        self._machine = MachineMetrics(totals.jobs)
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics, each with a sample of every device whose value is known."""
-        found = list(self._metrics(self._totals.refresh()))
-        if self._machine is not None:
-            found += self._machine.collect()
-        return found
+        return [*self._metrics(self._totals.refresh()), *self._machine.collect()]
 
     def describe(self) -> Iterable[Metric]:
         """Return no metric: to register must not read devices."""
