@@ -168,8 +168,7 @@ def test_prometheus_sees_two_jobs_and_the_daemon(world):
     holder = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]), SLURM_JOB_ID="7")
     assert holder.stdout.readline() == "ready\n"
     assert world.run(HELD)[0] == "nobody", "who holds it is in no metric where jobs are not named"
-    command = [sys.executable, "-u", "-m", "zeus_core", "exporter", "--port", "0", "--period", "1"]
-    command += ["--intensity", "380g/kWh", "--price", "0.3EUR/kWh"]
+    command = [sys.executable, "-u", "-m", "zeus_core", "exporter", "--port", "0"]
     exporter = subprocess.Popen(
         command, env=world.environment, cwd=world.folder, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -220,11 +219,17 @@ def test_prometheus_sees_two_jobs_and_the_daemon(world):
     for name in [name for name in (*JOB_METRICS, *DAEMON_METRICS) if name.endswith("_total")]:
         assert {each["value"][1] for each in asked(port, f"resets({name}[1m])")} == {"0"}, name
     ((_, series),) = [each["value"] for each in asked(port, 'count({__name__=~"zeus_job_.*"})')]
-    assert int(series) == 2 * 6
+    assert int(series) == 2 * 4
     dashboard = json.loads((grafana / "zeus-core.json").read_text())
     for panel in dashboard["panels"]:
         for query in (target["expr"] for target in panel["targets"]):
-            for name, value in {"$hostname": ".*", "$__range": "1m", "$__rate_interval": "1m"}.items():
+            for name, value in {
+                "$hostname": ".*",
+                "$__range": "1m",
+                "$__rate_interval": "1m",
+                "$intensity": "380",
+                "$price": "0.3",
+            }.items():
                 query = query.replace(name, value)
             answer = asked(port, query)
             assert answer or any(name in query for name in ("zeus_cpu", "zeus_dram", "zeus_gpu_residue")), query

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from zeus_core.cli.arguments import add_gpus, add_period, port
-from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
+from zeus_core.cli.arguments import add_gpus, port
 from zeus_core.cli.text import write
 from zeus_core.errors import NoDeviceError
 
@@ -28,29 +26,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--address", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine alone; 0.0.0.0: any)"
     )
-    add_period(parser, 5.0, "time between two readings of the devices")
-    add_electricity(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Export until Ctrl-C or SIGTERM."""
-    from zeus_core._identity import is_anonymous
     from zeus_core.cli.metering import open_meter
     from zeus_core.exporter.jobs import JobTotals
     from zeus_core.exporter.serving import check_prometheus_client, serve
     from zeus_core.exporter.totals import DeviceTotals
-    from zeus_core.ports.site_defaults import with_site_defaults
+    from zeus_core.ports.run_identity import identity_here
 
     check_prometheus_client()
-    electricity = electricity_from(arguments)
     meter = open_meter(arguments.gpus)
     if not meter.names:
         raise NoDeviceError("; ".join(["there is nothing to export", *meter.notes]))
     for note in meter.notes:
         write(f"zeus-core: {note}", sys.stderr)
-    jobs = None if is_anonymous(with_site_defaults(os.environ)) else JobTotals(meter.monitor.time_source, electricity)
+    jobs = None if identity_here() is None else JobTotals(meter.monitor.time_source)
     totals, stop = DeviceTotals(meter.monitor, jobs), threading.Event()
-    with _stopped_by_signals(stop), serve(totals, arguments.address, arguments.port, arguments.period) as used_port:
+    with _stopped_by_signals(stop), serve(totals, arguments.address, arguments.port) as used_port:
         write(f"metrics at http://{arguments.address}:{used_port}/metrics, until Ctrl-C", sys.stdout)
         stop.wait()
     return 0

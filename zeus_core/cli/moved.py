@@ -38,6 +38,10 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("top", "--user"): "--json is for programs that choose",
     ("top", "--job"): "--json is for programs that choose",
     # ("run", "--column"): "name the column in the file's argument",
+    ("exporter", "--intensity"): "Grafana multiplies the energy by the intensity: docs/grafana/zeus-core.json",
+    ("exporter", "--price"): "Grafana multiplies the energy by the price: docs/grafana/zeus-core.json",
+    ("exporter", "--pue"): "multiply the intensity and the price in Grafana by it",
+    ("exporter", "--period"): "devices are read every 5 s, and whenever Prometheus scrapes",
     ("exporter", "--labels"): "labels are fixed; ZEUS_IDENTITY=none in its environment names no job and no user",
     (
         "exporter",

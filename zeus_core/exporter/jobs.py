@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.ports.run_identity import RunIdentity, identity_here, identity_of
-from zeus_core.ports.time_source import TimeSource, clock_seconds
-from zeus_core.training.activities.tally import Tally
-
-if TYPE_CHECKING:
-    from zeus_core.electricity import Electricity
-    from zeus_core.training.charges.charging import Charge, Charging
+from zeus_core.ports.time_source import TimeSource
 
 LABELS = ("user", "job_id", "namespace", "pod", "project")
 """The labels that distinguish jobs. Prometheus itself sets `job`."""
@@ -59,7 +53,6 @@ class JobTotal:
         energy: Its energy: that of its GPUs while its processes were on them, in equal shares with others.
         gpu_seconds: The time of its GPUs.
         idle_seconds: The part of it in which they hardly computed.
-        charging: Its emissions and cost; None where the electricity was not given.
         seen_seconds: When its processes were seen last.
     """
 
@@ -67,13 +60,7 @@ class JobTotal:
     energy: DeviceEnergy = field(default_factory=DeviceEnergy)
     gpu_seconds: float = 0.0
     idle_seconds: float = 0.0
-    charging: Charging | None = None
     seen_seconds: float = 0.0
-
-    @property
-    def charges(self) -> Mapping[str, Charge]:
-        """Its emissions and cost, by unit."""
-        return {} if self.charging is None else self.charging.charges
 
 
 class JobTotals:
@@ -84,12 +71,10 @@ class JobTotals:
 
     Args:
         time_source: That of the monitor.
-        electricity: The prices or emissions that their energy is charged at.
     """
 
-    def __init__(self, time_source: TimeSource, electricity: Electricity | None = None) -> None:
+    def __init__(self, time_source: TimeSource) -> None:
         self._time_source = time_source
-        self._electricity = electricity
         own = identity_here()
         self._own = own if own is not None and own.job else None
         self._totals: dict[Values, JobTotal] = {}
@@ -121,9 +106,7 @@ class JobTotals:
             self._totals = dict(self.exported())
             if len(self._totals) >= MOST_JOBS:
                 values = ("other",) * len(values)
-        total = self._totals.get(values)
-        if total is None:
-            total = self._totals[values] = JobTotal(charging=self._new_charging())
+        total = self._totals.setdefault(values, JobTotal())
         total.gpu_seconds += share * reading.seconds
         total.seen_seconds = self._time_source.now()
         if reading.utilization is not None and reading.utilization < _IDLE_BELOW:
@@ -131,13 +114,4 @@ class JobTotals:
         joules = reading.energy.energy_joules
         if joules is not None:
             total.energy += DeviceEnergy(max(share * joules, 0.0), reading.energy.uncertainty_joules)
-        if total.charging is not None:
-            total.charging.charge(Tally(total.gpu_seconds, total.energy), clock_seconds(self._time_source))
         return values
-
-    def _new_charging(self) -> Charging | None:
-        if self._electricity is None:
-            return None
-        from zeus_core.training.charges.charging import Charging
-
-        return Charging(self._electricity)

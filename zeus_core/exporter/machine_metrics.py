@@ -22,8 +22,6 @@ JOB_METRICS = {
     "zeus_job_gpu_seconds_total": "Time of GPUs with processes of the job.",
     "zeus_job_idle_gpu_seconds_total": "The part of it in which they computed for less than 5 %.",
     "zeus_job_gpus": "GPUs with processes of the job now.",
-    "zeus_job_emissions_grams_total": "CO2 equivalent of the energy, by --intensity.",
-    "zeus_job_cost_total": "Cost of the energy, by --price.",
 }
 """The metrics of jobs, each with a sentence."""
 
@@ -55,11 +53,9 @@ class MachineMetrics:
         """Yield the families of metrics that have a sample."""
         jobs = () if self._jobs is None else self._jobs.exported()
         for metric, sentence in JOB_METRICS.items():
-            more = ("currency",) if metric == "zeus_job_cost_total" else ()
-            family = new_family(metric, sentence, [*LABELS, *more, "hostname"])
+            family = new_family(metric, sentence, [*LABELS, "hostname"])
             for values, total in jobs:
-                for more_values, value in _values(metric, total):
-                    family.add_metric([*values, *more_values, self._hostname], value)
+                family.add_metric([*values, self._hostname], _value(metric, total))
             if family.samples:
                 yield family
         samples = self._samples()
@@ -108,19 +104,9 @@ def new_family(name: str, sentence: str, labels: Sequence[str]) -> Any:
     )
 
 
-def _values(metric: str, total: JobTotal) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Yield the values of a metric, each with those of further labels."""
+def _value(metric: str, total: JobTotal) -> float:
     if metric == "zeus_job_energy_joules_total":
-        yield (), total.energy.energy_joules or 0.0
-    elif metric == "zeus_job_gpu_seconds_total":
-        yield (), total.gpu_seconds
-    elif metric == "zeus_job_idle_gpu_seconds_total":
-        yield (), total.idle_seconds
-    elif metric == "zeus_job_gpus":
-        yield (), total.gpus
-    for unit, charge in total.charges.items():
-        if (unit == "g") is (metric == "zeus_job_emissions_grams_total") and metric in _CHARGED:
-            yield () if unit == "g" else (unit,), charge.amount
-
-
-_CHARGED = {"zeus_job_emissions_grams_total", "zeus_job_cost_total"}
+        return total.energy.energy_joules or 0.0
+    if metric == "zeus_job_gpu_seconds_total":
+        return total.gpu_seconds
+    return total.idle_seconds if metric == "zeus_job_idle_gpu_seconds_total" else total.gpus

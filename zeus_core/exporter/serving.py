@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 
+_PERIOD_SECONDS = 5.0  # below the usual 15 s of a scrape
+
+
 def check_prometheus_client() -> None:
     """Raise `UsageError` with the pip command if the library is missing."""
     try:
@@ -29,14 +32,13 @@ def check_prometheus_client() -> None:
 
 
 @contextmanager
-def serve(totals: DeviceTotals, address: str, port: int, period_seconds: float) -> Iterator[int]:
+def serve(totals: DeviceTotals, address: str, port: int) -> Iterator[int]:
     """Answer Prometheus within a block, and yield the port.
 
     Args:
-        totals: The totals; also read once a period, so that a fault costs no more than one.
+        totals: The totals; also read every 5 s, so that a fault costs the energy of no more than that.
         address: The address to listen at.
         port: The port; 0 for any free one.
-        period_seconds: The period.
 
     Raises:
         UsageError: The port or the address cannot be used.
@@ -49,7 +51,7 @@ def serve(totals: DeviceTotals, address: str, port: int, period_seconds: float) 
         raise UsageError(
             f"port {port} of {address} cannot be used: {error}; choose another one, or --port 0 for any that is free"
         ) from error
-    sampler = Sampler(totals.refresh, period_seconds, name="zeus-core exporter")
+    sampler = Sampler(totals.refresh, _PERIOD_SECONDS, name="zeus-core exporter")
     sampler.start()
     try:
         yield int(server.server_port)
