@@ -16,7 +16,7 @@ import pytest
 
 from tests.daemon.conftest import GROUP, HOLD_LIMIT, MEMBER, ORIGINAL_WATTS, REPOSITORY, WAIT_SECONDS, needs_root, until
 from tests.support.ports import free_port
-from zeus_core.exporter.machine_metrics import DAEMON_METRICS, JOB_METRICS
+from zeus_core.exporter.prometheus import DAEMON_METRICS, JOB_METRICS
 from zeus_core.runs._catalogue import Catalogue
 from zeus_core.runs._counting import counted, sums
 
@@ -124,7 +124,7 @@ def job_on(world, uid, **variables):
 
 
 HELD = """
-    from zeus_core.exporter.machine_metrics import MachineMetrics
+    from zeus_core.exporter.prometheus import MachineMetrics
     for family in MachineMetrics(None).collect():
         for sample in family.samples:
             if sample.name == "zeus_gpu_held_setting":

@@ -21,8 +21,7 @@ from zeus_core.cli import main
 from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
 from zeus_core.errors import UsageError
 from zeus_core.exporter.jobs import LABELS, MOST_JOBS, GpuReading, JobTotals
-from zeus_core.exporter.machine_metrics import DAEMON_METRICS, JOB_METRICS
-from zeus_core.exporter.serving import METRICS, Collector, serve
+from zeus_core.exporter.prometheus import DAEMON_METRICS, JOB_METRICS, METRICS, Collector, serve
 from zeus_core.exporter.totals import DeviceTotals
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor

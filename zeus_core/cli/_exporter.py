@@ -32,7 +32,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Export until Ctrl-C or SIGTERM."""
     from zeus_core.cli.metering import open_meter
     from zeus_core.exporter.jobs import JobTotals
-    from zeus_core.exporter.serving import check_prometheus_client, serve
+    from zeus_core.exporter.prometheus import check_prometheus_client, serve
     from zeus_core.exporter.totals import DeviceTotals
     from zeus_core.ports.run_identity import identity_here
 

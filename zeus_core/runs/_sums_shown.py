@@ -98,7 +98,7 @@ def prometheus_text(by: str | None, groups: Mapping[str, Mapping[str, Any]]) -> 
         UsageError: There are more groups than an exporter has jobs, or the library is missing.
     """
     from zeus_core.exporter.jobs import MOST_JOBS
-    from zeus_core.exporter.serving import check_prometheus_client
+    from zeus_core.exporter.prometheus import check_prometheus_client
 
     check_prometheus_client()
     import prometheus_client
