@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import os
 import re
 import shutil
 import socket
@@ -18,21 +19,23 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.nvml_driver import DeviceSpec
 from zeus_core.adapters import install_command
 from zeus_core.cli import main
-from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
+from zeus_core.device import CpuDiscovery, SimulatedGpu, discover_cpus, discover_gpus, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.exporter.jobs import LABELS, MOST_JOBS, GpuReading, JobTotals
-from zeus_core.exporter.prometheus import DAEMON_METRICS, JOB_METRICS, METRICS, Collector, serve
+from zeus_core.exporter.prometheus import METRICS, Collector, serve
 from zeus_core.exporter.totals import DeviceTotals
-from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports.run_identity import RunIdentity, slurm_job
 from zeus_core.runs._sums_shown import RUN_METRICS
-from zeus_core.testing import FakeRapl
+from zeus_core.testing import FakeRapl, FaultyGpu
 
 ROOT = Path(__file__).parents[2]
 NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="not wanted here")
 UNKNOWN, LOST = 999, 15
-OF_GPUS = {metric.name for metric in METRICS if metric.kind == "gpu"}
+
+
+def names_of(*kinds):
+    return {name for name, metric in METRICS.items() if metric.of in kinds}
 
 
 @pytest.fixture
@@ -66,7 +69,7 @@ def test_totals_are_the_energy_since_the_beginning(totals, gpu, work):
     assert added == pytest.approx((gpu.exact_energy_joules() - begin_joules) * 20 / 21, rel=0.02)
     assert state["zeus_gpu_power_limit_watts"]["0"].value == 350
     assert state["zeus_gpu_energy_unmeasured_seconds_total"]["0"].value == 0
-    assert state.keys() - DAEMON_METRICS.keys() == OF_GPUS
+    assert state.keys() - names_of("daemon") == names_of("gpu")
 
 
 @pytest.fixture
@@ -103,12 +106,11 @@ def test_jobs_share_the_energy_of_their_gpus(monitor, gpu, work, start_job):
     found = dict(jobs.exported())
     user = getpass.getuser()
     assert found.keys() == {(user, "7", "", "", "x"), (user, "8", "", "", '"a\\'), ("",) * 5}
-    joules = [total.energy.energy_joules for total in found.values()]
+    joules = [total.energy_joules for total in found.values()]
     assert joules == pytest.approx([2.5 * joules[2] / 3, 0.5 * joules[2] / 3, joules[2]], rel=0.1)
     assert sum(joules) < totals.refresh()[0].energy_joules - begin_joules  # the rest is nobody's
     assert [total.idle_seconds for total in found.values()] == [0.0, 0.0, 0.0]  # it has just worked when it is read
-    names = {name: samples for name, samples in exported(totals).items() if name in JOB_METRICS}
-    assert names.keys() == JOB_METRICS.keys()
+    assert exported(totals).keys() >= names_of("job")
 
 
 @pytest.mark.parametrize(
@@ -127,13 +129,13 @@ def test_the_number_of_jobs_is_bounded_and_old_ones_go(time_source, monkeypatch)
     jobs = JobTotals(time_source)
     for number in range(MOST_JOBS + 5):
         monkeypatch.setattr("zeus_core.exporter.jobs.identity_of", lambda *_, n=number: RunIdentity(job=f"{n}"))
-        jobs.add([GpuReading({(1, 2)}, DeviceEnergy(1.0, 0.0), 1.0, 0.0)])
+        jobs.add([GpuReading({(1, 2)}, 1.0, 1.0, 0.0)])
     found = dict(jobs.exported())
     assert len(found) == MOST_JOBS + 1
-    assert found[("other",) * len(LABELS)].energy.energy_joules == 5
+    assert found[("other",) * len(LABELS)].energy_joules == 5
     time_source.advance(3601.0)
     assert jobs.exported() == []
-    jobs.add([GpuReading({(1, 2)}, DeviceEnergy(1.0, 0.0), 1.0, 0.0)])
+    jobs.add([GpuReading({(1, 2)}, 1.0, 1.0, 0.0)])
     ((values, total),) = jobs.exported()  # there is room for new ones again
     assert (values, total.gpus) == (("", f"{MOST_JOBS + 4}", "", "", ""), 1.0)
 
@@ -187,7 +189,7 @@ def test_cpus_and_memory_have_metrics_of_their_own(tmp_path, gpu, time_source):
     rapl.add_energy(package, 5_000_000)
     rapl.add_energy(dram, 2_000_000)
     found = exported(totals)
-    assert found.keys() - DAEMON_METRICS.keys() == {metric.name for metric in METRICS}
+    assert found.keys() - names_of("daemon") == names_of("gpu", "cpu", "dram")
     assert found["zeus_cpu_energy_joules_total"]["0"].value == pytest.approx(5)
     assert found["zeus_dram_energy_joules_total"]["0"].value == pytest.approx(2)
 
@@ -201,6 +203,36 @@ def test_the_port_answers_and_a_second_program_hears_it_is_in_use(totals):
             pass
 
 
+def test_a_driver_that_hangs_is_waited_for_once_and_the_other_gpu_is_answered_for():
+    hanging, other = (FaultyGpu(SimulatedGpu(find_preset("A40"), index)) for index in range(2))
+    totals = DeviceTotals(ZeusMonitor(gpus=[hanging, other], cpus=NO_CPUS))
+    hanging.hang("read_power_watts")
+    try:
+        first, second = exported(totals), exported(totals)
+    finally:
+        hanging.heal()
+    for found in (first, second):
+        assert found["zeus_gpu_power_watts"].keys() == {"1"}
+        assert found["zeus_gpu_energy_joules_total"].keys() == {"0", "1"}
+
+
+@pytest.mark.parametrize(("identity", "is_named"), [("", True), ("none", False)])
+def test_a_job_is_named_unless_the_exporter_is_to_name_nobody(identity, is_named):
+    own = {"ZEUS_SIMULATED_GPUS": "A40", "SLURM_JOB_ID": "7", "ZEUS_IDENTITY": identity, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "zeus_core", "exporter", "--port", "0"]
+    process = subprocess.Popen(command, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True)
+    try:
+        url = process.stdout.readline().split()[2].rstrip(",")
+        text = urllib.request.urlopen(url, timeout=240).read().decode()
+    finally:
+        process.terminate()
+        process.communicate()
+    assert process.returncode == 0
+    assert ('job_id="7"' in text) is is_named
+    assert "zeus_gpu_power_watts{" in text
+    assert "zeus_daemon_up{" in text
+
+
 def test_a_missing_library_is_named_with_its_pip_line(monkeypatch, capsys):
     monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:1")
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
@@ -210,11 +242,13 @@ def test_a_missing_library_is_named_with_its_pip_line(monkeypatch, capsys):
 
 def test_the_page_names_every_metric_with_its_labels():
     page = (ROOT / "docs" / "exporters.md").read_text(encoding="utf-8")
-    for metric in METRICS:
-        kind, labels = "counter" if metric.is_counter else "gauge", ", ".join(f"`{name}`" for name in metric.labels)
-        assert f"| `{metric.name}` | {kind} | {metric.help} | {labels} |" in page
-    sentences = {**JOB_METRICS, **{name: sentence for name, (sentence, _) in {**DAEMON_METRICS, **RUN_METRICS}.items()}}
-    for name, sentence in sentences.items():
+    for name, metric in METRICS.items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        labels = ", ".join(f"`{label}`" for label in [*metric.labels, "hostname"])
+        has_row_of_its_own = metric.of in {"gpu", "cpu", "dram"}
+        assert f"| `{name}` | {kind} | {metric.sentence} | {labels} |" in page or not has_row_of_its_own
+        assert f"| `{name}` | {metric.sentence} |" in page or has_row_of_its_own
+    for name, (sentence, _) in RUN_METRICS.items():
         assert f"| `{name}` | {sentence} |" in page
 
 
@@ -229,12 +263,11 @@ def queries_of(dashboard):
 def test_the_dashboard_queries_every_metric_and_no_other_name():
     dashboard = json.loads((ROOT / "docs" / "grafana" / "zeus-core.json").read_text(encoding="utf-8"))
     queries = list(queries_of(dashboard))
-    names = {*(metric.name for metric in METRICS), *JOB_METRICS, *DAEMON_METRICS, *RUN_METRICS}
+    names = {*METRICS, *RUN_METRICS}
     assert set(re.findall(r"\bzeus_\w+", " ".join(queries))) == names
     numbers = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(numbers)) == len(numbers)
-    labels = {label for metric in METRICS for label in metric.labels} | {*LABELS}
-    labels |= {label for _, names in DAEMON_METRICS.values() for label in names}
+    labels = {label for metric in METRICS.values() for label in metric.labels} | {"hostname"}
     asked = set(re.findall(r"(\w+)=~", " ".join(queries)))
     shown = {name for panel in dashboard["panels"] for name in re.findall(r"{{(\w+)}}", json.dumps(panel))}
     assert asked | shown <= labels

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from zeus_core.measurement import DeviceEnergy
 from zeus_core.ports.run_identity import RunIdentity, identity_here, identity_of
 from zeus_core.ports.time_source import TimeSource
 
@@ -33,13 +32,13 @@ class GpuReading(NamedTuple):
 
     Attributes:
         processes: Those on it, by `identities_on`.
-        energy: Its energy, without joules where that was lost.
+        energy_joules: Its energy; None where that was lost.
         seconds: The time.
         utilization: The share of it in which it computed, as far as that is known.
     """
 
     processes: set[tuple[int, int]] | None
-    energy: DeviceEnergy
+    energy_joules: float | None
     seconds: float
     utilization: float | None
 
@@ -50,14 +49,14 @@ class JobTotal:
 
     Attributes:
         gpus: The GPUs that its processes are on, of which those shared with others count in part.
-        energy: Its energy: that of its GPUs while its processes were on them, in equal shares with others.
+        energy_joules: Its energy: that of its GPUs while its processes were on them, in equal shares with others.
         gpu_seconds: The time of its GPUs.
         idle_seconds: The part of it in which they hardly computed.
         seen_seconds: When its processes were seen last.
     """
 
     gpus: float = 0.0
-    energy: DeviceEnergy = field(default_factory=DeviceEnergy)
+    energy_joules: float = 0.0
     gpu_seconds: float = 0.0
     idle_seconds: float = 0.0
     seen_seconds: float = 0.0
@@ -111,7 +110,5 @@ class JobTotals:
         total.seen_seconds = self._time_source.now()
         if reading.utilization is not None and reading.utilization < _IDLE_BELOW:
             total.idle_seconds += share * reading.seconds
-        joules = reading.energy.energy_joules
-        if joules is not None:
-            total.energy += DeviceEnergy(max(share * joules, 0.0), reading.energy.uncertainty_joules)
+        total.energy_joules += max(share * (reading.energy_joules or 0.0), 0.0)
         return values
