@@ -19,7 +19,7 @@ from zeus_core.ports import DeviceEvent, TimeSource
 from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import MonotonicTime, clock_seconds
 from zeus_core.tracing._bounded import Ring, Thinned
-from zeus_core.tracing._rank_events import Counters, RankRecord, Span
+from zeus_core.tracing._trace_events import Counters, RankRecord, Span
 from zeus_core.tracing.facts import ClockPoint, DeviceFacts, PhaseEnergy, RankFacts
 from zeus_core.tracing.trace_file import Trace
 
