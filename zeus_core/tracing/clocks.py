@@ -152,14 +152,14 @@ class Alignment:
         moments = [0.0, *(point.at for point in reference.clock)]
         for rank in of_one:
             later = (rank.machine_nanoseconds - reference.machine_nanoseconds) / 1e9
-            moments += [later, *(later + at for at, _ in rank.unix_points)]
+            moments += [later, later + rank.seconds]
         return _worst(reference, moments)
 
 
 def _best(of_one: Sequence[RankFacts]) -> RankFacts:
     """Return the rank of a machine whose clock is known best: rank 0, or the one with the closest comparisons."""
     compared = [rank for rank in of_one if rank.rank == 0 or rank.clock] or of_one[:1]
-    return min(compared, key=lambda rank: _worst(rank, [0.0, *(at for at, _ in rank.unix_points)]))
+    return min(compared, key=lambda rank: _worst(rank, [0.0, rank.seconds]))
 
 
 def _point(rank: RankFacts, at: float) -> ClockPoint | None:

@@ -63,7 +63,7 @@ class RankFacts:
         world_size: The number of ranks of the job.
         host: The name of its machine.
         base_nanoseconds: The beginning of its trace: nanoseconds since 1970 by the clock of its machine.
-        unix_points: Moments in seconds of the trace, with the seconds that the machine's clock showed since then.
+        seconds: How long the trace is.
         clock: Comparisons with the clock of rank 0; empty where there were none.
         devices: The GPUs that it counts.
         phases: Time and energy by activity.
@@ -72,14 +72,14 @@ class RankFacts:
         dropped: How many of each kind of event were dropped, the oldest first, to keep the file small.
         machine: The clock that its moments are of; ranks with the same one share it. Empty if that is not known.
         machine_nanoseconds: The beginning of its trace by that clock.
-        run: The name of the run. Empty in files of earlier versions.
+        run: The name of the run.
     """
 
     rank: int
     world_size: int
     host: str
     base_nanoseconds: int
-    unix_points: tuple[tuple[float, float], ...] = ()
+    seconds: float = 0.0
     clock: tuple[ClockPoint, ...] = ()
     devices: tuple[DeviceFacts, ...] = ()
     phases: Mapping[str, PhaseEnergy] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import platform
 from collections import deque
@@ -19,7 +20,7 @@ from zeus_core.ports import DeviceEvent, TimeSource
 from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import MonotonicTime, clock_seconds
 from zeus_core.tracing._bounded import Ring, Thinned
-from zeus_core.tracing._trace_events import Counters, RankRecord, Span
+from zeus_core.tracing._trace_events import CounterTrack, Mark, Span, events_of_rank
 from zeus_core.tracing.facts import ClockPoint, DeviceFacts, PhaseEnergy, RankFacts
 from zeus_core.tracing.trace_file import Trace
 
@@ -70,13 +71,24 @@ class GpuRecord:
         """Return the facts of the GPU."""
         return DeviceFacts(self.index, self._gpu.uuid, self._gpu.name)
 
-    def counters(self) -> Counters:
-        """Return the counter tracks."""
+    def tracks(self) -> list[CounterTrack]:
+        """Return its power, energy, limit, clock and temperature over time."""
         updates = self.updates.items()
         energy = [*self._earlier.before(updates[0][0] if updates else math.inf), *updates]
         energy = [point for point in energy if point[0] >= 0]  # readers drop what is before the beginning
-        clock, temperature = (list(track.before(math.inf)) for track in (self._clock, self._temperature))
-        return Counters(self.index, energy, self._limit.items(), clock, temperature)
+        power = [
+            (at, round((later - joules) / (end - at), 1))
+            for (at, joules), (end, later) in itertools.pairwise(energy)
+            if end > at and later >= joules
+        ]
+        label = f"GPU {self.index}"
+        return [
+            CounterTrack(f"{label} power", "W", power),
+            CounterTrack(f"{label} energy", "J", [(at, round(joules - energy[0][1], 3)) for at, joules in energy]),
+            CounterTrack(f"{label} power limit", "W", [(at, round(watts, 1)) for at, watts in self._limit.items()]),
+            CounterTrack(f"{label} SM clock", "MHz", self._clock.before(math.inf)),
+            CounterTrack(f"{label} temperature", "degrees C", self._temperature.before(math.inf)),
+        ]
 
 
 def _answer(read: Callable[[], float]) -> float | None:
@@ -122,7 +134,7 @@ class TraceRecorder:
         self._step_begin: float | None = None
         self._instructions: Ring[Span] = Ring(_INSTRUCTIONS)
         self._pending: deque[_Instruction] = deque(maxlen=_PENDING)
-        self._marks: Ring[tuple[float, str, str]] = Ring(_MARKS)
+        self._marks: Ring[Mark] = Ring(_MARKS)
         self._gpus: list[GpuRecord] = []
         self._stop: Callable[[], None] | None = None
         self._setting: tuple[str, str] | None = None
@@ -207,7 +219,7 @@ class TraceRecorder:
         """Mark the setting in force and its reason, if either is another one than before."""
         if (setting, why) != self._setting:
             self._setting = setting, why
-            self._marks.add((self.now(), setting, why))
+            self._marks.add(Mark(self.now(), setting, why))
 
     @contained
     def _look(self) -> None:
@@ -222,24 +234,17 @@ class TraceRecorder:
             phases: Time and energy by activity.
             total: The same of all of them.
         """
-        now, unix = self.now(), clock_seconds(self._time_source) - self._begin_unix
+        now = self.now()
         activities = self._activities.items()
         activity = self._activity
         if activity is not None:
             activities.append(Span(activity[1], activity[0], now))
-        record = RankRecord(
-            activities,
-            self._steps.items(),
-            self._instructions.items(),
-            self._marks.items(),
-            [gpu.counters() for gpu in self._gpus],
-        )
         facts = RankFacts(
             self._rank,
             self._world_size,
             platform.node(),
             round(self._begin_unix * 1e9),
-            ((0.0, 0.0), (now, unix)),
+            now,
             tuple(self.clock),
             tuple(gpu.facts() for gpu in self._gpus),
             dict(phases),
@@ -250,7 +255,9 @@ class TraceRecorder:
             round(self._begin * 1e9),
             self._run,
         )
-        return Trace(facts.base_nanoseconds, [facts], record.events(facts))
+        spans = {"activities": activities, "steps": self._steps.items(), "pipeline": self._instructions.items()}
+        counters = [track for gpu in self._gpus for track in gpu.tracks()]
+        return Trace(facts.base_nanoseconds, [facts], events_of_rank(facts, spans, self._marks.items(), counters))
 
     def _dropped(self) -> dict[str, int]:
         counts = {
