@@ -115,10 +115,8 @@ class Alignment:
         machines: dict[str, list[RankFacts]] = {}
         for rank in ranks:
             machines.setdefault(rank.machine or f"rank {rank.rank}", []).append(rank)
-        self._reference = {
-            rank.rank: reference for of_one in machines.values() for reference in [_best(of_one)] for rank in of_one
-        }
-        self._machines = list(machines.values())
+        self._machines = [(_best(machine), machine) for machine in machines.values()]
+        self._reference = {rank.rank: reference for reference, machine in self._machines for rank in machine}
         self.unknown: Sequence[int] = [
             rank.rank for rank in ranks if self._reference[rank.rank].rank > 0 and not self._reference[rank.rank].clock
         ]
@@ -143,31 +141,30 @@ class Alignment:
             return None
         if len(self._machines) == 1:
             return _READING_SECONDS
-        worst = sorted(map(self._uncertainty, self._machines))
+        worst = sorted(_worst(reference, machine) for reference, machine in self._machines)
         return max(worst[-1] + worst[-2], _READING_SECONDS)
 
-    def _uncertainty(self, of_one: Sequence[RankFacts]) -> float:
-        """Return how far the clock of a machine can be off at most: at an end, a comparison, or halfway between two."""
-        reference = self._reference[of_one[0].rank]
-        moments = [0.0, *(point.at for point in reference.clock)]
-        for rank in of_one:
-            later = (rank.machine_nanoseconds - reference.machine_nanoseconds) / 1e9
-            moments += [later, later + rank.seconds]
-        return _worst(reference, moments)
 
-
-def _best(of_one: Sequence[RankFacts]) -> RankFacts:
+def _best(machine: Sequence[RankFacts]) -> RankFacts:
     """Return the rank of a machine whose clock is known best: rank 0, or the one with the closest comparisons."""
-    compared = [rank for rank in of_one if rank.rank == 0 or rank.clock] or of_one[:1]
-    return min(compared, key=lambda rank: _worst(rank, [0.0, rank.seconds]))
+    compared = [rank for rank in machine if rank.rank == 0 or rank.clock] or machine[:1]
+    return min(compared, key=lambda rank: _worst(rank, [rank]))
 
 
 def _point(rank: RankFacts, at: float) -> ClockPoint | None:
     return ClockPoint(at, 0.0, 0.0) if rank.rank == 0 else point_at(rank.clock, at)
 
 
-def _worst(rank: RankFacts, moments: Sequence[float]) -> float:
-    in_order = sorted([*moments, *(point.at for point in rank.clock)])
-    in_order += [(before + after) / 2 for before, after in itertools.pairwise(in_order)]
-    points = [_point(rank, at) for at in in_order]
+def _worst(reference: RankFacts, ranks: Sequence[RankFacts]) -> float:
+    """Return how far the clock of a rank can be off while ranks of its machine were traced.
+
+    The uncertainty is the highest at an end, at a comparison, or halfway between two of these.
+    """
+    moments = [0.0, *(point.at for point in reference.clock)]
+    for rank in ranks:
+        later = (rank.machine_nanoseconds - reference.machine_nanoseconds) / 1e9
+        moments += [later, later + rank.seconds]
+    moments.sort()
+    moments += [(before + after) / 2 for before, after in itertools.pairwise(moments)]
+    points = [_point(reference, at) for at in moments]
     return max((point.uncertainty_seconds for point in points if point is not None), default=0.0)

@@ -63,8 +63,13 @@ def merge(paths: Sequence[Path]) -> Merged:
     _note_missing(facts, notes)
     alignment = Alignment(list(facts.values()))
     base = min(rank.base_nanoseconds - round(1e9 * alignment.ahead(rank)(0.0)) for rank in facts.values())
-    skew = _skew(alignment, notes)
-    return Merged(Trace(base, list(facts.values()), _events(facts, alignment, base), skew), notes)
+    if alignment.skew_seconds is None and alignment.unknown:
+        notes.append(
+            f"the clocks of ranks {', '.join(map(str, alignment.unknown))} were not compared with that of rank 0: they "
+            "are aligned as their machines are set, and the skew is not known"
+        )
+    trace = Trace(base, list(facts.values()), _events(facts, alignment, base), alignment.skew_seconds)
+    return Merged(trace, notes)
 
 
 def _of_one_job(facts: dict[Path, RankFacts], notes: list[str]) -> dict[Path, RankFacts]:
@@ -90,17 +95,6 @@ def _note_missing(facts: dict[Path, RankFacts], notes: list[str]) -> None:
     if missing:
         shown = ", ".join(missing[:20]) + (" and more" if len(missing) > 20 else "")
         notes.append(f"{len(missing)} of {size} ranks are missing: {shown}")
-
-
-def _skew(alignment: Alignment, notes: list[str]) -> float | None:
-    """Return how far any two clocks can be apart; None if they were not compared."""
-    skew = alignment.skew_seconds
-    if skew is None and alignment.unknown:
-        notes.append(
-            f"the clocks of ranks {', '.join(map(str, alignment.unknown))} were not compared with that of rank 0: they "
-            "are aligned as their machines are set, and the skew is not known"
-        )
-    return skew
 
 
 def _events(facts: dict[Path, RankFacts], alignment: Alignment, base: int) -> Iterator[Event]:

@@ -9,7 +9,7 @@ import platform
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from zeus_core.adapters import contained
 from zeus_core.attribution.updates import Knot
@@ -58,14 +58,11 @@ class GpuRecord:
         """Read the limit, the clock and the temperature, in the background."""
         gpu = self._gpu
         now = _answer(gpu.read_power_limit_watts), _answer(gpu.read_sm_clock_mhz), read_temperature_celsius(gpu)
-        adds = self._add_limit, self._clock.add, self._temperature.add
+        adds = (lambda *point: self._limit.add(point)), self._clock.add, self._temperature.add
         for value, before, add in zip(now, self._last, adds, strict=True):
             if value is not None and value != before:
                 add(at, value)
         self._last = now
-
-    def _add_limit(self, at: float, limit_watts: float) -> None:
-        self._limit.add((at, limit_watts))
 
     def facts(self) -> DeviceFacts:
         """Return the facts of the GPU."""
@@ -128,11 +125,13 @@ class TraceRecorder:
         self._rank, self._world_size, self._run = rank, world_size, run
         self._begin = time_source.now()
         self._begin_unix = clock_seconds(time_source)
-        self._activities: Ring[Span] = Ring(_ACTIVITIES)
+        self._spans: Mapping[str, Ring[Span]] = {
+            "activities": Ring(_ACTIVITIES),
+            "steps": Ring(_STEPS),
+            "pipeline": Ring(_INSTRUCTIONS),
+        }
         self._activity: tuple[float, str] | None = None
-        self._steps: Ring[Span] = Ring(_STEPS)
         self._step_begin: float | None = None
-        self._instructions: Ring[Span] = Ring(_INSTRUCTIONS)
         self._pending: deque[_Instruction] = deque(maxlen=_PENDING)
         self._marks: Ring[Mark] = Ring(_MARKS)
         self._gpus: list[GpuRecord] = []
@@ -185,7 +184,7 @@ class TraceRecorder:
             return  # an evaluation within an evaluation
         at -= self._begin
         if self._activity is not None and at > self._activity[0]:
-            self._activities.add(Span(self._activity[1], self._activity[0], at))
+            self._spans["activities"].add(Span(self._activity[1], self._activity[0], at))
         self._activity = None if name is None else (at, name)
 
     def begin_step(self, at: float) -> None:
@@ -196,7 +195,7 @@ class TraceRecorder:
         """End the step."""
         self.steps += 1
         if self._step_begin is not None:
-            self._steps.add(Span("step", self._step_begin, self.now(), {"step": self.steps}))
+            self._spans["steps"].add(Span("step", self._step_begin, self.now(), {"step": self.steps}))
             self._step_begin = None
         if self._pending:
             self._finish_instructions()
@@ -206,13 +205,14 @@ class TraceRecorder:
         self._pending.append(_Instruction(name, begin, end, arguments))
 
     def _finish_instructions(self) -> None:
-        """Take in the instructions that the device has finished, in order, and let their events go."""
+        """Move the instructions that the device has finished to their track, in order, and let their events go."""
         while self._pending:
             name, begin, end, arguments = self._pending[0]
             begin_seconds, end_seconds = begin.seconds(), end.seconds()
             if begin_seconds is None or end_seconds is None:
                 return
-            self._instructions.add(Span(name, begin_seconds - self._begin, end_seconds - self._begin, arguments))
+            span = Span(name, begin_seconds - self._begin, end_seconds - self._begin, arguments)
+            self._spans["pipeline"].add(span)
             self._pending.popleft()
 
     def set_to(self, setting: str, why: str) -> None:
@@ -235,10 +235,12 @@ class TraceRecorder:
             total: The same of all of them.
         """
         now = self.now()
-        activities = self._activities.items()
-        activity = self._activity
+        spans = {track: ring.items() for track, ring in self._spans.items()}
+        activity = self._activity  # after the spans, so that one that ends meanwhile is not there twice
         if activity is not None:
-            activities.append(Span(activity[1], activity[0], now))
+            spans["activities"].append(Span(activity[1], activity[0], now))
+        rings: dict[str, Ring[Any]] = {**self._spans, "settings": self._marks}
+        rings |= {f"updates of GPU {gpu.index}": gpu.updates for gpu in self._gpus}
         facts = RankFacts(
             self._rank,
             self._world_size,
@@ -250,24 +252,13 @@ class TraceRecorder:
             dict(phases),
             total,
             self.steps,
-            self._dropped(),
+            {name: ring.dropped for name, ring in rings.items() if ring.dropped},
             _clock_of(self._time_source),
             round(self._begin * 1e9),
             self._run,
         )
-        spans = {"activities": activities, "steps": self._steps.items(), "pipeline": self._instructions.items()}
         counters = [track for gpu in self._gpus for track in gpu.tracks()]
         return Trace(facts.base_nanoseconds, [facts], events_of_rank(facts, spans, self._marks.items(), counters))
-
-    def _dropped(self) -> dict[str, int]:
-        counts = {
-            "activities": self._activities.dropped,
-            "steps": self._steps.dropped,
-            "instructions": self._instructions.dropped,
-            "marks": self._marks.dropped,
-            **{f"updates of GPU {gpu.index}": gpu.updates.dropped for gpu in self._gpus},
-        }
-        return {name: count for name, count in counts.items() if count}
 
 
 def _clock_of(time_source: TimeSource) -> str:
