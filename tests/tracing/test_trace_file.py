@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zeus_core.cli import main
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.tracing._bounded import Ring, Thinned
@@ -79,6 +80,14 @@ def test_a_damaged_file_says_so_and_names_itself(tmp_path, how):
     damaged(path, how)
     with pytest.raises(UsageError, match=r"trace-0\.json\.gz"):
         read_trace(path)
+
+
+def test_a_file_of_no_rank_says_so(tmp_path, capsys):
+    path = tmp_path / "trace-0.json.gz"
+    write_trace(path, Trace(0, [], []))
+    for action in (["show", str(path)], ["merge", str(path), "-o", str(tmp_path / "all.json")]):
+        assert main(["trace", *action]) == 2
+        assert "trace-0.json.gz cannot be read: it has no events, or is of no rank" in capsys.readouterr().err
 
 
 def test_a_missing_file_and_a_folder_say_so(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,12 @@ from zeus_core.errors import UsageError
 from zeus_core.units import duration_text, energy_text, number_text
 
 if TYPE_CHECKING:
-    from zeus_core.tracing.facts import PhaseEnergy, RankFacts
+    from zeus_core.tracing.facts import PhaseEnergy
 
 SUMMARY = "Merge the traces of ranks, or sum them up"
 EXAMPLE = "zeus-core trace merge output -o all.json.gz"
+
+_SHOWN_RANKS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +48,10 @@ def _merge(arguments: argparse.Namespace) -> int:
     merged = merge(_files(arguments.source))
     for note in merged.notes:
         complain(f"zeus-core: {note}")
-    size = _written(arguments.output, lambda file: write_trace(file, merged.trace))
+    try:
+        size = write_trace(arguments.output, merged.trace)
+    except OSError as error:
+        raise UsageError(f"--output is {str(arguments.output)!r}, which cannot be written: {error}") from error
     ranks, skew = merged.trace.ranks, merged.trace.skew_seconds
     hosts = len({rank.host for rank in ranks})
     aligned = "" if skew is None else f", clocks aligned within {number_text(1000 * skew, 2)} ms"
@@ -72,8 +77,11 @@ def _show(arguments: argparse.Namespace) -> int:
     rows = [_row(name, phase, total) for name, phase in phases.items()]
     rows += [] if total is None else [_row("total", total, total)]
     write(table([("activity", "seconds", "energy", "share", "watts"), *rows], "<>>>>"), sys.stdout)
-    for note in _notes(ranks):
-        write(note, sys.stdout)
+    missing = sorted(set(range(ranks[0].world_size)) - {rank.rank for rank in ranks})
+    if missing:
+        more = ", ..." if len(missing) > _SHOWN_RANKS else ""
+        listed = ", ".join(map(str, missing[:_SHOWN_RANKS])) + more
+        write(f"Without rank {listed}, of which no trace was given.", sys.stdout)
     return 0
 
 
@@ -90,21 +98,7 @@ def _row(name: str, phase: PhaseEnergy, total: PhaseEnergy | None) -> tuple[str,
     )
 
 
-def _notes(ranks: Sequence[RankFacts]) -> list[str]:
-    size = ranks[0].world_size
-    here = {rank.rank for rank in ranks}
-    missing = [str(rank) for rank in range(size) if rank not in here]
-    return [f"Without rank {', '.join(missing)}, of which no trace was given."] if missing and size < 1000 else []
-
-
 def _files(sources: Sequence[Path]) -> list[Path]:
     from zeus_core.tracing.merge import traces_in
 
     return [file for source in sources for file in (traces_in(source) if source.is_dir() else [source])]
-
-
-def _written(file: Path, write_file: Callable[[Path], int]) -> int:
-    try:
-        return write_file(file)
-    except OSError as error:
-        raise UsageError(f"--output is {str(file)!r}, which cannot be written: {error}") from error

@@ -114,8 +114,8 @@ def read_trace(path: Path) -> Trace:
             raise UsageError("it is not a trace of zeus-core: train with trace=True, and give its trace-0.json.gz")
         facts = decode(_Facts, _FORMAT.fields(document[_FACTS]), _FACTS)
         events = document.get("traceEvents")
-        if not isinstance(events, list):
-            raise UsageError('it has no list "traceEvents"')
+        if not isinstance(events, list) or not facts.ranks:
+            raise UsageError("it has no events, or is of no rank")
         for event in events:
             if not _is_event(event):
                 raise UsageError(f"it is damaged: {shown(event)} is not an event of a trace")
