@@ -112,7 +112,7 @@ OF_COMMAND = {
     "run": ["--gpus", "--output", "--quiet", "--intensity"],
     "carbon": ["--duration", "--deadline", "--points", "--idle-watts"],
     "doctor": ["--json", "--need"],
-    "exporter": ["--gpus", "--period", "--port", "--address"],
+    "exporter": ["--gpus", "--port", "--address"],
     "restore": ["--stale"],
     "top": ["--gpus", "--period", "--once", "--json"],
     "trace": ["--output", "--json"],

@@ -17,7 +17,7 @@ _DURATIONS = "give --duration 48h, the time at full power, and --deadline 60h, t
 OPTIONS: dict[tuple[str, str], str] = {
     **{
         (command, option): _ONE_SERIES
-        for command in ("run", "report", "statement", "exporter", "runs", "runs sum", "runs report", "carbon")
+        for command in ("run", "report", "statement", "runs", "runs sum", "runs report", "carbon")
         for option in ("--column", "--where")
     },
     ("carbon", "--signal"): "name the file first: zeus-core carbon FILE,UNIT,ZONE",
@@ -37,15 +37,11 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("top", "--sort"): "the order is that of the index; --json is for programs that sort",
     ("top", "--user"): "--json is for programs that choose",
     ("top", "--job"): "--json is for programs that choose",
-    # ("run", "--column"): "name the column in the file's argument",
     ("exporter", "--intensity"): "Grafana multiplies the energy by the intensity: docs/grafana/zeus-core.json",
     ("exporter", "--price"): "Grafana multiplies the energy by the price: docs/grafana/zeus-core.json",
     ("exporter", "--pue"): "multiply the intensity and the price in Grafana by it",
     ("exporter", "--period"): "devices are read every 5 s, and whenever Prometheus scrapes",
     ("exporter", "--labels"): "labels are fixed; ZEUS_IDENTITY=none in its environment names no job and no user",
-    (
-        "exporter",
-        "--textfile",
-    ): "Prometheus scrapes the exporter of a node, which counts jobs that end between two scrapes",
+    ("exporter", "--textfile"): "Prometheus scrapes the exporter of a node, which counts short jobs, too",
 }
 """The thing to do in place of each option that went, by its command."""

@@ -12,9 +12,9 @@ from zeus_core.device.remote.client import DaemonConnection
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.exporter.jobs import LABELS
 from zeus_core.exporter.totals import DeviceState, DeviceTotals
+from zeus_core.ports.run_identity import user_name
 from zeus_core.process.sampler import Sampler
 from zeus_core.settings.ledger import seen_ledgers
-from zeus_core.ports.run_identity import user_name
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
