@@ -1,4 +1,4 @@
-"""What Prometheus is answered: of devices, of jobs, and what the daemon and the ledger know."""
+"""The answer to Prometheus: devices, jobs, and settings that the daemon and the ledger know of."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ExportedMetric(NamedTuple):
     """One metric.
 
     Attributes:
-        of: Whose it is.
+        of: The thing it belongs to.
         sentence: One sentence about it.
         labels: Its labels beside `hostname`.
         attribute: Where a `DeviceState` or a `JobTotal` has its value.

@@ -48,7 +48,7 @@ def events_of_rank(
 
     Args:
         facts: Its facts.
-        spans: What took time, by track: activities, steps, pipeline.
+        spans: All that took time, by track: activities, steps, pipeline.
         marks: The settings.
         counters: The values over time.
     """
