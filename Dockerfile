@@ -13,7 +13,7 @@ RUN apt-get update && \
 
 FROM base AS build
 ARG TORCH=2.7.1
-ARG EXTRAS=huggingface,pipeline,plot,prometheus,otel
+ARG EXTRAS=huggingface,pipeline,plot,prometheus
 # hadolint ignore=DL3008
 RUN apt-get update && \
     apt-get install --yes --no-install-recommends python3-pip python3-venv && \

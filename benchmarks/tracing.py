@@ -90,7 +90,7 @@ def trace_of_an_hour(rank: int, ranks: int, step_seconds: float) -> Trace:
     gpu = SimulatedGpu(find_preset("A100"), rank, time_source=time_source)
     recorder = TraceRecorder(time_source, rank, ranks)
     recorder.clock = [ClockPoint(0.0, 0.001, 0.0002), ClockPoint(SECONDS, 0.002, 0.0002)]
-    record, counter = recorder.follow(0, gpu, 440.0), knots(time_source.now(), rank)
+    record, counter = recorder.follow(0, gpu), knots(time_source.now(), rank)
     knot = next(counter)
     end, number = time_source.now() + SECONDS, 0
     recorder.begin_activity(time_source.now(), "steps")
@@ -105,7 +105,7 @@ def trace_of_an_hour(rank: int, ranks: int, step_seconds: float) -> Trace:
             recorder.add_instruction(kind, Moment(begin), Moment(time_source.now()), arguments)
         recorder.end_step()
         while knot.at < time_source.now():
-            record(knot, True)
+            record(knot)
             knot = next(counter)
         if number % 200 == 0:
             recorder.set_to(f"power limit {250 + number % 100} W", "a trial of the search")

@@ -7,7 +7,6 @@ import threading
 import time
 
 import pytest
-from opentelemetry.metrics import NoOpMeterProvider
 
 from tests.support.arguments import callables, documented_errors, random_call
 from zeus_core.device import SimulatedGpu, Work, discover_gpus, find_preset
@@ -108,8 +107,6 @@ def test_the_error_names_the_argument_its_value_and_what_to_give(call, message, 
 def check_calls(packages, count, seed, monkeypatch, tmp_path, skip=()):
     """Make random calls of everything in turn. A call may succeed, or raise one of the errors it is documented to."""
     choose = random.Random(seed)
-    # The global provider holds what is exported to it, and its monitors, for as long as the process.
-    monkeypatch.setattr("opentelemetry.metrics.get_meter_provider", NoOpMeterProvider)
     found = list(callables(packages, skip))
     assert len(found) > 15
     for number in range(count):

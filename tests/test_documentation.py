@@ -19,7 +19,6 @@ from tests.pipeline.planner.instances import smooth_profile
 from tests.pipeline.taps.test_torchtitan import ModelSpecStandIn
 from tests.support.kept_runs import kept_run
 from tests.support.pages import ROOT, blocks
-from tests.support.profiled import Profiled
 from tests.support.ranks import torchrun_environments
 from tests.support.recorded import write_recorded
 from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, Work, find_preset
@@ -45,7 +44,6 @@ HERE = {
 ELSEWHERE = {  # these bring a model of their framework, or compare the page with an example that is run
     "accelerate.md": "accelerate/test_example.py",
     "deepspeed.md": "deepspeed/test_docs.py",
-    "exporters.md": "exporter/test_exporter.py",
     "huggingface.md": "huggingface/test_docs.py",
     "levelling.md": "mixed/pytorch/test_work_end.py",
     "lightning.md": "lightning/test_docs.py",
@@ -358,7 +356,9 @@ def test_every_command_runs(tmp_path, call):
         here = {"78b31245": read_run(tmp_path / "output").run, "2026-10": "2026-03"}
         call = [here.get(word, word) for word in call]
     if call[1] == "trace":
-        Profiled(tmp_path / "output", steps=10)
+        monitor = ZeusMonitor(gpus=[SimulatedGpu(find_preset("A40"))])
+        with TrainingEnergy(monitor, folder=tmp_path / "output", trace=True, quiet=True) as energy, energy.step():
+            pass
     if call[1] == "jobs":
         job = RecurringJob(
             "nightly", [64, 128], 128, Target("accuracy", 0.6), 10, Time(), f"sqlite:///{tmp_path}/zeus.db"

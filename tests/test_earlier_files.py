@@ -85,9 +85,9 @@ def test_a_run_is_resumed(samples, energy, has_journal):
         assert account.redone.energy_joules > 100 * 150
 
 
-def test_a_trace_is_added_up(samples, capsys):
-    assert main(["trace", "merge", str(samples / "traced"), "--output", str(samples / "merged.json.gz")]) == 0
-    assert (samples / "merged.json.gz").stat().st_size > 1000
+def test_a_trace_of_an_earlier_version_is_refused_by_name(samples, capsys):
+    assert main(["trace", "merge", str(samples / "traced"), "--output", str(samples / "merged.json.gz")]) == 2
+    assert "trace-0.json.gz cannot be read: its version is 2; this program reads version 3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ PUBLIC = (
     "zeus_core.electricity",
     "zeus_core.errors",
     "zeus_core.events",
-    "zeus_core.exporter",
     "zeus_core.jobs",
     "zeus_core.jobs.policies",
     "zeus_core.measurement",

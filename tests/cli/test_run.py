@@ -239,7 +239,7 @@ def test_the_file_says_what_ran_when_and_how_it_ended(on_simulated, tmp_path):
     ended = on_simulated("run", "--output", tmp_path / "new folder" / "run.json", "--quiet", "--", "sh", "-c", "exit 3")
     assert ended.returncode == 3
     record = read_json(tmp_path / "new folder" / "run.json")
-    assert (record["format"], record["version"]) == ("zeus-core run file", 1)
+    assert (record["format"], record["version"]) == ("zeus-core run file", 2)
     assert (record["command"], record["exit_code"], record["signal"]) == (["sh", "-c", "exit 3"], 3, None)
     assert before <= record["start_time"] <= time.time()
     assert record["is_simulated"] is True

@@ -16,7 +16,7 @@ import pytest
 
 from tests.daemon.conftest import GROUP, HOLD_LIMIT, MEMBER, ORIGINAL_WATTS, REPOSITORY, WAIT_SECONDS, needs_root, until
 from tests.support.ports import free_port
-from zeus_core.exporter.machine_metrics import DAEMON_METRICS, JOB_METRICS
+from zeus_core.exporter.prometheus import METRICS
 from zeus_core.runs._catalogue import Catalogue
 from zeus_core.runs._counting import counted, sums
 
@@ -124,14 +124,27 @@ def job_on(world, uid, **variables):
 
 
 HELD = """
+    from zeus_core.device import discover_gpus
     from zeus_core.exporter.jobs import JobTotals
-    from zeus_core.exporter.machine_metrics import MachineMetrics
-    from zeus_core.ports.time_source import MonotonicTime
-    for family in MachineMetrics(JobTotals(("tag:team",), MonotonicTime())).collect():
+    from zeus_core.exporter.prometheus import Collector
+    from zeus_core.exporter.totals import DeviceTotals
+    from zeus_core.monitor import ZeusMonitor
+    monitor = ZeusMonitor(gpus=discover_gpus({{}}))
+    for family in Collector(DeviceTotals(monitor, {jobs})).collect():
         for sample in family.samples:
-            if sample.name == "zeus_gpu_held_setting":
-                print(sample.labels["user"] + sample.labels["job_id"] + "nobody")
+            if sample.name in ("zeus_daemon_up", "zeus_gpu_held_setting", "zeus_daemon_events_total"):
+                print(sample.name, *[sample.labels.get(name) for name in ("user", "job_id", "event")], sample.value)
 """
+
+
+def test_the_exporter_says_who_holds_a_setting_unless_it_is_to_name_nobody(world):
+    holder = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]), SLURM_JOB_ID="7")
+    assert holder.stdout.readline() == "ready\n"
+    for jobs, user, job in (("JobTotals(monitor.time_source)", f"{MEMBER}", "7"), ("None", "", "")):
+        lines = world.run(HELD.format(jobs=jobs))[0].splitlines()
+        assert "zeus_daemon_up None None None 1.0" in lines
+        assert f"zeus_gpu_held_setting {user} {job} None 250.0" in lines
+        assert "zeus_daemon_events_total None None set 1.0" in lines
 
 
 def asked(port, query):
@@ -162,23 +175,14 @@ def test_prometheus_sees_two_jobs_and_the_daemon(world):
     """Debian's package `prometheus`: labels, counters, the number of series, the dashboard's queries and the rules."""
     if shutil.which("prometheus") is None:
         pytest.skip("NOT CHECKED against a real Prometheus: apt-get install prometheus")
-    nlp = job_on(world, MEMBER, SLURM_JOB_ID="7", SLURM_JOB_ACCOUNT="nlp", ZEUS_TAGS="team=a")
+    nlp = job_on(world, MEMBER, SLURM_JOB_ID="7", SLURM_JOB_ACCOUNT="nlp")
     world.driver[0].set_processes((nlp, 0, 0))
     world.driver[1].set_processes(
         (nlp, 0, 0), (job_on(world, OTHER, SLURM_JOB_ID="8", SLURM_JOB_ACCOUNT="vision"), 0, 0)
     )
     holder = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]), SLURM_JOB_ID="7")
     assert holder.stdout.readline() == "ready\n"
-    assert world.run(HELD)[0] == "nobody", "who holds it is in no metric without the labels"
-    command = [sys.executable, "-u", "-m", "zeus_core", "exporter", "--port", "0", "--period", "1"]
-    command += [
-        "--intensity",
-        "380g/kWh",
-        "--price",
-        "0.3EUR/kWh",
-        "--labels",
-        "user,job_id,namespace,pod,project,tag:team",
-    ]
+    command = [sys.executable, "-u", "-m", "zeus_core", "exporter", "--port", "0"]
     exporter = subprocess.Popen(
         command, env=world.environment, cwd=world.folder, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -214,26 +218,33 @@ def test_prometheus_sees_two_jobs_and_the_daemon(world):
         return False
 
     until(is_recorded, "a recorded rule")
-    labels = ("user", "job_id", "project", "tag_team", "exported_job")
+    labels = ("user", "job_id", "project", "exported_job")
     found = {
         tuple(each["metric"].get(name) for name in labels): float(each["value"][1])
         for each in asked(port, "rate(zeus_job_energy_joules_total[1m])")
     }
-    jobs = [(f"{MEMBER}", "7", "nlp", "a", None), (f"{OTHER}", "8", "vision", None, None)]
+    jobs = [(f"{MEMBER}", "7", "nlp", None), (f"{OTHER}", "8", "vision", None)]
     assert sorted(found) == jobs
     assert found[jobs[0]] == pytest.approx(3 * found[jobs[1]], rel=0.2)  # a GPU, and half of one, of 75 W each
     held = {name: asked(port, f"zeus_{name}")[0] for name in ("gpu_held_setting", "daemon_up")}
     assert held["daemon_up"]["value"][1] == "1"
     assert (held["gpu_held_setting"]["metric"]["job_id"], held["gpu_held_setting"]["value"][1]) == ("7", "250")
     assert [each["value"][1] for each in asked(port, 'zeus_daemon_events_total{event="set"}')] == ["1"]
-    for name in [name for name in (*JOB_METRICS, *DAEMON_METRICS) if name.endswith("_total")]:
+    totals = {name for name, metric in METRICS.items() if name.endswith("_total") and metric.of in {"job", "daemon"}}
+    for name in totals:
         assert {each["value"][1] for each in asked(port, f"resets({name}[1m])")} == {"0"}, name
     ((_, series),) = [each["value"] for each in asked(port, 'count({__name__=~"zeus_job_.*"})')]
-    assert int(series) == 2 * 6
+    assert int(series) == 2 * 4
     dashboard = json.loads((grafana / "zeus-core.json").read_text())
     for panel in dashboard["panels"]:
         for query in (target["expr"] for target in panel["targets"]):
-            for name, value in {"$hostname": ".*", "$__range": "1m", "$__rate_interval": "1m"}.items():
+            for name, value in {
+                "$hostname": ".*",
+                "$__range": "1m",
+                "$__rate_interval": "1m",
+                "$intensity": "380",
+                "$price": "0.3",
+            }.items():
                 query = query.replace(name, value)
             answer = asked(port, query)
             assert answer or any(name in query for name in ("zeus_cpu", "zeus_dram", "zeus_gpu_residue")), query

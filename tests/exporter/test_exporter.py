@@ -1,14 +1,13 @@
-"""Totals that never fall, their names for Prometheus and OpenTelemetry, and the dashboard that queries them."""
+"""Totals that never fall, their names for Prometheus, and the dashboard that queries them."""
 
+import getpass
 import json
 import os
 import re
-import shlex
 import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -18,27 +17,25 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.nvml_driver import DeviceSpec
-from tests.support.pages import blocks
 from zeus_core.adapters import install_command
 from zeus_core.cli import main
-from zeus_core.cli._exporter import _LABELS
-from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
+from zeus_core.device import CpuDiscovery, SimulatedGpu, discover_cpus, discover_gpus, find_preset
 from zeus_core.errors import UsageError
-from zeus_core.exporter import export_to_opentelemetry
-from zeus_core.exporter.jobs import MOST_JOBS, GpuReading, JobTotals
-from zeus_core.exporter.machine_metrics import DAEMON_METRICS, JOB_METRICS
-from zeus_core.exporter.serving import METRICS, Collector, serve, write_file
+from zeus_core.exporter.jobs import LABELS, MOST_JOBS, GpuReading, JobTotals
+from zeus_core.exporter.prometheus import METRICS, Collector, serve
 from zeus_core.exporter.totals import DeviceTotals
-from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports.run_identity import RunIdentity, slurm_job
 from zeus_core.runs._sums_shown import RUN_METRICS
-from zeus_core.testing import FakeRapl
+from zeus_core.testing import FakeRapl, FaultyGpu
 
 ROOT = Path(__file__).parents[2]
 NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="not wanted here")
 UNKNOWN, LOST = 999, 15
-OF_GPUS = {metric.name for metric in METRICS if metric.kind == "gpu"}
+
+
+def names_of(*kinds):
+    return {name for name, metric in METRICS.items() if metric.of in kinds}
 
 
 @pytest.fixture
@@ -72,7 +69,7 @@ def test_totals_are_the_energy_since_the_beginning(totals, gpu, work):
     assert added == pytest.approx((gpu.exact_energy_joules() - begin_joules) * 20 / 21, rel=0.02)
     assert state["zeus_gpu_power_limit_watts"]["0"].value == 350
     assert state["zeus_gpu_energy_unmeasured_seconds_total"]["0"].value == 0
-    assert state.keys() == OF_GPUS
+    assert state.keys() - names_of("daemon") == names_of("gpu")
 
 
 @pytest.fixture
@@ -95,10 +92,10 @@ def start_job():
 def test_jobs_share_the_energy_of_their_gpus(monitor, gpu, work, start_job):
     running = []
     gpu.read_process_ids = lambda: running
-    one = start_job(SLURM_JOB_ID="7", ZEUS_TAGS="team=nlp", SLURM_JOB_ACCOUNT="x")
-    other = start_job(SLURM_JOB_ID="8", ZEUS_TAGS='team="a\\,big=1')
+    one = start_job(SLURM_JOB_ID="7", SLURM_JOB_ACCOUNT="x")
+    other = start_job(SLURM_JOB_ID="8", ZEUS_TAGS='project="a\\,big=1')
     hidden = start_job(SLURM_JOB_ID="9", ZEUS_IDENTITY="none")
-    jobs = JobTotals(("job_id", "project", "tag:team"), monitor.time_source)
+    jobs = JobTotals(monitor.time_source)
     totals = DeviceTotals(monitor, jobs)
     begin_joules = totals.refresh()[0].energy_joules
     for present, seconds in (([one], 2), ([one, other], 1), ([], 1), ([hidden], 3), ([2**22 + 1], 1)):
@@ -107,13 +104,13 @@ def test_jobs_share_the_energy_of_their_gpus(monitor, gpu, work, start_job):
             gpu.execute(work)
             totals.refresh()
     found = dict(jobs.exported())
-    assert found.keys() == {("7", "x", "nlp"), ("8", "", '"a\\'), ("", "", "")}
-    joules = [total.energy.energy_joules for total in found.values()]
+    user = getpass.getuser()
+    assert found.keys() == {(user, "7", "", "", "x"), (user, "8", "", "", '"a\\'), ("",) * 5}
+    joules = [total.energy_joules for total in found.values()]
     assert joules == pytest.approx([2.5 * joules[2] / 3, 0.5 * joules[2] / 3, joules[2]], rel=0.1)
     assert sum(joules) < totals.refresh()[0].energy_joules - begin_joules  # the rest is nobody's
     assert [total.idle_seconds for total in found.values()] == [0.0, 0.0, 0.0]  # it has just worked when it is read
-    names = {name: samples for name, samples in exported(totals).items() if name in JOB_METRICS}
-    assert names.keys() == JOB_METRICS.keys() - {"zeus_job_emissions_grams_total", "zeus_job_cost_total"}
+    assert exported(totals).keys() >= names_of("job")
 
 
 @pytest.mark.parametrize(
@@ -129,24 +126,18 @@ def test_slurms_control_group_names_the_job(cgroups, job):
 
 
 def test_the_number_of_jobs_is_bounded_and_old_ones_go(time_source, monkeypatch):
-    jobs = JobTotals(("job_id",), time_source)
+    jobs = JobTotals(time_source)
     for number in range(MOST_JOBS + 5):
         monkeypatch.setattr("zeus_core.exporter.jobs.identity_of", lambda *_, n=number: RunIdentity(job=f"{n}"))
-        jobs.add([GpuReading({(1, 2)}, DeviceEnergy(1.0, 0.0), 1.0, 0.0)])
+        jobs.add([GpuReading({(1, 2)}, 1.0, 1.0, 0.0)])
     found = dict(jobs.exported())
     assert len(found) == MOST_JOBS + 1
-    assert found["other",].energy.energy_joules == 5
+    assert found[("other",) * len(LABELS)].energy_joules == 5
     time_source.advance(3601.0)
     assert jobs.exported() == []
-    jobs.add([GpuReading({(1, 2)}, DeviceEnergy(1.0, 0.0), 1.0, 0.0)])
+    jobs.add([GpuReading({(1, 2)}, 1.0, 1.0, 0.0)])
     ((values, total),) = jobs.exported()  # there is room for new ones again
-    assert (values, total.gpus) == ((f"{MOST_JOBS + 4}",), 1.0)
-
-
-@pytest.mark.parametrize("labels", ["user,who", "user,user", "tag:", ",".join(f"tag:{n}" for n in range(11))])
-def test_labels_that_cannot_be_are_refused(labels, capsys):
-    assert main(["exporter", "--labels", labels]) == 2
-    assert "--labels is" in capsys.readouterr().err
+    assert (values, total.gpus) == (("", f"{MOST_JOBS + 4}", "", "", ""), 1.0)
 
 
 def test_labels_identify_the_device(totals, gpu):
@@ -198,36 +189,48 @@ def test_cpus_and_memory_have_metrics_of_their_own(tmp_path, gpu, time_source):
     rapl.add_energy(package, 5_000_000)
     rapl.add_energy(dram, 2_000_000)
     found = exported(totals)
-    assert found.keys() == {metric.name for metric in METRICS}
+    assert found.keys() - names_of("daemon") == names_of("gpu", "cpu", "dram")
     assert found["zeus_cpu_energy_joules_total"]["0"].value == pytest.approx(5)
     assert found["zeus_dram_energy_joules_total"]["0"].value == pytest.approx(2)
 
 
 def test_the_port_answers_and_a_second_program_hears_it_is_in_use(totals):
-    with serve(totals, "127.0.0.1", 0, 60.0) as port:
+    with serve(totals, "127.0.0.1", 0) as port:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=240) as answer:
             assert "zeus_gpu_power_watts{" in answer.read().decode()
         taken = pytest.raises(UsageError, match=rf"port {port} of 127.0.0.1 cannot be used: .*--port 0")
-        with taken, serve(totals, "127.0.0.1", port, 60.0):
+        with taken, serve(totals, "127.0.0.1", port):
             pass
 
 
-def test_a_file_is_replaced_once_more_at_the_end(totals, gpu, work, tmp_path):
-    file, stop = tmp_path / "zeus.prom", threading.Event()
-    thread = threading.Thread(target=write_file, args=(totals, file, 3600.0, stop))
-    thread.start()
-    while not file.exists():
-        time.sleep(0.01)
-    gpu.execute(work)
-    stop.set()
-    thread.join()
-    assert "zeus_gpu_energy_joules_total{" in file.read_text()
-    assert list(tmp_path.iterdir()) == [file]
+def test_a_driver_that_hangs_is_waited_for_once_and_the_other_gpu_is_answered_for():
+    hanging, other = (FaultyGpu(SimulatedGpu(find_preset("A40"), index)) for index in range(2))
+    totals = DeviceTotals(ZeusMonitor(gpus=[hanging, other], cpus=NO_CPUS))
+    hanging.hang("read_power_watts")
+    try:
+        first, second = exported(totals), exported(totals)
+    finally:
+        hanging.heal()
+    for found in (first, second):
+        assert found["zeus_gpu_power_watts"].keys() == {"1"}
+        assert found["zeus_gpu_energy_joules_total"].keys() == {"0", "1"}
 
 
-def test_a_file_that_cannot_be_written_is_named(totals, tmp_path):
-    with pytest.raises(UsageError, match=r"--textfile .*none/zeus.prom cannot be written"):
-        write_file(totals, tmp_path / "none" / "zeus.prom", 1.0, threading.Event())
+@pytest.mark.parametrize(("identity", "is_named"), [("", True), ("none", False)])
+def test_a_job_is_named_unless_the_exporter_is_to_name_nobody(identity, is_named):
+    own = {"ZEUS_SIMULATED_GPUS": "A40", "SLURM_JOB_ID": "7", "ZEUS_IDENTITY": identity, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "zeus_core", "exporter", "--port", "0"]
+    process = subprocess.Popen(command, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True)
+    try:
+        url = process.stdout.readline().split()[2].rstrip(",")
+        text = urllib.request.urlopen(url, timeout=240).read().decode()
+    finally:
+        process.terminate()
+        process.communicate()
+    assert process.returncode == 0
+    assert ('job_id="7"' in text) is is_named
+    assert "zeus_gpu_power_watts{" in text
+    assert "zeus_daemon_up{" in text
 
 
 def test_a_missing_library_is_named_with_its_pip_line(monkeypatch, capsys):
@@ -237,79 +240,16 @@ def test_a_missing_library_is_named_with_its_pip_line(monkeypatch, capsys):
     assert install_command("prometheus") in capsys.readouterr().err
 
 
-def test_opentelemetry_sees_the_conventional_names(gpu, monitor, work):
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
-    export_to_opentelemetry(monitor, provider)
-    points = []
-    for _ in range(2):
-        gpu.execute(work)
-        (resource,) = reader.get_metrics_data().resource_metrics
-        (scope,) = resource.scope_metrics
-        found = {metric.name: metric for metric in scope.metrics}
-        named = {name: metric.unit for name, metric in found.items() if not name.startswith("zeus_")}
-        assert named == {"hw.energy": "J", "hw.power": "W"}
-        assert found["hw.energy"].data.is_monotonic
-        same = ZeusMonitor(gpus=[gpu], cpus=NO_CPUS, time_source=monitor.time_source)
-        of_prometheus = exported(DeviceTotals(same))
-        for name, samples in of_prometheus.items():
-            (point,) = found[name].data.data_points
-            assert dict(point.attributes) == samples["0"].labels
-            assert getattr(found[name].data, "is_monotonic", False) is name.endswith("_total")
-        assert of_prometheus.keys() == found.keys() - named.keys()
-        points.append(found["hw.energy"].data.data_points[0])
-    assert points[1].value > points[0].value
-    assert dict(points[0].attributes) == {"hw.id": gpu.uuid, "hw.type": "gpu", "hw.name": gpu.name}
-    provider.shutdown()
-
-
-def test_the_page_exports_to_the_provider_of_the_program(monkeypatch):
-    from opentelemetry import metrics
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
-    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", "A40:2")
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: provider)
-    (block,) = blocks("exporters.md")
-    exec(compile(block, "<page>", "exec"), {})
-    (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
-    counts = {metric.name: len(metric.data.data_points) for metric in scope.metrics}
-    assert counts == dict.fromkeys(("hw.energy", "hw.power", *OF_GPUS), 2)
-    provider.shutdown()
-
-
-def test_the_page_measures_a_short_job_into_a_file(tmp_path):
-    (block,) = blocks("exporters.md", "bash")
-    file = tmp_path / "zeus.prom"
-    (tmp_path / "train.py").write_text(f"import os, time\nwhile not os.path.exists({str(file)!r}): time.sleep(0.05)")
-    shell = f'zeus-core() {{ exec {shlex.quote(sys.executable)} -m zeus_core "$@"; }}\n'
-    shell += f'python() {{ {shlex.quote(sys.executable)} "$@"; }}\n'
-    script = shell + block.replace("/var/lib/node_exporter/zeus.prom", "zeus.prom") + 'wait "$exporter"'
-    environment = {**os.environ, "ZEUS_SIMULATED_GPUS": "A40", "PYTHONPATH": str(ROOT)}
-    subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, timeout=240, check=True)
-    assert "zeus_gpu_energy_joules_total{" in file.read_text()
-
-
 def test_the_page_names_every_metric_with_its_labels():
     page = (ROOT / "docs" / "exporters.md").read_text(encoding="utf-8")
-    for metric in METRICS:
-        kind, labels = "counter" if metric.is_counter else "gauge", ", ".join(f"`{name}`" for name in metric.labels)
-        assert f"| `{metric.name}` | {kind} | {metric.help} | {labels} |" in page
-    sentences = {**JOB_METRICS, **{name: sentence for name, (sentence, _) in {**DAEMON_METRICS, **RUN_METRICS}.items()}}
-    for name, sentence in sentences.items():
+    for name, metric in METRICS.items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        labels = ", ".join(f"`{label}`" for label in [*metric.labels, "hostname"])
+        has_row_of_its_own = metric.of in {"gpu", "cpu", "dram"}
+        assert f"| `{name}` | {kind} | {metric.sentence} | {labels} |" in page or not has_row_of_its_own
+        assert f"| `{name}` | {metric.sentence} |" in page or has_row_of_its_own
+    for name, (sentence, _) in RUN_METRICS.items():
         assert f"| `{name}` | {sentence} |" in page
-
-
-def test_wrong_arguments_of_opentelemetry_are_named(monitor):
-    with pytest.raises(UsageError, match="monitor is 3"):
-        export_to_opentelemetry(3)
-    with pytest.raises(UsageError, match="meter_provider is 3"):
-        export_to_opentelemetry(monitor, 3)
 
 
 def queries_of(dashboard):
@@ -323,12 +263,11 @@ def queries_of(dashboard):
 def test_the_dashboard_queries_every_metric_and_no_other_name():
     dashboard = json.loads((ROOT / "docs" / "grafana" / "zeus-core.json").read_text(encoding="utf-8"))
     queries = list(queries_of(dashboard))
-    names = {*(metric.name for metric in METRICS), *JOB_METRICS, *DAEMON_METRICS, *RUN_METRICS}
+    names = {*METRICS, *RUN_METRICS}
     assert set(re.findall(r"\bzeus_\w+", " ".join(queries))) == names
     numbers = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(numbers)) == len(numbers)
-    labels = {label for metric in METRICS for label in metric.labels} | {*_LABELS, "currency"}
-    labels |= {label for _, names in DAEMON_METRICS.values() for label in names}
+    labels = {label for metric in METRICS.values() for label in metric.labels} | {"hostname"}
     asked = set(re.findall(r"(\w+)=~", " ".join(queries)))
     shown = {name for panel in dashboard["panels"] for name in re.findall(r"{{(\w+)}}", json.dumps(panel))}
     assert asked | shown <= labels

@@ -19,11 +19,14 @@ from tests.support.simulated_records import independent_sums, simulated_files
 from zeus_core.cli import main
 from zeus_core.cli.run._run_record import RunRecord
 from zeus_core.cli.run._window_samples import WindowSamples, limits_watts
+from zeus_core.codec import encode
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.runs._catalogue import Catalogue
 from zeus_core.runs._sums_shown import number as shown_number
 from zeus_core.testing import VirtualTime
+from zeus_core.training.record.run_file import RUN_FORMAT
+from zeus_core.training.record.window_run import WINDOW_FIELDS, run_of_window
 
 COUNT = 1500
 
@@ -112,6 +115,11 @@ def test_adding_again_and_by_two_writers_changes_nothing(files, catalogue, tmp_p
     assert {run["run"]: run["whole_millijoules"] for run in listed} == once
 
 
+def document_of_command(fields):
+    """The file of `zeus-core run` for a window with these fields."""
+    return RUN_FORMAT.document({**fields, **encode(run_of_window(fields))})
+
+
 def test_a_command_and_the_training_in_it_count_once(tmp_path, capsys):
     run = kept_run(tmp_path / "run", steps=20)
     record = json.loads((run / "zeus-energy" / "run.json").read_text())
@@ -119,14 +127,14 @@ def test_a_command_and_the_training_in_it_count_once(tmp_path, capsys):
     begin, end = (record["parts"][0][name] for name in ("begun_at_seconds", "until_seconds"))
     fields = {name: device[name] for name in ("uuid", "index", "name")} | {"kind": "gpu", "energy_joules": 9999.0}
     fields |= {"uncertainty_joules": 1.0, "method": "counted", "lost_because": None, "average_power_watts": None}
-    command = {"format": "zeus-core run", "version": 1, "command": ["train"], "exit_code": 0, "signal": None}
+    command = {"command": ["train"], "exit_code": 0, "signal": None}
     command |= {"start_time": begin - 1, "seconds": end - begin + 2, "is_simulated": True, "devices": [fields]}
     command |= {"totals": {"energy_joules": 9999.0}, "electricity": None, "notes": []}
     host = record["parts"][0]["ranks"][0]["host"]
     assert host
     record["parts"][0]["ranks"][0]["host"] = ""  # simulated GPUs are alike on all machines, and the command's says none
     (run / "zeus-energy" / "run.json").write_text(json.dumps(record))
-    (tmp_path / "m.json").write_text(json.dumps(command))
+    (tmp_path / "m.json").write_text(json.dumps(document_of_command(command)))
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "m.json"), str(run)]) == 0
     (amounts,) = summed(capsys, tmp_path / "catalogue").values()
     assert (amounts["runs"], amounts["millijoules"]) == (2, 9_999_000)
@@ -294,10 +302,11 @@ def test_runs_of_each_outcome_are_in_every_sum(tmp_path, capsys):
         with contextlib.suppress(ValueError, KeyboardInterrupt):
             kept_run(tmp_path / "runs" / f"{error!r}", steps=3, ends_by=error)
     command = json.loads((ROOT / "tests" / "samples" / "command" / "energy.json").read_text())
+    command = {name: command[name] for name in WINDOW_FIELDS & command.keys()} | {"electricity": None}
     for code, signal in ((1, None), (139, "SIGSEGV"), (143, "SIGTERM"), (143, None)):
         document = {**command, "exit_code": code, "signal": signal, "start_time": command["start_time"] - 1e5 * code}
         document["start_time"] += 1e4 * (signal is None)
-        (tmp_path / "runs" / f"{code}-{signal}.json").write_text(json.dumps(document))
+        (tmp_path / "runs" / f"{code}-{signal}.json").write_text(json.dumps(document_of_command(document)))
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "runs")]) == 0
     sums = summed(capsys, tmp_path / "catalogue", "--by", "state")
     assert {name: amounts["runs"] for name, amounts in sums.items()} == {"ended": 1, "failed": 3, "stopped": 3}
@@ -307,9 +316,12 @@ def test_runs_of_each_outcome_are_in_every_sum(tmp_path, capsys):
 KILLED = """
 import os, pathlib, signal, time
 from tests.support.kept_runs import NO_CPUS
+from zeus_core.codec import encode
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
+from zeus_core.training.record.run_file import RUN_FORMAT
+from zeus_core.training.record.window_run import WINDOW_FIELDS, run_of_window
 from zeus_core.training import TrainingEnergy
 
 time_source = VirtualTime()

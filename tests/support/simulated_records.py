@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+
+from zeus_core.codec import encode
+from zeus_core.training.account import Account
+from zeus_core.training.record.run_records import DeviceRecord, PartRecord
 
 __all__ = ["Kept", "independent_sums", "run_document", "simulated_files"]
 
@@ -27,6 +32,17 @@ class Kept(NamedTuple):
     document: dict[str, Any] | None
 
 
+def _whole(kind: type, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record in JSON types, with the defaults of those that are not given."""
+    defaults: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        if field.default_factory is not dataclasses.MISSING:
+            defaults[field.name] = encode(field.default_factory())
+        elif field.default is not dataclasses.MISSING:
+            defaults[field.name] = encode(field.default)
+    return {**defaults, **fields}
+
+
 def _tally(seconds: float, joules: float, off_joules: float) -> dict[str, Any]:
     measured = {**NOTHING, "energy_joules": joules, "uncertainty_joules": off_joules}
     return {"seconds": seconds, "measured": measured, "lost_seconds": 0.0}
@@ -43,9 +59,12 @@ def _part(
     cluster, node = place
     begin, seconds = (round(1024 * each) / 1024 for each in (begin, seconds))  # whose sum is exact
     devices = [
-        {"uuid": f"GPU-{cluster}-{node}-{number}", "index": number, "name": MODELS[cluster % 3], "is_simulated": False}
-        | {"driver": "570.1", "limit_watts": 400.0, "count": 1}
-        | _energy_and_power(seconds, seconds * rng.uniform(80.0, 600.0), rng.uniform(0.1, 40.0))
+        _whole(
+            DeviceRecord,
+            {"uuid": f"GPU-{cluster}-{node}-{number}", "index": number, "name": MODELS[cluster % 3]}
+            | {"is_simulated": False, "driver": "570.1", "limit_watts": 400.0, "count": 1}
+            | _energy_and_power(seconds, seconds * rng.uniform(80.0, 600.0), rng.uniform(0.1, 40.0)),
+        )
         for number in range(rng.choice((1, 2)))
     ]
     user = rng.randrange(USERS) if user is None else user
@@ -58,7 +77,7 @@ def _part(
     }
     identity |= {"project": f"project{user % 7}", "cluster": f"cluster{cluster}"}
     identity |= {"namespace": "", "tags": {"team": f"team{user % 5}"}}
-    return {
+    fields = {
         "name": f"{rng.getrandbits(128):032x}",
         "state": rng.choice(("ended", "ended", "ended", "failed", "running")),
         "begin_step": step,
@@ -68,6 +87,7 @@ def _part(
         "ranks": [{"host": f"node{node}", "devices": devices, "cpus": [], "account": None, "count": 1}],  # not unique
         "identity": identity,
     }
+    return _whole(PartRecord, fields)
 
 
 def _run(rng: random.Random, parts: list[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -97,8 +117,9 @@ def _run(rng: random.Random, parts: list[dict[str, Any]], name: str) -> dict[str
             electricity["signals"].append(signal)
             charge = {"amount": amount, "uncertainty": 0.01 * amount, "joules": joules, "stale_joules": 0.0}
             account["charges"][unit] = charge | {"missed_seconds": 0.0}
-    fields = {"saving_fraction": None, "saving_uncertainty": None, "electricity": electricity}
-    return {"format": "zeus-core run file", "version": 1, "run": name, "account": account, "parts": parts, **fields}
+    fields: dict[str, Any] = {"saving_fraction": None, "saving_uncertainty": None, "electricity": electricity}
+    fields |= {"run": name, "account": _whole(Account, account), "parts": parts}
+    return {"format": "zeus-core run file", "version": 2, **fields}
 
 
 def run_document(
@@ -171,7 +192,7 @@ def _kept(rng: random.Random, number: int, document: dict[str, Any]) -> Kept:
     back = {**document, "parts": [{**part, "begun_at_seconds": 9e9} for part in document["parts"]]}
     damaged = (
         text[: rng.randrange(100, len(text))],
-        text.replace('"version": 1', '"version": 99', 1),
+        text.replace('"version": 2', '"version": 99', 1),
         text.replace('"parts"', '"pieces"', 1),
         json.dumps(future),
         json.dumps(back),

@@ -56,7 +56,7 @@ def write_rank(folder, rank, size=4, begin=0.0, is_compared=True, machine=None, 
     ]
     phase = PhaseEnergy(SECONDS, DeviceEnergy(100.0 * (rank + 1), 1.0))
     facts = RankFacts(
-        *(rank, size, f"node-{rank // 2}", round(base * 1e9), ((0.0, 0.0), (shows(begin + SECONDS) - base, SECONDS))),
+        *(rank, size, f"node-{rank // 2}", round(base * 1e9), shows(begin + SECONDS) - base),
         clock=tuple(points) if is_compared else (),
         phases={"steps": phase},
         total=phase,

@@ -43,7 +43,7 @@ class DividedEnergy:
         timeline: The activities in time.
         spare: Its power while the source is silent; it takes the place of a source that never answers.
         comparison: Compares the power that is sampled with the counter; nothing does if None.
-        record: Notes each knot once it is known well, and whether it was counted; nothing does if None.
+        record: Notes each knot once it is known well; nothing does if None.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class DividedEnergy:
         timeline: Timeline,
         spare: PowerSum,
         comparison: SensorComparison | None = None,
-        record: Callable[[Knot, bool], None] | None = None,
+        record: Callable[[Knot], None] | None = None,
     ) -> None:
         self._settled = SettledEnergy(source, peak_watts, timeline, spare, comparison)
         self._classes = self._settled.classes
@@ -136,7 +136,7 @@ class DividedEnergy:
         delay = _SETTLED_AFTER_SECONDS if self.source.is_known else _UNKNOWN_PHASE_SECONDS
         for knot in self.source.knots_before(math.inf if is_last else now - delay):
             if self._record is not None:
-                self._record(knot, not self.source.is_of_power)
+                self._record(knot)
             self._follow(knot)
         if is_last and self._knot is not None and self._following is not None:
             self._settled.divide(self._knot, self._following)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from zeus_core.cli.arguments import add_gpus, add_period, path, port
-from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
+from zeus_core.cli.arguments import add_gpus, port
 from zeus_core.cli.text import write
-from zeus_core.errors import NoDeviceError, UsageError
-from zeus_core.validate import shown
+from zeus_core.errors import NoDeviceError
 
 SUMMARY = "Export energy and power to Prometheus until Ctrl-C"
+EXAMPLE = "zeus-core exporter --port 9920"
 
-_LABELS = ("user", "job_id", "namespace", "pod", "project")
-_MORE_LABELS = ("job_name", "cluster")  # and tag:NAME
-_MOST_LABELS = 10
 _PORT = 9920  # none of those that the Prometheus project lists for exporters
 
 
@@ -31,60 +26,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--address", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine alone; 0.0.0.0: any)"
     )
-    parser.add_argument(
-        "--textfile",
-        type=path,
-        metavar="FILE",
-        help="instead, write FILE each period, for the textfile collector of the node exporter; for batch jobs",
-    )
-    add_period(parser, 5.0, "time between two readings of the devices")
-    parser.add_argument(
-        "--labels",
-        metavar="LABELS",
-        default=",".join(_LABELS),
-        help=f"what distinguishes jobs, such as user,tag:team, or none for no metrics of jobs ({','.join(_LABELS)})",
-    )
-    add_electricity(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Export until Ctrl-C or SIGTERM."""
     from zeus_core.cli.metering import open_meter
     from zeus_core.exporter.jobs import JobTotals
-    from zeus_core.exporter.serving import check_prometheus_client, serve, write_file
+    from zeus_core.exporter.prometheus import check_prometheus_client, serve
     from zeus_core.exporter.totals import DeviceTotals
+    from zeus_core.ports.run_identity import identity_here
 
     check_prometheus_client()
-    labels, electricity = _labels(arguments.labels), electricity_from(arguments)
     meter = open_meter(arguments.gpus)
     if not meter.names:
         raise NoDeviceError("; ".join(["there is nothing to export", *meter.notes]))
     for note in meter.notes:
         write(f"zeus-core: {note}", sys.stderr)
-    jobs = None if labels is None else JobTotals(labels, meter.monitor.time_source, electricity)
+    jobs = None if identity_here() is None else JobTotals(meter.monitor.time_source)
     totals, stop = DeviceTotals(meter.monitor, jobs), threading.Event()
-    with _stopped_by_signals(stop):
-        if arguments.textfile is not None:
-            write_file(totals, arguments.textfile, arguments.period, stop)
-            return 0
-        with serve(totals, arguments.address, arguments.port, arguments.period) as used_port:
-            write(f"metrics at http://{arguments.address}:{used_port}/metrics, until Ctrl-C", sys.stdout)
-            stop.wait()
+    with _stopped_by_signals(stop), serve(totals, arguments.address, arguments.port) as used_port:
+        write(f"metrics at http://{arguments.address}:{used_port}/metrics, until Ctrl-C", sys.stdout)
+        stop.wait()
     return 0
-
-
-def _labels(text: str) -> tuple[str, ...] | None:
-    """Return the labels of jobs; None for no jobs."""
-    if text == "none":
-        return None
-    labels = tuple(text.split(",")) if text else ()
-    is_known = [each in (*_LABELS, *_MORE_LABELS) or re.fullmatch(r"tag:[A-Za-z0-9_.-]+", each) for each in labels]
-    if not all(is_known) or len(set(labels)) < len(labels) or len(labels) > _MOST_LABELS:
-        raise UsageError(
-            f"--labels is {shown(text)}; it must be none, or at most {_MOST_LABELS} of "
-            f"{', '.join((*_LABELS, *_MORE_LABELS))} and tag:NAME, each once, such as user,tag:team"
-        )
-    return labels
 
 
 @contextmanager

@@ -8,6 +8,7 @@ COMMANDS: dict[str, str] = {
     "selfcheck": "zeus-core doctor --measure",
     "completion": "shtab --shell=bash zeus_core.cli.program.make_parser, after pip install shtab",
     "replay": "zeus-core jobs replay",
+    "statement": "zeus-core report --format card, or json",
 }
 """The command to type for each command that went."""
 
@@ -22,7 +23,7 @@ _PLAN = "it is an argument of zeus_core.pipeline.make_plan"
 OPTIONS: dict[tuple[str, str], str] = {
     **{
         (command, option): _ONE_SERIES
-        for command in ("run", "report", "exporter", "runs", "carbon")
+        for command in ("run", "report", "runs", "carbon")
         for option in ("--column", "--where")
     },
     ("allocate", "--eta"): f"{_ALLOCATE}: ZeusCost(eta_knob=0.5), the default here",
@@ -43,6 +44,12 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("daemon", "--drop-in"): "docs/hardware.md has the lines that write the drop-in",
     ("doctor", "--rapl-root"): "RAPL is read from /sys/class/powercap",
     ("energy", "--seconds"): "--once measures for one --period",
+    ("exporter", "--intensity"): "Grafana multiplies the energy by the intensity: docs/grafana/zeus-core.json",
+    ("exporter", "--labels"): "labels are fixed; ZEUS_TAGS=none in its environment names no job and no user",
+    ("exporter", "--period"): "devices are read every 5 s, and whenever Prometheus scrapes",
+    ("exporter", "--price"): "Grafana multiplies the energy by the price: docs/grafana/zeus-core.json",
+    ("exporter", "--pue"): "multiply the intensity and the price in Grafana by it",
+    ("exporter", "--textfile"): "Prometheus scrapes the exporter of a node, which counts short jobs, too",
     ("jobs replay", "--csv"): "--format csv prints it",
     ("jobs replay", "--power"): "name the file second: zeus-core jobs replay summary_train.csv summary_power_v100.csv",
     ("jobs replay", "--train"): "name the file first: zeus-core jobs replay summary_train.csv summary_power_v100.csv",

@@ -1,5 +1,1 @@
-"""Energy for monitoring systems: `zeus-core exporter` for Prometheus, and metrics of OpenTelemetry."""
-
-from zeus_core.exporter._opentelemetry import export_to_opentelemetry
-
-__all__ = ["export_to_opentelemetry"]
+"""Energy for monitoring systems: `zeus-core exporter` for Prometheus."""

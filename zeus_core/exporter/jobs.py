@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from zeus_core.measurement import DeviceEnergy
 from zeus_core.ports.run_identity import RunIdentity, identity_here, identity_of
-from zeus_core.ports.time_source import TimeSource, clock_seconds
-from zeus_core.training.activities.tally import Tally
+from zeus_core.ports.time_source import TimeSource
 
-if TYPE_CHECKING:
-    from zeus_core.electricity import Electricity
-    from zeus_core.training.charges.charging import Charge, Charging
+LABELS = ("user", "job_id", "namespace", "pod", "project")
+"""The labels that distinguish jobs. Prometheus itself sets `job`."""
+
+Values = tuple[str, ...]
+"""The values of these labels."""
 
 MOST_JOBS = 1000
 """How many jobs of the last hour an exporter distinguishes: the energy of others is that of "other"."""
@@ -23,19 +22,9 @@ _FORGET_SECONDS = 3600.0  # after which the series of a job that has ended is ex
 _IDLE_BELOW = 0.05  # of the utilization
 
 
-def label_name(label: str) -> str:
-    """Return the name of a label in Prometheus: "tag:team" is tag_team."""
-    return re.sub(r"\W", "_", label, flags=re.ASCII)
-
-
-def label_values(identity: RunIdentity, labels: Iterable[str]) -> tuple[str, ...]:
-    """Return the values of labels."""
-    return tuple(
-        identity.tags.get(label.removeprefix("tag:"), "")
-        if label.startswith("tag:")
-        else str(getattr(identity, "job" if label == "job_id" else label))
-        for label in labels
-    )
+def label_values(identity: RunIdentity) -> Values:
+    """Return the values of `LABELS`."""
+    return identity.user, identity.job, identity.namespace, identity.pod, identity.project
 
 
 class GpuReading(NamedTuple):
@@ -43,13 +32,13 @@ class GpuReading(NamedTuple):
 
     Attributes:
         processes: Those on it, by `identities_on`.
-        energy: Its energy, without joules where that was lost.
+        energy_joules: Its energy; None where that was lost.
         seconds: The time.
         utilization: The share of it in which it computed, as far as that is known.
     """
 
     processes: set[tuple[int, int]] | None
-    energy: DeviceEnergy
+    energy_joules: float | None
     seconds: float
     utilization: float | None
 
@@ -60,24 +49,17 @@ class JobTotal:
 
     Attributes:
         gpus: The GPUs that its processes are on, of which those shared with others count in part.
-        energy: Its energy: that of its GPUs while its processes were on them, in equal shares with others.
+        energy_joules: Its energy: that of its GPUs while its processes were on them, in equal shares with others.
         gpu_seconds: The time of its GPUs.
         idle_seconds: The part of it in which they hardly computed.
-        charging: Its emissions and cost; None where the electricity was not given.
         seen_seconds: When its processes were seen last.
     """
 
     gpus: float = 0.0
-    energy: DeviceEnergy = field(default_factory=DeviceEnergy)
+    energy_joules: float = 0.0
     gpu_seconds: float = 0.0
     idle_seconds: float = 0.0
-    charging: Charging | None = None
     seen_seconds: float = 0.0
-
-    @property
-    def charges(self) -> Mapping[str, Charge]:
-        """Its emissions and cost, by unit."""
-        return {} if self.charging is None else self.charging.charges
 
 
 class JobTotals:
@@ -87,24 +69,18 @@ class JobTotals:
     whose driver does not say whose processes are on it, as a simulated one, counts as that of this process.
 
     Args:
-        labels: The marks that distinguish jobs: fields of `RunIdentity`, "job_id", "tag:NAME".
         time_source: That of the monitor.
-        electricity: The prices or emissions that their energy is charged at.
     """
 
-    def __init__(
-        self, labels: tuple[str, ...], time_source: TimeSource, electricity: Electricity | None = None
-    ) -> None:
-        self.labels: tuple[str, ...] = labels
+    def __init__(self, time_source: TimeSource) -> None:
         self._time_source = time_source
-        self._electricity = electricity
         own = identity_here()
         self._own = own if own is not None and own.job else None
-        self._totals: dict[tuple[str, ...], JobTotal] = {}
+        self._totals: dict[Values, JobTotal] = {}
 
     def add(self, readings: Iterable[GpuReading]) -> None:
         """Add the time and energy of all GPUs since the latest reading."""
-        gpus: dict[tuple[str, ...], float] = {}
+        gpus: dict[Values, float] = {}
         for reading in readings:
             users = self._users_of(reading.processes)
             for values in users:
@@ -113,39 +89,26 @@ class JobTotals:
         for values, total in self._totals.items():
             total.gpus = gpus.get(values, 0.0)
 
-    def exported(self) -> list[tuple[tuple[str, ...], JobTotal]]:
+    def exported(self) -> list[tuple[Values, JobTotal]]:
         """Return the labels of each job that was seen within the last hour, with its totals. Any thread may call it."""
         since = self._time_source.now() - _FORGET_SECONDS
         return [(values, total) for values, total in list(self._totals.items()) if total.seen_seconds >= since]
 
-    def _users_of(self, processes: set[tuple[int, int]] | None) -> set[tuple[str, ...]]:
+    def _users_of(self, processes: set[tuple[int, int]] | None) -> set[Values]:
         if processes is not None:
-            return {label_values(identity_of(*process), self.labels) for process in processes}
-        return set() if self._own is None else {label_values(self._own, self.labels)}
+            return {label_values(identity_of(*process)) for process in processes}
+        return set() if self._own is None else {label_values(self._own)}
 
-    def _add(self, values: tuple[str, ...], reading: GpuReading, share: float) -> tuple[str, ...]:
+    def _add(self, values: Values, reading: GpuReading, share: float) -> Values:
         """Add a share of a reading to a job, and return the labels that it is counted under."""
         if values not in self._totals and len(self._totals) >= MOST_JOBS:
             self._totals = dict(self.exported())
             if len(self._totals) >= MOST_JOBS:
                 values = ("other",) * len(values)
-        total = self._totals.get(values)
-        if total is None:
-            total = self._totals[values] = JobTotal(charging=self._new_charging())
+        total = self._totals.setdefault(values, JobTotal())
         total.gpu_seconds += share * reading.seconds
         total.seen_seconds = self._time_source.now()
         if reading.utilization is not None and reading.utilization < _IDLE_BELOW:
             total.idle_seconds += share * reading.seconds
-        joules = reading.energy.energy_joules
-        if joules is not None:
-            total.energy += DeviceEnergy(max(share * joules, 0.0), reading.energy.uncertainty_joules)
-        if total.charging is not None:
-            total.charging.charge(Tally(total.gpu_seconds, total.energy), clock_seconds(self._time_source))
+        total.energy_joules += max(share * (reading.energy_joules or 0.0), 0.0)
         return values
-
-    def _new_charging(self) -> Charging | None:
-        if self._electricity is None:
-            return None
-        from zeus_core.training.charges.charging import Charging
-
-        return Charging(self._electricity)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
@@ -96,8 +97,8 @@ def prometheus_text(by: str | None, groups: Mapping[str, Mapping[str, Any]]) -> 
     Raises:
         UsageError: There are more groups than an exporter has jobs, or the library is missing.
     """
-    from zeus_core.exporter.jobs import MOST_JOBS, label_name
-    from zeus_core.exporter.serving import check_prometheus_client
+    from zeus_core.exporter.jobs import MOST_JOBS
+    from zeus_core.exporter.prometheus import check_prometheus_client
 
     check_prometheus_client()
     import prometheus_client
@@ -106,7 +107,8 @@ def prometheus_text(by: str | None, groups: Mapping[str, Mapping[str, Any]]) -> 
         raise UsageError(
             f"--by {by} makes {len(groups):,} series of each metric; Prometheus gets {MOST_JOBS:,} at most"
         )
-    registry, label = prometheus_client.CollectorRegistry(), label_name("job_id" if by == "job" else by or "")
+    registry = prometheus_client.CollectorRegistry()
+    label = re.sub(r"\W", "_", "job_id" if by == "job" else by or "", flags=re.ASCII)  # "tag:team" is tag_team
     for metric, (sentence, amount) in RUN_METRICS.items():
         gauge = prometheus_client.Gauge(metric, sentence, [label] if by else [], registry=registry)
         for name, amounts in groups.items():

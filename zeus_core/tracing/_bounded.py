@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 _Item = TypeVar("_Item")
@@ -60,6 +59,6 @@ class Thinned:
             self._period_seconds *= 2
         self._points.append((at, value))
 
-    def before(self, moment: float) -> Iterable[tuple[float, float]]:
+    def before(self, moment: float) -> list[tuple[float, float]]:
         """Return the moments and values before a moment, in order."""
         return [point for point in tuple(self._points) if point[0] < moment]

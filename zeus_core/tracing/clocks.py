@@ -11,11 +11,12 @@ can be off. The median of several exchanges is less disturbed by one that was sl
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from zeus_core.tracing.facts import ClockPoint
+from zeus_core.tracing.facts import ClockPoint, RankFacts
 
 _ROUNDS = 8  # the fastest few of so many are hardly disturbed by what else the machines do
 
@@ -95,3 +96,75 @@ def _carried(point: ClockPoint, at: float) -> ClockPoint:
 
 def _width(meeting: Meeting) -> float:
     return meeting.left - meeting.entered + meeting.left_0 - meeting.entered_0
+
+
+_READING_SECONDS = 1e-6  # two processes that read one clock: a call of it takes less
+
+
+class Alignment:
+    """How far the clock of each rank is ahead of that of rank 0. Pure.
+
+    Ranks of one machine share its monotonic clock, so that each of them is placed by the comparison of the best-known
+    one.
+
+    Args:
+        ranks: The ranks, each once.
+    """
+
+    def __init__(self, ranks: Sequence[RankFacts]) -> None:
+        machines: dict[str, list[RankFacts]] = {}
+        for rank in ranks:
+            machines.setdefault(rank.machine or f"rank {rank.rank}", []).append(rank)
+        self._machines = [(_best(machine), machine) for machine in machines.values()]
+        self._reference = {rank.rank: reference for reference, machine in self._machines for rank in machine}
+        self.unknown: Sequence[int] = [
+            rank.rank for rank in ranks if self._reference[rank.rank].rank > 0 and not self._reference[rank.rank].clock
+        ]
+        """Ranks whose clock nothing compares with that of rank 0."""
+
+    def ahead(self, rank: RankFacts) -> Callable[[float], float]:
+        """Return the function of how far the clock of a rank is ahead, at a moment of its trace."""
+        reference = self._reference[rank.rank]
+        later = (rank.machine_nanoseconds - reference.machine_nanoseconds) / 1e9
+        between = (rank.base_nanoseconds - reference.base_nanoseconds) / 1e9 - later
+
+        def ahead(at: float) -> float:
+            point = _point(reference, at + later)
+            return between + (0.0 if point is None else point.ahead_seconds)
+
+        return ahead
+
+    @property
+    def skew_seconds(self) -> float | None:
+        """How far any two clocks can be apart; None if that is not known, or of one rank."""
+        if len(self._reference) == 1 or (self.unknown and len(self._machines) > 1):
+            return None
+        if len(self._machines) == 1:
+            return _READING_SECONDS
+        worst = sorted(_worst(reference, machine) for reference, machine in self._machines)
+        return max(worst[-1] + worst[-2], _READING_SECONDS)
+
+
+def _best(machine: Sequence[RankFacts]) -> RankFacts:
+    """Return the rank of a machine whose clock is known best: rank 0, or the one with the closest comparisons."""
+    compared = [rank for rank in machine if rank.rank == 0 or rank.clock] or machine[:1]
+    return min(compared, key=lambda rank: _worst(rank, [rank]))
+
+
+def _point(rank: RankFacts, at: float) -> ClockPoint | None:
+    return ClockPoint(at, 0.0, 0.0) if rank.rank == 0 else point_at(rank.clock, at)
+
+
+def _worst(reference: RankFacts, ranks: Sequence[RankFacts]) -> float:
+    """Return how far the clock of a rank can be off while ranks of its machine were traced.
+
+    The uncertainty is the highest at an end, at a comparison, or halfway between two of these.
+    """
+    moments = [0.0, *(point.at for point in reference.clock)]
+    for rank in ranks:
+        later = (rank.machine_nanoseconds - reference.machine_nanoseconds) / 1e9
+        moments += [later, later + rank.seconds]
+    moments.sort()
+    moments += [(before + after) / 2 for before, after in itertools.pairwise(moments)]
+    points = [_point(reference, at) for at in moments]
+    return max((point.uncertainty_seconds for point in points if point is not None), default=0.0)

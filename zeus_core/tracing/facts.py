@@ -1,69 +1,13 @@
-"""The facts of a trace that its events do not hold: ranks, clocks, devices, updates, energy by phase. Pure."""
+"""The facts of a trace that its events do not hold: ranks, clocks, devices, energy by phase. Pure."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
-
-_MICRO, _MILLI = 1e6, 1e3
-
-
-class Update(NamedTuple):
-    """An update of an energy counter: a moment at which the energy is known.
-
-    Attributes:
-        at: The moment, in seconds of the trace, as far as it is known.
-        half_width_seconds: How far it can be off.
-        energy_joules: The energy by then.
-    """
-
-    at: float
-    half_width_seconds: float
-    energy_joules: float
-
-
-@dataclass(frozen=True)
-class Updates:
-    """Updates in columns, as differences from one to the next, which are short in a file.
-
-    Attributes:
-        at_us: Microseconds since the update before; for the first one, since the beginning of the trace.
-        half_width_us: How far each moment can be off, in microseconds.
-        energy_mj: Millijoules more than at the update before.
-
-    Raises:
-        UsageError: The columns differ in length.
-    """
-
-    at_us: tuple[int, ...] = ()
-    half_width_us: tuple[int, ...] = ()
-    energy_mj: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Check the columns."""
-        if not len(self.at_us) == len(self.half_width_us) == len(self.energy_mj):
-            raise UsageError("the columns of updates differ in length")
-
-    @classmethod
-    def from_updates(cls, updates: Sequence[Update]) -> Updates:
-        """Pack updates, which follow each other in time."""
-        return cls(
-            _differences([round(update.at * _MICRO) for update in updates]),
-            tuple(math.ceil(update.half_width_seconds * _MICRO) for update in updates),
-            _differences([round(update.energy_joules * _MILLI) for update in updates]),
-        )
-
-    def unpacked(self) -> Iterator[Update]:
-        """Return the updates, in order."""
-        moments, energies = itertools.accumulate(self.at_us), itertools.accumulate(self.energy_mj)
-        for at, half_width, energy in zip(moments, self.half_width_us, energies, strict=True):
-            yield Update(at / _MICRO, half_width / _MICRO, energy / _MILLI)
 
 
 @dataclass(frozen=True)
@@ -74,17 +18,11 @@ class DeviceFacts:
         index: The index by which the framework knows it.
         uuid: Its UUID.
         name: The product name.
-        peak_watts: The most it can draw.
-        is_counted: Whether it has an energy counter; else its energy is added up from powers.
-        updates: The updates that are kept, or moments at which powers were read.
     """
 
     index: int
     uuid: str
     name: str
-    peak_watts: float
-    is_counted: bool
-    updates: Updates = field(default_factory=Updates)
 
 
 @dataclass(frozen=True)
@@ -125,7 +63,7 @@ class RankFacts:
         world_size: The number of ranks of the job.
         host: The name of its machine.
         base_nanoseconds: The beginning of its trace: nanoseconds since 1970 by the clock of its machine.
-        unix_points: Moments in seconds of the trace, with the seconds that the machine's clock showed since then.
+        seconds: How long the trace is.
         clock: Comparisons with the clock of rank 0; empty where there were none.
         devices: The GPUs that it counts.
         phases: Time and energy by activity.
@@ -134,14 +72,14 @@ class RankFacts:
         dropped: How many of each kind of event were dropped, the oldest first, to keep the file small.
         machine: The clock that its moments are of; ranks with the same one share it. Empty if that is not known.
         machine_nanoseconds: The beginning of its trace by that clock.
-        run: The name of the run. Empty in files of earlier versions.
+        run: The name of the run.
     """
 
     rank: int
     world_size: int
     host: str
     base_nanoseconds: int
-    unix_points: tuple[tuple[float, float], ...] = ()
+    seconds: float = 0.0
     clock: tuple[ClockPoint, ...] = ()
     devices: tuple[DeviceFacts, ...] = ()
     phases: Mapping[str, PhaseEnergy] = field(default_factory=dict)
@@ -162,10 +100,6 @@ class RankFacts:
             raise UsageError(f"rank is {self.rank}, of a world of {self.world_size}")
         if any(phase.measured.energy_joules is None for phase in [*self.phases.values(), *filter(None, [self.total])]):
             raise UsageError("an energy is null; time without a known energy belongs to lost_seconds")
-
-
-def _differences(values: Sequence[int]) -> tuple[int, ...]:
-    return tuple(after - before for before, after in itertools.pairwise([0, *values]))
 
 
 def phases_of(ranks: Sequence[RankFacts]) -> Mapping[str, PhaseEnergy]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import platform
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from zeus_core.adapters import contained
 from zeus_core.attribution.updates import Knot
@@ -19,8 +20,8 @@ from zeus_core.ports import DeviceEvent, TimeSource
 from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import MonotonicTime, clock_seconds
 from zeus_core.tracing._bounded import Ring, Thinned
-from zeus_core.tracing._rank_events import Counters, RankRecord, Span
-from zeus_core.tracing.facts import ClockPoint, DeviceFacts, PhaseEnergy, RankFacts, Update, Updates
+from zeus_core.tracing._trace_events import CounterTrack, Mark, Span, events_of_rank
+from zeus_core.tracing.facts import ClockPoint, DeviceFacts, PhaseEnergy, RankFacts
 from zeus_core.tracing.trace_file import Trace
 
 _UPDATES = 10_000  # of a counter: at 10 a second, the last quarter of an hour
@@ -35,60 +36,56 @@ class GpuRecord:
     Args:
         index: The index by which the framework knows it.
         gpu: The GPU.
-        peak_watts: The most it can draw.
     """
 
-    def __init__(self, index: int, gpu: Gpu, peak_watts: float) -> None:
+    def __init__(self, index: int, gpu: Gpu) -> None:
         self.index = index
         self._gpu = gpu
-        self._peak_watts = peak_watts
-        self._is_counted = True
-        self.updates: Ring[Update] = Ring(_UPDATES)
+        self.updates: Ring[tuple[float, float]] = Ring(_UPDATES)
         self._earlier = Thinned(_POINTS, LOOK_SECONDS)
         self._limit: Ring[tuple[float, float]] = Ring(_POINTS)
         self._clock = Thinned(_POINTS, LOOK_SECONDS)
         self._temperature = Thinned(_POINTS, LOOK_SECONDS)
         self._last: tuple[float | None, ...] = None, None, None
 
-    def add(self, begin: float, knot: Knot, is_counted: bool) -> None:
-        """Add a moment at which the energy is known.
-
-        Args:
-            begin: The beginning of the trace, by the time source.
-            knot: The moment.
-            is_counted: Whether a counter showed it; else the powers were added up.
-        """
-        self._is_counted = is_counted
-        update = Update(knot.at - begin, knot.half_width_seconds, knot.energy_joules)
-        self.updates.add(update)
-        self._earlier.add(update.at, update.energy_joules)
+    def add(self, begin: float, knot: Knot) -> None:
+        """Add a moment at which the energy is known, of a trace with this beginning by the time source."""
+        at = knot.at - begin
+        self.updates.add((at, knot.energy_joules))
+        self._earlier.add(at, knot.energy_joules)
 
     def look(self, at: float) -> None:
         """Read the limit, the clock and the temperature, in the background."""
         gpu = self._gpu
         now = _answer(gpu.read_power_limit_watts), _answer(gpu.read_sm_clock_mhz), read_temperature_celsius(gpu)
-        adds = self._add_limit, self._clock.add, self._temperature.add
+        adds = (lambda *point: self._limit.add(point)), self._clock.add, self._temperature.add
         for value, before, add in zip(now, self._last, adds, strict=True):
             if value is not None and value != before:
                 add(at, value)
         self._last = now
 
-    def _add_limit(self, at: float, limit_watts: float) -> None:
-        self._limit.add((at, limit_watts))
-
     def facts(self) -> DeviceFacts:
         """Return the facts of the GPU."""
-        updates = Updates.from_updates(self.updates.items())
-        return DeviceFacts(self.index, self._gpu.uuid, self._gpu.name, self._peak_watts, self._is_counted, updates)
+        return DeviceFacts(self.index, self._gpu.uuid, self._gpu.name)
 
-    def counters(self) -> Counters:
-        """Return the counter tracks."""
+    def tracks(self) -> list[CounterTrack]:
+        """Return its power, energy, limit, clock and temperature over time."""
         updates = self.updates.items()
-        since = updates[0].at if updates else math.inf
-        energy = [*self._earlier.before(since), *((update.at, update.energy_joules) for update in updates)]
+        energy = [*self._earlier.before(updates[0][0] if updates else math.inf), *updates]
         energy = [point for point in energy if point[0] >= 0]  # readers drop what is before the beginning
-        clock, temperature = (list(track.before(math.inf)) for track in (self._clock, self._temperature))
-        return Counters(self.index, energy, self._limit.items(), clock, temperature)
+        power = [
+            (at, round((later - joules) / (end - at), 1))
+            for (at, joules), (end, later) in itertools.pairwise(energy)
+            if end > at and later >= joules
+        ]
+        label = f"GPU {self.index}"
+        return [
+            CounterTrack(f"{label} power", "W", power),
+            CounterTrack(f"{label} energy", "J", [(at, round(joules - energy[0][1], 3)) for at, joules in energy]),
+            CounterTrack(f"{label} power limit", "W", [(at, round(watts, 1)) for at, watts in self._limit.items()]),
+            CounterTrack(f"{label} SM clock", "MHz", self._clock.before(math.inf)),
+            CounterTrack(f"{label} temperature", "degrees C", self._temperature.before(math.inf)),
+        ]
 
 
 def _answer(read: Callable[[], float]) -> float | None:
@@ -128,13 +125,15 @@ class TraceRecorder:
         self._rank, self._world_size, self._run = rank, world_size, run
         self._begin = time_source.now()
         self._begin_unix = clock_seconds(time_source)
-        self._activities: Ring[Span] = Ring(_ACTIVITIES)
+        self._spans: Mapping[str, Ring[Span]] = {
+            "activities": Ring(_ACTIVITIES),
+            "steps": Ring(_STEPS),
+            "pipeline": Ring(_INSTRUCTIONS),
+        }
         self._activity: tuple[float, str] | None = None
-        self._steps: Ring[Span] = Ring(_STEPS)
         self._step_begin: float | None = None
-        self._instructions: Ring[Span] = Ring(_INSTRUCTIONS)
         self._pending: deque[_Instruction] = deque(maxlen=_PENDING)
-        self._marks: Ring[tuple[float, str, str]] = Ring(_MARKS)
+        self._marks: Ring[Mark] = Ring(_MARKS)
         self._gpus: list[GpuRecord] = []
         self._stop: Callable[[], None] | None = None
         self._setting: tuple[str, str] | None = None
@@ -151,20 +150,19 @@ class TraceRecorder:
         """Return this moment in seconds since 1970, by a clock that nobody sets while the trace lasts."""
         return self._begin_unix + self.now()
 
-    def follow(self, index: int, gpu: Gpu, peak_watts: float) -> Callable[[Knot, bool], None]:
+    def follow(self, index: int, gpu: Gpu) -> Callable[[Knot], None]:
         """Record a GPU from now on: its limit and its clock in the background.
 
         Args:
             index: The index by which the framework knows it.
             gpu: The GPU.
-            peak_watts: The most it can draw.
 
         Returns:
-            A function that records a moment at which its energy is known, and whether it was counted.
+            A function that records a moment at which its energy is known.
         """
         record = next((record for record in self._gpus if record.index == index), None)
         if record is None:
-            record = GpuRecord(index, gpu, peak_watts)
+            record = GpuRecord(index, gpu)
             self._gpus.append(record)
         if self._stop is None:
             self._stop = repeatedly(self._time_source, self._look, LOOK_SECONDS)
@@ -186,7 +184,7 @@ class TraceRecorder:
             return  # an evaluation within an evaluation
         at -= self._begin
         if self._activity is not None and at > self._activity[0]:
-            self._activities.add(Span(self._activity[1], self._activity[0], at))
+            self._spans["activities"].add(Span(self._activity[1], self._activity[0], at))
         self._activity = None if name is None else (at, name)
 
     def begin_step(self, at: float) -> None:
@@ -197,7 +195,7 @@ class TraceRecorder:
         """End the step."""
         self.steps += 1
         if self._step_begin is not None:
-            self._steps.add(Span("step", self._step_begin, self.now(), {"step": self.steps}))
+            self._spans["steps"].add(Span("step", self._step_begin, self.now(), {"step": self.steps}))
             self._step_begin = None
         if self._pending:
             self._finish_instructions()
@@ -207,20 +205,21 @@ class TraceRecorder:
         self._pending.append(_Instruction(name, begin, end, arguments))
 
     def _finish_instructions(self) -> None:
-        """Take in the instructions that the device has finished, in order, and let their events go."""
+        """Move the instructions that the device has finished to their track, in order, and let their events go."""
         while self._pending:
             name, begin, end, arguments = self._pending[0]
             begin_seconds, end_seconds = begin.seconds(), end.seconds()
             if begin_seconds is None or end_seconds is None:
                 return
-            self._instructions.add(Span(name, begin_seconds - self._begin, end_seconds - self._begin, arguments))
+            span = Span(name, begin_seconds - self._begin, end_seconds - self._begin, arguments)
+            self._spans["pipeline"].add(span)
             self._pending.popleft()
 
     def set_to(self, setting: str, why: str) -> None:
         """Mark the setting in force and its reason, if either is another one than before."""
         if (setting, why) != self._setting:
             self._setting = setting, why
-            self._marks.add((self.now(), setting, why))
+            self._marks.add(Mark(self.now(), setting, why))
 
     @contained
     def _look(self) -> None:
@@ -235,45 +234,31 @@ class TraceRecorder:
             phases: Time and energy by activity.
             total: The same of all of them.
         """
-        now, unix = self.now(), clock_seconds(self._time_source) - self._begin_unix
-        activities = self._activities.items()
-        activity = self._activity
+        now = self.now()
+        spans = {track: ring.items() for track, ring in self._spans.items()}
+        activity = self._activity  # after the spans, so that one that ends meanwhile is not there twice
         if activity is not None:
-            activities.append(Span(activity[1], activity[0], now))
-        record = RankRecord(
-            activities,
-            self._steps.items(),
-            self._instructions.items(),
-            self._marks.items(),
-            [gpu.counters() for gpu in self._gpus],
-        )
+            spans["activities"].append(Span(activity[1], activity[0], now))
+        rings: dict[str, Ring[Any]] = {**self._spans, "settings": self._marks}
+        rings |= {f"updates of GPU {gpu.index}": gpu.updates for gpu in self._gpus}
         facts = RankFacts(
             self._rank,
             self._world_size,
             platform.node(),
             round(self._begin_unix * 1e9),
-            ((0.0, 0.0), (now, unix)),
+            now,
             tuple(self.clock),
             tuple(gpu.facts() for gpu in self._gpus),
             dict(phases),
             total,
             self.steps,
-            self._dropped(),
+            {name: ring.dropped for name, ring in rings.items() if ring.dropped},
             _clock_of(self._time_source),
             round(self._begin * 1e9),
             self._run,
         )
-        return Trace(facts.base_nanoseconds, [facts], record.events(facts))
-
-    def _dropped(self) -> dict[str, int]:
-        counts = {
-            "activities": self._activities.dropped,
-            "steps": self._steps.dropped,
-            "instructions": self._instructions.dropped,
-            "marks": self._marks.dropped,
-            **{f"updates of GPU {gpu.index}": gpu.updates.dropped for gpu in self._gpus},
-        }
-        return {name: count for name, count in counts.items() if count}
+        counters = [track for gpu in self._gpus for track in gpu.tracks()]
+        return Trace(facts.base_nanoseconds, [facts], events_of_rank(facts, spans, self._marks.items(), counters))
 
 
 def _clock_of(time_source: TimeSource) -> str:

@@ -90,7 +90,7 @@ class CountedGpu:
             is_sparse = gpu.energy_counter_period_seconds * reads_per_second < 1  # then reads near edges need the calls
             samples_per_second = max(_SAMPLES_PER_SECOND / (1.25 if is_sparse else 1) / gpu_count, _FEWEST_PER_SECOND)
             self._comparison = SensorComparison(timeline, gpu.power_average_seconds, samples_per_second)
-        record = None if trace is None else trace.follow(index, gpu, most_watts)
+        record = None if trace is None else trace.follow(index, gpu)
         self.energy: DividedEnergy = DividedEnergy(source, most_watts, timeline, spare, self._comparison, record)
         """Its energy by activity."""
 

@@ -69,7 +69,7 @@ class Entry:
         return [*self.before, Point(*own, energy.method)]
 
     def to_line(self) -> str:
-        """Return its line; earlier versions read one that stands for no other."""
+        """Return its line, without what has its default."""
         fields = encode(self)
         fields["account"] = {**without_defaults(Account, fields["account"]), "total": fields["account"]["total"]}
         if not self.before:

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from zeus_core._documents import JsonFormat, document_of
-from zeus_core.codec import completed, decode, encode
+from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
-from zeus_core.training.account import Account
-from zeus_core.training.record.run_records import DeviceRecord, PartRecord, RankRecord, RunRecord
-from zeus_core.training.record.window_run import WINDOW_FIELDS, WINDOW_FORMAT, run_of_window
+from zeus_core.training.record.run_records import RunRecord
+from zeus_core.training.record.window_run import WINDOW_FIELDS
 
 JOURNAL_FOLDER = "zeus-energy"
 RUN_FILE = "run.json"
-RUN_FORMAT = JsonFormat("zeus-core run file", 1)
+RUN_FORMAT = JsonFormat("zeus-core run file", 2)
 
 
 def write_run(record: RunRecord, path: Path, is_lasting: bool = True) -> None:
@@ -38,40 +37,21 @@ def record_from_fields(fields: Mapping[str, object]) -> RunRecord:
     Raises:
         UsageError: It is something else; the message names the field.
     """
-    return decode(
-        RunRecord,
-        _completed(RunRecord, fields, account=Account, parts=PartRecord, ranks=RankRecord, devices=DeviceRecord),
-        "run",
-    )
+    return decode(RunRecord, fields, "run")
 
 
 def record_from_document(document: Any) -> RunRecord:
-    """Return the run of a document, also of one that `zeus-core run` has written, now or in earlier versions.
+    """Return the run of a document, also of one that `zeus-core run` has written.
 
     Raises:
         UsageError: It is something else; the message says what it lacks.
     """
-    if isinstance(document, Mapping) and document.get("format") == WINDOW_FORMAT.name:
-        return run_of_window(WINDOW_FORMAT.fields(document))
     fields = RUN_FORMAT.fields(document)
     if "command" in fields:
         fields = {name: value for name, value in fields.items() if name not in WINDOW_FIELDS}
         if isinstance(fields.get("electricity"), Mapping):
             fields["electricity"] = {name: each for name, each in fields["electricity"].items() if name != "amounts"}
     return record_from_fields(fields)
-
-
-def _completed(kind: type, fields: Any, **inner: type) -> Any:
-    """Return fields with the defaults of those that earlier versions have not written, in records within as well."""
-    if not isinstance(fields, Mapping):
-        return fields
-    fields = completed(kind, fields)
-    for name, kind_within in inner.items():
-        if isinstance(fields.get(name), list):
-            fields[name] = [_completed(kind_within, each, **inner) for each in fields[name]]
-        elif name in fields:
-            fields[name] = _completed(kind_within, fields[name], **inner)
-    return fields
 
 
 def run_path(place: Path) -> Path:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zeus_core.adapters.contained import Overhead
-from zeus_core.codec import completed, decode
+from zeus_core.codec import decode
 from zeus_core.errors import UsageError
 from zeus_core.ports.run_identity import RunIdentity
 from zeus_core.training.account import Account
@@ -131,17 +131,9 @@ class PartRecord:
         Raises:
             UsageError: They are damaged.
         """
-        from zeus_core.optimizer.search_result import SearchRecord, SearchResult
-        from zeus_core.search.comparison import Comparison
+        from zeus_core.optimizer.search_result import SearchRecord
 
-        if self.search is None:
-            return None
-        fields = dict(self.search)
-        if isinstance(fields.get("result"), Mapping):
-            result = fields["result"] = completed(SearchResult, fields["result"])
-            if isinstance(result.get("comparison"), Mapping):
-                result["comparison"] = completed(Comparison, result["comparison"])
-        return decode(SearchRecord, fields, "search")
+        return None if self.search is None else decode(SearchRecord, self.search, "search")
 
 
 @dataclass(frozen=True)

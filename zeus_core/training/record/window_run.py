@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zeus_core._documents import JsonFormat
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
@@ -26,9 +25,6 @@ from zeus_core.training.record.run_records import (
     SignalRecord,
 )
 from zeus_core.units import kilowatt_hours_from_joules
-
-WINDOW_FORMAT = JsonFormat("zeus-core run", 1)
-"""The format that `zeus-core run` wrote before its file was that of any run; its fields are still in the file."""
 
 _CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS")  # other signals come from outside
 _STOPPED_CODES = (130, 137, 143)  # of a shell or a program that SIGINT, SIGKILL or SIGTERM has ended: 128 + its number
@@ -56,7 +52,7 @@ def run_of_window(
     Its time is not divided by activity, and a device whose energy was lost leaves the time of the run lost.
 
     Args:
-        fields: Those of `WINDOW_FORMAT`.
+        fields: Those of `WINDOW_FIELDS`.
         host: The machine; empty where it is not known.
         identity: The user, the job and the tags.
         versions: The versions of programs.

@@ -1,1 +1,0 @@
-"""The joules of the ranges of a trace of torch.profiler. Pure."""
