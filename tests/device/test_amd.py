@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from tests.contracts.gpu import GpuContract
 from tests.nvml_driver import DeviceSpec
 from tests.support.fake_sysfs import (
     BUSY_WATTS,
@@ -36,7 +37,6 @@ from zeus_core.errors import (
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.settings.kinds import POWER_LIMIT
-from zeus_core.testing.contracts import GpuContract
 
 KNOWN = ["1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "1.7", "1.8"]
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from tests.contracts.optimum_selector import OptimumSelectorContract
 from tests.mixed.allocation.instances import FAST, SLOW
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError
@@ -23,7 +24,6 @@ from zeus_core.optimizer.power_limit import (
 from zeus_core.report import trial_table
 from zeus_core.search import AdaptiveSearch, GoldenSectionSearch, GridSearch
 from zeus_core.testing import VirtualTime
-from zeus_core.testing.contracts import OptimumSelectorContract
 
 WORK = Work(0.5, 484.9, 0.938, 0.744)
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.contracts.search import SearchContract
 from tests.support.variants import long_but_first
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
@@ -25,7 +26,6 @@ from zeus_core.search.objectives import (
     ZeusCost,
 )
 from zeus_core.search.run.fixed_trials import FixedTrials
-from zeus_core.testing.contracts import SearchContract
 
 # A V100-like board and work, and one whose limits never bind; columns of `CurveShapes`, and the demand.
 BOUND = (0.14, 0.28, 0.79, 0.8, 0.18, 1.01, 0.85, 0.7), 1.15

@@ -276,7 +276,7 @@ PUBLIC = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "public_api.py
 def callables(packages, skip=()):
     """Yield the name and the object of each public constructor, class method, static method and function."""
     for name in PUBLIC:
-        if name.startswith(tuple(packages)) and not name.endswith(".contracts") and not name.startswith(tuple(skip)):
+        if name.startswith(tuple(packages)) and not name.startswith(tuple(skip)):
             module = importlib.import_module(name)
             for public in module.__all__:
                 yield from _of(public, getattr(module, public))

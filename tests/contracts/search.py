@@ -18,7 +18,7 @@ class SearchContract:
 
     Derive a test class and return from its `make_search` fixture what makes equal searches:
 
-        from zeus_core.testing.contracts import SearchContract
+        from tests.contracts.search import SearchContract
 
         class TestMySearch(SearchContract):
             @pytest.fixture

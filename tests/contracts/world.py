@@ -23,7 +23,7 @@ class WorldContract:
     Derive a test class and return what runs the ranks from its `run_ranks` fixture; the timeout of the world should be
     short, as one test waits for it:
 
-        from zeus_core.testing.contracts import WorldContract
+        from tests.contracts.world import WorldContract
 
         class TestMyWorld(WorldContract):
             @pytest.fixture

@@ -22,7 +22,7 @@ class OptimumSelectorContract:
 
     Derive a test class and return the selector under test from its `selector` fixture:
 
-        from zeus_core.testing.contracts import OptimumSelectorContract
+        from tests.contracts.optimum_selector import OptimumSelectorContract
 
         class TestMySelector(OptimumSelectorContract):
             @pytest.fixture

@@ -17,7 +17,7 @@ class KnobContract:
     Derive a test class, make knobs of the same hardware in its `make_knob` fixture, and read the state of that hardware
     in its `read_hardware` fixture:
 
-        from zeus_core.testing.contracts import KnobContract
+        from tests.contracts.knob import KnobContract
 
         class TestMyKnob(KnobContract):
             @pytest.fixture

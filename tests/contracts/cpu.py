@@ -15,7 +15,7 @@ class CpuContract:
 
     Derive a test class and return the CPU under test from its `cpu` fixture:
 
-        from zeus_core.testing.contracts import CpuContract
+        from tests.contracts.cpu import CpuContract
 
         class TestMyCpu(CpuContract):
             @pytest.fixture

@@ -17,7 +17,7 @@ class GpuContract:
 
     Derive a test class and return the GPU under test from its `gpu` fixture:
 
-        from zeus_core.testing.contracts import GpuContract
+        from tests.contracts.gpu import GpuContract
 
         class TestMyGpu(GpuContract):
             @pytest.fixture
