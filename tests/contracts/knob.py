@@ -2,55 +2,27 @@
 
 import gc
 import os
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
 from zeus_core.errors import DeviceError, UsageError
-from zeus_core.settings import Knob
 
 
 class KnobContract:
-    """The tests that every implementation of `Knob` passes.
+    """Derive a test class with two fixtures.
 
-    Derive a test class, make knobs of the same hardware in its `make_knob` fixture, and read the state of that hardware
-    in its `read_hardware` fixture:
-
-        from tests.contracts.knob import KnobContract
-
-        class TestMyKnob(KnobContract):
-            @pytest.fixture
-            def make_knob(self, board):
-                return lambda: MyKnob(board)
-
-            @pytest.fixture
-            def read_hardware(self, board):
-                return board.read_fan_speed
+    `make_knob` makes a knob, always of the same hardware; `read_hardware` reads what the knob changes.
     """
 
-    @pytest.fixture
-    def make_knob(self) -> Callable[[], Knob]:
-        """A function that makes a knob under test."""
-        raise NotImplementedError("a test class derived from KnobContract has a fixture `make_knob`; see its docstring")
-
-    @pytest.fixture
-    def read_hardware(self) -> Callable[[], object]:
-        """A function that reads what the knob changes. Results are compared."""
-        raise NotImplementedError("a test class derived from KnobContract has a fixture `read_hardware`")
-
-    def test_it_has_settings_and_making_it_changes_nothing(
-        self, make_knob: Callable[[], Knob], read_hardware: Callable[[], object]
-    ) -> None:
+    def test_it_has_settings_and_making_it_changes_nothing(self, make_knob, read_hardware):
         """There is at least the baseline, and no setting twice."""
         original = read_hardware()
         knob = make_knob()
         assert len(knob.settings) == len(set(knob.settings)) > 0
         assert read_hardware() == original
 
-    def test_every_setting_can_be_applied_and_the_original_is_restored(
-        self, make_knob: Callable[[], Knob], read_hardware: Callable[[], object]
-    ) -> None:
+    def test_every_setting_can_be_applied_and_the_original_is_restored(self, make_knob, read_hardware):
         """Restoring again does no harm."""
         original = read_hardware()
         knob = make_knob()
@@ -60,7 +32,7 @@ class KnobContract:
         assert knob.restore()
         assert read_hardware() == original
 
-    def test_restoring_is_for_good(self, make_knob: Callable[[], Knob], read_hardware: Callable[[], object]) -> None:
+    def test_restoring_is_for_good(self, make_knob, read_hardware):
         """Afterwards no setting can be applied."""
         original = read_hardware()
         knob = make_knob()
@@ -69,9 +41,7 @@ class KnobContract:
             knob.apply(knob.settings[-1])
         assert read_hardware() == original
 
-    def test_a_setting_that_does_not_exist_is_a_usage_error_that_names_it(
-        self, make_knob: Callable[[], Knob], read_hardware: Callable[[], object]
-    ) -> None:
+    def test_a_setting_that_does_not_exist_is_a_usage_error_that_names_it(self, make_knob, read_hardware):
         """The hardware stays as it is."""
         original = read_hardware()
         knob = make_knob()
@@ -80,9 +50,7 @@ class KnobContract:
             knob.apply(unknown)
         assert read_hardware() == original
 
-    def test_a_knob_that_nobody_holds_restores_the_original(
-        self, make_knob: Callable[[], Knob], read_hardware: Callable[[], object]
-    ) -> None:
+    def test_a_knob_that_nobody_holds_restores_the_original(self, make_knob, read_hardware):
         """No owner can forget to restore."""
         original = read_hardware()
         knob = make_knob()
@@ -92,9 +60,7 @@ class KnobContract:
         assert read_hardware() == original
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
-    def test_a_forked_child_restores_nothing(
-        self, make_knob: Callable[[], Knob], read_hardware: Callable[[], object]
-    ) -> None:
+    def test_a_forked_child_restores_nothing(self, make_knob, read_hardware):
         """The hardware is its parent's."""
         knob = make_knob()
         knob.apply(knob.settings[-1])
