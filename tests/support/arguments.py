@@ -182,7 +182,6 @@ GOOD = {
     "pipeline_rank": [lambda: PipelineRank(0)],
     "settings": [PipelineFrequencySettings],
     "GridSearch.settings": [[300, 200]],
-    "GoldenSectionSearch.settings": [[300, 200]],
     "AdaptiveSearch.settings": [[300, 200]],
     "selector": [ZeusCost],
     "knob": ["clock"],

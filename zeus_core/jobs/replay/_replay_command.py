@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SUMMARY = "Replay policies for recurring jobs on recorded trainings"
 
 _MEASURED_FRACTION = 0.1  # of an epoch at the default batch size, for each batch size
-_SEARCHES = {"grid": "GridSearch", "golden-section": "GoldenSectionSearch", "adaptive": "AdaptiveSearch"}
+_SEARCHES = {"grid": "GridSearch", "adaptive": "AdaptiveSearch"}
 _POLICIES = ("default", "grid", "published", "published-1", "adaptive", "adaptive-measured", "adaptive-known")
 
 
