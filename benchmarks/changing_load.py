@@ -34,8 +34,8 @@ from zeus_core.optimizer.power_limit import (  # noqa: E402
     MaxSlowdownConstraint,
     ZeusCost,
 )
-from zeus_core.report import Comparison  # noqa: E402
 from zeus_core.search import GridSearch  # noqa: E402
+from zeus_core.search.comparison import Comparison  # noqa: E402
 from zeus_core.testing import VirtualTime  # noqa: E402
 
 WORKS = {

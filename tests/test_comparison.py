@@ -8,9 +8,8 @@ import pytest
 
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
-from zeus_core.report import Comparison
 from zeus_core.search import Trial
-from zeus_core.search.comparison import mean_uncertainty
+from zeus_core.search.comparison import Comparison, mean_uncertainty
 
 
 def trial(setting, joules, *, steps=40, seconds=20.0, uncertainty=0.0, deviation=0.0):

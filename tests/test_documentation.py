@@ -22,11 +22,13 @@ from tests.support.pages import ROOT, blocks
 from tests.support.profiled import Profiled
 from tests.support.ranks import torchrun_environments
 from tests.support.recorded import write_recorded
-from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, Work, find_preset
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.jobs import RecurringJob, Target
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencySettings
-from zeus_core.optimizer.power_limit import Phase, Time
+from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.power_limit import Time
 from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy
 from zeus_core.training.record.run_file import read_run

@@ -6,8 +6,9 @@ import pytest
 
 from zeus_core.errors import UsageError
 from zeus_core.monitor import Measurement
-from zeus_core.report import Comparison, draw_time_energy, trial_table
+from zeus_core.report import draw_time_energy, trial_table
 from zeus_core.search import Trial
+from zeus_core.search.comparison import Comparison
 from zeus_core.search.objectives import MaxSlowdownConstraint, OptimumSelector, PowerLimitMeasurement
 
 MEASUREMENTS = [PowerLimitMeasurement(300, 1000.0, 10.0), PowerLimitMeasurement(200, 780.0, 10.9)]

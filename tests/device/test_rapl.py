@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contracts.cpu import CpuContract
-from zeus_core.device import Cpu, CpuEnergyCounters, discover_cpus
+from zeus_core.device import discover_cpus
+from zeus_core.device.cpu import Cpu, CpuEnergyCounters
 from zeus_core.device.rapl._rapl_cpu import RaplZone, WrappingCounter
 from zeus_core.errors import DeviceLostError, DriverFaultError, PermissionDeniedError
 from zeus_core.testing import FakeRapl

@@ -14,7 +14,8 @@ import pytest
 
 from tests.contracts.signal import SignalContract
 from zeus_core.device import SimulatedGpu, Work, find_preset
-from zeus_core.electricity import Electricity, ElectricityMaps, ForecastSignal, Signal
+from zeus_core.electricity import Electricity, ElectricityMaps, Signal
+from zeus_core.electricity.signal import ForecastSignal
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualBackground, VirtualTime

@@ -22,7 +22,8 @@ from tests.support.pages import blocks
 from zeus_core.adapters import install_command
 from zeus_core.cli import main
 from zeus_core.cli._exporter import _LABELS
-from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
+from zeus_core.device import discover_cpus, discover_gpus
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.errors import UsageError
 from zeus_core.exporter import export_to_opentelemetry
 from zeus_core.exporter.jobs import MOST_JOBS, GpuReading, JobTotals

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from zeus_core.cli import main
-from zeus_core.mixed.allocation import DeviceProfile, MeasuredBatch, read_plan
+from zeus_core.mixed.allocation import DeviceProfile
+from zeus_core.mixed.allocation._fit import MeasuredBatch
+from zeus_core.mixed.allocation.allocation_plan import read_plan
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError, WorldError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
-from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, OptimumSelector, Phase
+from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, OptimumSelector
 from zeus_core.pytorch import torch_world
 from zeus_core.testing import FaultyGpu, VirtualTime
 

@@ -10,7 +10,8 @@ from tests.support.variants import long_but_first
 from zeus_core.adapters import install_command
 from zeus_core.cli import main
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import PipelineProfile, read_plan
+from zeus_core.pipeline import PipelineProfile
+from zeus_core.pipeline.planner.clock_plan import read_plan
 from zeus_core.pipeline.planner.frontier import rounding
 from zeus_core.pipeline.testing import simulate_pipeline
 

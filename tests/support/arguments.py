@@ -22,7 +22,10 @@ from zeus_core import errors
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, discover_cpus, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
-from zeus_core.mixed.allocation import AllocationPlan, DeviceOption, DeviceOptions, DeviceProfile, MeasuredBatch
+from zeus_core.mixed.allocation import DeviceProfile
+from zeus_core.mixed.allocation._fit import MeasuredBatch
+from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
+from zeus_core.mixed.allocation.device_options import DeviceOption, DeviceOptions
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import (
     GlobalPowerLimitOptimizer,
@@ -31,7 +34,9 @@ from zeus_core.optimizer import (
     PowerLimitMeasurement,
     ZeusCost,
 )
-from zeus_core.pipeline import Frontier, InstructionProfile, MeasuredOption, make_plan, schedules
+from zeus_core.pipeline import Frontier, make_plan, schedules
+from zeus_core.pipeline.planner.clock_options import MeasuredOption
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
 from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.ports.world import SoloWorld
 from zeus_core.search import Trial

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.pages import blocks
 from zeus_core.cli import main
-from zeus_core.device import SIMULATED_GPUS_VARIABLE
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.tracing.trace_file import read_document, read_trace
 
 

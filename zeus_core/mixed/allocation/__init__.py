@@ -11,21 +11,14 @@
 Pure: no device, no time source, no framework. docs/mixed-gpus.md explains the method.
 """
 
-from zeus_core.mixed.allocation._fit import MeasuredBatch
 from zeus_core.mixed.allocation._level import level
 from zeus_core.mixed.allocation.allocating import allocate
-from zeus_core.mixed.allocation.allocation_plan import AllocationPlan, read_plan, write_plan
-from zeus_core.mixed.allocation.device_options import DeviceOption, DeviceOptions
+from zeus_core.mixed.allocation.allocation_plan import write_plan
 from zeus_core.mixed.allocation.device_profile import DeviceProfile
 
 __all__ = [
-    "AllocationPlan",
-    "DeviceOption",
-    "DeviceOptions",
     "DeviceProfile",
-    "MeasuredBatch",
     "allocate",
     "level",
-    "read_plan",
     "write_plan",
 ]
