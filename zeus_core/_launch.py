@@ -35,9 +35,6 @@ LIMIT, CLOCK = "ZEUS_LIMIT", "ZEUS_CLOCK"
 TAGS = "ZEUS_TAGS"
 """Environment variable: tags of the run, such as "team=nlp,project=x"."""
 
-CATALOGUE = "ZEUS_CATALOGUE"
-"""Environment variable: the folder of the catalogue that runs are recorded for."""
-
 SEEN = "ZEUS_SEEN"
 """Environment variable: the file in which processes note what they do, a word a line."""
 
