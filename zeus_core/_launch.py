@@ -69,7 +69,7 @@ def observes(environment: "Mapping[str, str]") -> bool:
 
 
 def reached(environment: "Mapping[str, str]", run: str = "1") -> dict[str, str]:
-    """Return an environment whose Pythons follow the frameworks that they import; `run` is the folder for their notes."""
+    """Return an environment whose Pythons follow the frameworks that they import, with notes in the folder `run`."""
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_start")  # noqa: PTH100, PTH118, PTH120
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path != folder]
     # An empty entry is the current folder; an empty variable is none.
