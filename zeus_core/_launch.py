@@ -30,9 +30,6 @@ SAVE = "ZEUS_SAVE"
 OBSERVE = "ZEUS_OBSERVE"
 """Environment variable: "1" changes nothing, and predicts what that would save."""
 
-SIMULATED = "ZEUS_SIMULATION_REPORTED"
-"""Environment variable: set where `zeus-core run` has reported that GPUs are simulated."""
-
 LIMIT, CLOCK = "ZEUS_LIMIT", "ZEUS_CLOCK"
 """Environment variables: a power limit and an SM clock for the whole of a `zeus-core run`."""
 

@@ -228,12 +228,6 @@ def test_boards_of_sysfs_are_measured_each_once(vendor, count, tmp_path):
         )
 
 
-def test_simulated_gpus_are_reported_once_for_a_command_and_its_programs(on_simulated):
-    program = f"{sys.executable} -c 'from zeus_core.device import discover_gpus; discover_gpus()'"
-    ended = on_simulated("run", "--", "sh", "-c", f"{program}; {program}")
-    assert ended.stderr.count("these GPUs are simulated") == 1
-
-
 def test_the_file_says_what_ran_when_and_how_it_ended(on_simulated, tmp_path):
     before = time.time()
     ended = on_simulated("run", "--output", tmp_path / "new folder" / "run.json", "--quiet", "--", "sh", "-c", "exit 3")

@@ -144,6 +144,9 @@ def test_trainers_and_entry_points_read_them(site, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     site({"tags": {"cluster": "east"}})
     assert identity_here().cluster == "east"
+    with monkeypatch.context() as nameless:
+        nameless.setenv("ZEUS_TAGS", "none")
+        assert identity_here() is None
     assert not is_on()
     monkeypatch.setenv("ZEUS_SAVE", "3%")
     assert not is_on()  # the site saves nothing
@@ -164,7 +167,7 @@ def test_a_run_that_ends_is_recorded_for_the_catalogue(site, tmp_path, monkeypat
     (new := tmp_path / "runs" / "new").mkdir(parents=True)
     for_catalogue("name", lambda: "{}")
     assert [path.name for path in new.iterdir()] == ["7_.._8-name.json"]
-    monkeypatch.setenv("ZEUS_IDENTITY", "none")
+    monkeypatch.setenv("ZEUS_TAGS", "none")
     kept_run(tmp_path / "output")
     (name,) = {path.name for path in new.iterdir()} - {"7_.._8-name.json"}
     assert name.startswith("none-"), "who wants to be named nowhere is in no name of a file either"

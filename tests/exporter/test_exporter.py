@@ -98,7 +98,7 @@ def test_jobs_share_the_energy_of_their_gpus(monitor, gpu, work, start_job):
     gpu.read_process_ids = lambda: running
     one = start_job(SLURM_JOB_ID="7", ZEUS_TAGS="team=nlp", SLURM_JOB_ACCOUNT="x")
     other = start_job(SLURM_JOB_ID="8", ZEUS_TAGS='team="a\\,big=1')
-    hidden = start_job(SLURM_JOB_ID="9", ZEUS_IDENTITY="none")
+    hidden = start_job(SLURM_JOB_ID="9", ZEUS_TAGS="none")
     jobs = JobTotals(("job_id", "project", "tag:team"), monitor.time_source)
     totals = DeviceTotals(monitor, jobs)
     begin_joules = totals.refresh()[0].energy_joules
