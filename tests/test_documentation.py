@@ -87,6 +87,14 @@ def test_every_page_with_code_is_run():
         assert f'"{page}"' in (ROOT / "tests" / test).read_text(encoding="utf-8")
 
 
+def test_every_variable_is_in_one_list():
+    _, listed = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8").split("## All variables\n")
+    found = set()
+    for path in [*(ROOT / "zeus_core").rglob("*.py"), *(ROOT / "integrations").rglob("*.py")]:
+        found |= set(re.findall(r'"(ZEUS(?:_[A-Z]+)*)"', path.read_text(encoding="utf-8")))
+    assert set(re.findall(r"`(ZEUS(?:_[A-Z]+)*)[=`]", listed)) == found
+
+
 @pytest.fixture
 def _one_rank(monkeypatch):
     """Set the environment of a job of one process, as torchrun does."""
