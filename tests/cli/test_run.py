@@ -248,6 +248,9 @@ def test_tags_are_recorded_with_the_run_and_reach_the_command(on_simulated, tmp_
     assert ended.stdout == "team=nlp,stage=old,stage=new,project=x\n"
     (part,) = read_json(tmp_path / "run.json")["parts"]
     assert part["identity"]["tags"] == {"team": "nlp", "stage": "new", "project": "x"}
+    on_simulated("run", "--quiet", "--tags", "none", "--output", tmp_path / "nameless.json", "--", "true")
+    (part,) = read_json(tmp_path / "nameless.json")["parts"]
+    assert part["identity"] is None
     refused = on_simulated("run", "--tags", "nlp", "--", "echo", "started")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "--tags is 'nlp'; it must be names with values, such as team=nlp,project=x" in refused.stderr
