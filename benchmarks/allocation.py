@@ -41,15 +41,10 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from zeus_core.errors import UsageError  # noqa: E402
-from zeus_core.mixed.allocation import (  # noqa: E402
-    AllocationPlan,
-    DeviceOption,
-    DeviceOptions,
-    DeviceProfile,
-    _solver,
-    allocate,
-)
+from zeus_core.mixed.allocation import DeviceProfile, _solver, allocate  # noqa: E402
 from zeus_core.mixed.allocation.allocating import even_plan, proportional_plan  # noqa: E402
+from zeus_core.mixed.allocation.allocation_plan import AllocationPlan  # noqa: E402
+from zeus_core.mixed.allocation.device_options import DeviceOption, DeviceOptions  # noqa: E402
 from zeus_core.optimizer.power_limit import Energy, EnergyWithin, Objective, ZeusCost  # noqa: E402
 
 PREFIX = "summary_power_"

@@ -32,8 +32,9 @@ import numpy as np
 
 from zeus_core.electricity import RecordedSignal, Signal
 from zeus_core.electricity.signal import mean_value
-from zeus_core.optimizer.carbon_aware import OperatingPoint, WorkController
+from zeus_core.optimizer.carbon_aware._controller import WorkController
 from zeus_core.optimizer.carbon_aware._signal_replay import best_mixture, replay
+from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint
 from zeus_core.optimizer.carbon_aware.outlook import foresight
 
 LARGEST_LOSS = 0.005  # to the mixture, in a run on a grid that is flat or follows the day

@@ -20,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -28,6 +29,7 @@ from plan_switching import SwitchingProblem, random_problems  # noqa: E402
 
 from zeus_core.errors import UsageError  # noqa: E402
 from zeus_core.pipeline import Frontier, make_plan  # noqa: E402
+from zeus_core.pipeline.planner import loops  # noqa: E402
 
 COMMAND = [sys.executable, "-m", "zeus_core", "plan", "gpt3-like"]
 COMMAND += ["--microbatches", "8", "--output", "out"]
@@ -98,18 +100,18 @@ def compare_plans(count: int) -> bool:
         for problem in random_problems(sys.maxsize, 0)
         if problem.schedule.stages * problem.schedule.microbatches <= MOST_FORWARDS
     )
-    different, seconds = 0, {"": 0.0, "1": 0.0}
+    different, seconds = 0, {True: 0.0, False: 0.0}
     for problem in itertools.islice(small, count):
         found = []
-        for without in seconds:
-            os.environ["ZEUS_WITHOUT_LLVM"] = without
-            begin = time.process_time()
-            found.append(results(problem))
-            seconds[without] += time.process_time() - begin
+        for is_compiled in seconds:
+            with mock.patch.object(loops, "has_compiler", return_value=is_compiled):
+                begin = time.process_time()
+                found.append(results(problem))
+                seconds[is_compiled] += time.process_time() - begin
         different += found[0] != found[1]
     print(
-        f"{different} of {count} problems have another frontier or plan by Python ({seconds['1']:.0f} CPU s) than"
-        f" compiled ({seconds['']:.0f} CPU s)"
+        f"{different} of {count} problems have another frontier or plan by Python ({seconds[False]:.0f} CPU s) than"
+        f" compiled ({seconds[True]:.0f} CPU s)"
     )
     return different == 0
 

@@ -26,13 +26,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.nvml_driver import DeviceSpec, NvmlDevice, NvmlDriver, build_library
 from tests.support.pipeline_training import A100, true_profile, works
-from zeus_core.device import CpuDiscovery, Work, find_preset
+from zeus_core.device import Work, find_preset
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.pipeline import Frontier, PipelineProfile, Plan, Schedule, make_plan, schedules
-from zeus_core.pipeline.optimizer import Phase
+from zeus_core.pipeline import Frontier, PipelineProfile, make_plan, schedules
+from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.planner.clock_plan import Plan
+from zeus_core.pipeline.planner.pipeline_schedule import Schedule
 from zeus_core.pipeline.profile.interpolation import interpolated
 from zeus_core.pipeline.testing import SimulatedJob, simulate_pipeline
 from zeus_core.pipeline.testing._simulated_job import SimulatedRank

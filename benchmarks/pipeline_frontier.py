@@ -36,15 +36,9 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.plan_switching import random_problems, savings_of  # noqa: E402
-from zeus_core.pipeline import (  # noqa: E402
-    Frontier,
-    InstructionProfile,
-    MeasuredOption,
-    PipelineProfile,
-    baselines,
-    make_plan,
-    schedules,
-)
+from zeus_core.pipeline import Frontier, PipelineProfile, baselines, make_plan, schedules  # noqa: E402
+from zeus_core.pipeline.planner.clock_options import MeasuredOption  # noqa: E402
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile  # noqa: E402
 from zeus_core.pipeline.testing import simulate_pipeline  # noqa: E402
 
 SIZES = [(4, 8), (8, 16), (8, 64), (8, 128), (16, 128)]

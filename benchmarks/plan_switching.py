@@ -42,16 +42,10 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from zeus_core.errors import UsageError  # noqa: E402
-from zeus_core.pipeline import (  # noqa: E402
-    Frontier,
-    InstructionProfile,
-    MeasuredOption,
-    PipelineProfile,
-    Schedule,
-    baselines,
-    make_plan,
-    schedules,
-)
+from zeus_core.pipeline import Frontier, PipelineProfile, baselines, make_plan, schedules  # noqa: E402
+from zeus_core.pipeline.planner.clock_options import MeasuredOption  # noqa: E402
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile  # noqa: E402
+from zeus_core.pipeline.planner.pipeline_schedule import Schedule  # noqa: E402
 
 MICROBATCHES = (12, 24, 48, 96)
 SLOWDOWNS = (1.0, 1.02, 1.05, 1.1, 1.2)

@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 from _sweeps import Sweep, read_sweeps  # noqa: E402
 
 from zeus_core.measurement import Measurement  # noqa: E402
-from zeus_core.search import AdaptiveSearch, GoldenSectionSearch, GridSearch, Search, Trial  # noqa: E402
+from zeus_core.search import AdaptiveSearch, GridSearch, Search, Trial  # noqa: E402
 from zeus_core.search._prior import CurvePrior, read_prior  # noqa: E402
 from zeus_core.search.objectives import (  # noqa: E402
     Energy,
@@ -60,7 +60,6 @@ SELECTORS: dict[str, Callable[[Sweep], OptimumSelector]] = {
 }
 SEARCHES: dict[str, Callable[[Sweep, OptimumSelector], Search]] = {
     "full sweep": lambda sweep, selector: GridSearch(settings_of(sweep)),
-    "golden section": lambda sweep, selector: GoldenSectionSearch(settings_of(sweep), selector),
     "adaptive": lambda sweep, selector: AdaptiveSearch(settings_of(sweep), selector, prior=prior_without(sweep.gpu)),
 }
 

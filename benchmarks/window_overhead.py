@@ -22,9 +22,9 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDriver, build_library  # noqa: E402
-from zeus_core.device import CpuDiscovery  # noqa: E402
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu  # noqa: E402
 from zeus_core.device.nvml.nvml_session import NvmlSession  # noqa: E402
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery  # noqa: E402
 from zeus_core.monitor import ZeusMonitor  # noqa: E402
 
 LARGEST_RATIO = {1: 2.0, 4: 1.5, 8: 1.5}

@@ -11,13 +11,15 @@ import pytest
 from tests.support.arguments import callables, documented_errors, random_call
 from zeus_core.device import SimulatedGpu, Work, discover_gpus, find_preset
 from zeus_core.errors import UsageError
-from zeus_core.jobs import DriftingSlices, RecurringJob, RecurringRun, Target
+from zeus_core.jobs import DriftingSlices, RecurringJob, Target
+from zeus_core.jobs.recurring_run import RecurringRun
 from zeus_core.measurement import Measurement
-from zeus_core.mixed.allocation import read_plan as read_allocation
+from zeus_core.mixed.allocation.allocation_plan import read_plan as read_allocation
 from zeus_core.monitor import ZeusMonitor, measure_job
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencyOptimizer
 from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
-from zeus_core.pipeline import PipelineProfile, read_plan, schedules
+from zeus_core.pipeline import PipelineProfile, schedules
+from zeus_core.pipeline.planner.clock_plan import read_plan
 from zeus_core.search import Trial
 from zeus_core.settings import PowerLimitKnob, SmClockKnob
 from zeus_core.training import TrainingEnergy

@@ -21,11 +21,13 @@ from tests.support.kept_runs import kept_run
 from tests.support.pages import ROOT, blocks
 from tests.support.ranks import torchrun_environments
 from tests.support.recorded import write_recorded
-from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, Work, find_preset
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.jobs import RecurringJob, Target
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencySettings
-from zeus_core.optimizer.power_limit import Phase, Time
+from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.power_limit import Time
 from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy
 from zeus_core.training.record.run_file import read_run
@@ -81,6 +83,14 @@ def test_every_page_with_code_is_run():
     assert with_code == HERE | ELSEWHERE.keys()
     for page, test in ELSEWHERE.items():
         assert f'"{page}"' in (ROOT / "tests" / test).read_text(encoding="utf-8")
+
+
+def test_every_variable_is_in_one_list():
+    _, listed = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8").split("## All variables\n")
+    found = set()
+    for path in [*(ROOT / "zeus_core").rglob("*.py"), *(ROOT / "integrations").rglob("*.py")]:
+        found |= set(re.findall(r'"(ZEUS(?:_[A-Z]+)*)"', path.read_text(encoding="utf-8")))
+    assert set(re.findall(r"`(ZEUS(?:_[A-Z]+)*)[=`]", listed)) == found
 
 
 @pytest.fixture

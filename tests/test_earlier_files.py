@@ -13,12 +13,14 @@ from tests.nvml_driver import DeviceSpec
 from tests.support.pipeline_training import FULL_COURSE, Run, Watched, works
 from tests.support.recurring import job_in, trained
 from zeus_core.cli import main
-from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencySettings
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
-from zeus_core.pipeline import PipelineProfile, read_plan, schedules
-from zeus_core.pipeline.optimizer import Phase
+from zeus_core.pipeline import PipelineProfile, schedules
+from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.planner.clock_plan import read_plan
 from zeus_core.pipeline.testing import SimulatedJob
 from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy

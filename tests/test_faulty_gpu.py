@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
+from tests.contracts.gpu import GpuContract
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DeviceLostError, DriverFaultError, UsageError
 from zeus_core.testing import FaultyGpu, VirtualTime
-from zeus_core.testing.contracts import GpuContract
 
 FAULT = DriverFaultError("no answer")
 

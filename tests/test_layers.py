@@ -78,7 +78,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     PLANNER: {*VALUES, *TOOLS},
     "pipeline": {*OPTIMIZING, PLANNER, "tracing", "training", "report", "cli"},
     TAPS: {*OPTIMIZING, "pipeline", "pytorch"},
-    FAKES: {*OPTIMIZING, "pipeline", "testing"},
+    FAKES: {*OPTIMIZING, PLANNER, "pipeline", "testing"},
     "testing": {*OPTIMIZING, "training"},
     "jobs": {*OPTIMIZING, "training", "report", "cli"},
     "mixed": {*OPTIMIZING, "training", "pytorch", "report", "cli"},

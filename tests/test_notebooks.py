@@ -9,7 +9,7 @@ import pytest
 
 from zeus_core.events import TrainingHooks
 from zeus_core.mixed.allocation.allocation_plan import AllocationPlan, RankShare
-from zeus_core.pipeline import Plan
+from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pipeline.schedules import one_f_one_b
 from zeus_core.units import rows_html
 

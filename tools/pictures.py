@@ -52,7 +52,8 @@ def both(path: Path, draw: Callable[[Path], None]) -> None:
 def time_energy(folder: Path) -> Callable[[Path], None]:
     """Search a limit on a simulated GPU; write the report on the training, and return what draws its trials."""
     from zeus_core.cli import main as zeus_core
-    from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
+    from zeus_core.device import SimulatedGpu, Work, find_preset
+    from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.power_limit import EnergyWithin, GlobalPowerLimitOptimizer
     from zeus_core.search import GridSearch
@@ -110,16 +111,10 @@ def _draw_trials(path: Path, trials: Sequence[Any], chosen: int, title: str) -> 
 def pipeline() -> tuple[Callable[[Path], None], Callable[[Path], None]]:
     """Plan a pipeline of simulated GPUs; return what draws its frontier, and its timeline before and after."""
     from zeus_core.device import Work, find_preset
-    from zeus_core.pipeline import (
-        Frontier,
-        InstructionProfile,
-        MeasuredOption,
-        PipelineProfile,
-        baselines,
-        make_plan,
-        schedules,
-    )
+    from zeus_core.pipeline import Frontier, PipelineProfile, baselines, make_plan, schedules
     from zeus_core.pipeline.pictures import draw_frontier, draw_timelines
+    from zeus_core.pipeline.planner.clock_options import MeasuredOption
+    from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
 
     preset = find_preset(_MODEL)
     instructions = []
@@ -142,7 +137,8 @@ def pipeline() -> tuple[Callable[[Path], None], Callable[[Path], None]]:
 
 def cycle() -> Callable[[Path], None]:
     """Train with a clock for each activity; return what draws the first and the latest cycle."""
-    from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
+    from zeus_core.device import SimulatedGpu, Work, find_preset
+    from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer import EnergyWithin, GlobalClockOptimizer
     from zeus_core.testing import VirtualTime

@@ -121,8 +121,8 @@ def printable(text: str, besides: str = "") -> str:
 
 
 def is_anonymous(environment: Mapping[str, str]) -> bool:
-    """Return whether a user wants to be named nowhere: `ZEUS_IDENTITY=none`."""
-    return environment.get("ZEUS_IDENTITY", "").strip().lower() == "none"
+    """Return whether a user wants to be named nowhere: `ZEUS_TAGS=none`."""
+    return "none" in (tag.strip().lower() for tag in environment.get("ZEUS_TAGS", "").split(","))
 
 
 def job_id(environment: Mapping[str, str] = os.environ) -> str:

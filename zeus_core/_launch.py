@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 VARIABLE = "ZEUS"
-"""Environment variable: "1" measures each trainer, "off" turns off all that the command line and variables ask for."""
+"""Environment variable: "1" measures each trainer, "off" turns off all that the command line and variables ask for.
+
+The Pythons below `zeus-core run --trainer` have a folder of it in place of "1". There they note what they do, and loops
+that are followed keep their run files while they train.
+"""
 
 _NO = ("off", "no", "false", "0")
 
@@ -26,32 +30,29 @@ SAVE = "ZEUS_SAVE"
 OBSERVE = "ZEUS_OBSERVE"
 """Environment variable: "1" changes nothing, and predicts what that would save."""
 
-SIMULATED = "ZEUS_SIMULATION_REPORTED"
-"""Environment variable: set where `zeus-core run` has reported that GPUs are simulated."""
-
 LIMIT, CLOCK = "ZEUS_LIMIT", "ZEUS_CLOCK"
 """Environment variables: a power limit and an SM clock for the whole of a `zeus-core run`."""
 
 TAGS = "ZEUS_TAGS"
 """Environment variable: tags of the run, such as "team=nlp,project=x"."""
 
-CATALOGUE = "ZEUS_CATALOGUE"
-"""Environment variable: the folder of the catalogue that runs are recorded for."""
-
-SEEN = "ZEUS_SEEN"
-"""Environment variable: the file in which processes note what they do, a word a line."""
-
-RECORDS = "ZEUS_RECORDS"
-"""Environment variable: the folder in which loops that are followed keep their run files while they train."""
+SEEN = "seen"
+"""The file in that folder in which processes note what they do, a word a line."""
 
 
 def is_on() -> bool:
     """Whether trainers of this process are measured that do not ask for it, nor does `zeus-core run`."""
-    if os.environ.get(VARIABLE) == "1":
+    if os.environ.get(VARIABLE) == "1" or run_folder():
         return True
     import importlib
 
     return bool(importlib.import_module("zeus_core.ports.site_defaults").site_saves(os.environ))
+
+
+def run_folder() -> str:
+    """Return the folder of the `zeus-core run --trainer` above; empty without one. It may be on another machine."""
+    value = os.environ.get(VARIABLE, "")
+    return value if os.path.isabs(value) else ""  # noqa: PTH117
 
 
 def is_off(environment: "Mapping[str, str]") -> bool:
@@ -64,22 +65,22 @@ def observes(environment: "Mapping[str, str]") -> bool:
     return environment.get(OBSERVE, "").strip().lower() not in ("", *_NO)
 
 
-def reached(environment: "Mapping[str, str]") -> dict[str, str]:
-    """Return an environment whose Pythons follow the frameworks that they import."""
+def reached(environment: "Mapping[str, str]", run: str = "1") -> dict[str, str]:
+    """Return an environment whose Pythons follow the frameworks that they import, with notes in the folder `run`."""
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_start")  # noqa: PTH100, PTH118, PTH120
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path != folder]
     # An empty entry is the current folder; an empty variable is none.
     kept = [] if paths == [""] else paths
-    return {**environment, VARIABLE: "1", "PYTHONPATH": os.pathsep.join([folder, *kept])}
+    return {**environment, VARIABLE: run, "PYTHONPATH": os.pathsep.join([folder, *kept])}
 
 
 def note(word: str) -> None:
     """Add a word to the file of the `zeus-core run` above, if there is one."""
-    path = os.environ.get(SEEN)
-    if not path:
+    folder = run_folder()
+    if not folder:
         return
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        descriptor = os.open(os.path.join(folder, SEEN), os.O_WRONLY | os.O_APPEND)  # noqa: PTH118
     except OSError:  # on another machine, or in a container
         return
     try:

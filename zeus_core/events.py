@@ -22,24 +22,7 @@ from zeus_core.validate import checked_text, shown
 if TYPE_CHECKING:
     from zeus_core.ports import World
 
-__all__ = [
-    "Activity",
-    "EpochBegin",
-    "EpochEnd",
-    "Event",
-    "Forget",
-    "Interference",
-    "Observer",
-    "PassBegin",
-    "PassEnd",
-    "Pause",
-    "Resume",
-    "StepBegin",
-    "StepEnd",
-    "TrainBegin",
-    "TrainEnd",
-    "TrainingOptimizer",
-]
+__all__ = ["Activity"]
 
 
 class _Kinds(type):

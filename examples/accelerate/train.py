@@ -20,7 +20,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch.utils.data import DataLoader
 
-from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
+from zeus_core.device import Work
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pytorch import SimulatedCompute
 from zeus_huggingface.accelerate import ZeusAccelerate, ZeusTracker
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the latest checkpoint")
     arguments = parser.parse_args()
     if arguments.simulate:
-        os.environ[SIMULATED_GPUS_VARIABLE] = f"{arguments.simulate}:{os.environ.get('LOCAL_WORLD_SIZE', 1)}"
+        os.environ["ZEUS_SIMULATED_GPUS"] = f"{arguments.simulate}:{os.environ.get('LOCAL_WORLD_SIZE', 1)}"
         torch.set_num_threads(1)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     logging.getLogger("zeus_core").setLevel(logging.INFO)  # says what the search does

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from zeus_core.device import SimulatedGpu, Work
-from zeus_core.pipeline import (
-    MeasuredOption,
-    PipelineProfile,
-    Plan,
-    Problem,
-    baselines,
-    schedules,
-    write_plan,
-)
-from zeus_core.pipeline.optimizer import Phase
-from zeus_core.pipeline.pictures import draw_timelines
+from zeus_core.pipeline import PipelineProfile
 
 Gather = Callable[[Any], list[Any]]
 
@@ -40,24 +30,24 @@ class StepLog:
         self._gpu = gpu
         self._is_shown = is_shown
         self._begin_seconds = time.monotonic()
-        self._steps: list[tuple[Phase, float, float]] = []
+        self._steps: list[tuple[str, float, float]] = []
         self.losses: list[float] = []
 
     @contextmanager
-    def step(self, phase: Phase) -> Iterator[None]:
+    def step(self, phase: str) -> Iterator[None]:
         begin_seconds, begin_joules = time.monotonic(), self._gpu.exact_energy_joules()
-        if self._is_shown and (not self._steps or self._steps[-1][0] is not phase):
+        if self._is_shown and (not self._steps or self._steps[-1][0] != phase):
             print(
-                f"{begin_seconds - self._begin_seconds:6.1f} s  step {len(self._steps) + 1:3}  {phase.value}",
+                f"{begin_seconds - self._begin_seconds:6.1f} s  step {len(self._steps) + 1:3}  {phase}",
                 flush=True,
             )
         yield
         joules = self._gpu.exact_energy_joules() - begin_joules
         self._steps.append((phase, time.monotonic() - begin_seconds, joules))
 
-    def latest(self, phase: Phase) -> tuple[float, float]:
+    def latest(self, phase: str) -> tuple[float, float]:
         """Return the median time in seconds and the mean energy in joules of the steps in a phase's latest run."""
-        runs = [list(run) for of_run, run in groupby(self._steps, key=lambda step: step[0]) if of_run is phase]
+        runs = [list(run) for of_run, run in groupby(self._steps, key=lambda step: step[0]) if of_run == phase]
         _, seconds, joules = zip(*runs[-1], strict=True)
         return median(seconds), fmean(joules)
 
@@ -87,22 +77,6 @@ class Outcome:
     true_before: Cost
     true_after: Cost
     losses: Sequence[float]
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The plan in force, to be drawn and written."""
-        schedule = schedules.one_f_one_b(self.planned_from.stages, self.microbatches)  # which is DeepSpeed's
-        problem = Problem(self.planned_from, schedule)
-        clocks = {
-            instruction: clock
-            for stage, order in enumerate(schedule.ranks)
-            for instruction, clock in zip(order, self.clocks_mhz[stage], strict=True)
-        }
-        choices = [
-            problem.option_at(instruction.stage, instruction.kind, clocks[instruction])
-            for instruction in problem.graph.instructions
-        ]
-        return Plan.from_options("planned", problem, choices)
 
     @property
     def saving_fraction(self) -> float:
@@ -146,19 +120,13 @@ class Outcome:
                 f"{clock}" if count == 1 else f"{count} x {clock}" for clock, count in runs
             )
 
-    def draw(self, path: Path) -> Path:
-        """Draw the timeline before and after, as planned."""
-        before = baselines.highest_clocks_plan(Problem(self.planned_from, self.plan.schedule))
-        draw_timelines(self.planned_from, [before, self.plan], path)
-        return path
-
     def write(self, path: Path) -> Path:
-        """Write the plan, for `plan_path`."""
-        write_plan(self.plan, path)
+        """Write the profile, for `zeus-core plan`."""
+        path.write_text(json.dumps(self.planned_from.to_json()))
         return path
 
 
-def _formatted(option: MeasuredOption) -> str:
+def _formatted(option: Any) -> str:
     return f"{option.clock_mhz:4} MHz {option.time_seconds * 1e3:6.1f} ms {option.energy_joules:6.2f} J"
 
 
@@ -168,7 +136,7 @@ def gather_outcome(engine: Any, log: StepLog, gather: Gather) -> Outcome | None:
     baseline, predicted, measured = optimizer.baseline, optimizer.predicted, optimizer.measured
     if measured is None or baseline.energy_joules is None or measured.energy_joules is None:
         return None
-    told = gather([engine.stage_id, optimizer.clocks_mhz, log.latest(Phase.BASELINE), log.latest(Phase.REPLAYING)])
+    told = gather([engine.stage_id, optimizer.clocks_mhz, log.latest("baseline"), log.latest("replaying")])
     stages, clocks, *truths = zip(*told, strict=True)
     return Outcome(
         profile=optimizer.profile(),

@@ -32,7 +32,7 @@ from gpt2 import make_module, microbatches, simulate
 from outcome import Outcome, StepLog, clock_under_load_mhz, gather_outcome
 
 import zeus_deepspeed.auto  # noqa: F401 - the one line: enables the "perseus" block of ds_config.json
-from zeus_core.device import SIMULATED_GPUS_VARIABLE, discover_gpus
+from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError
 from zeus_core.pytorch import torch_world
 
@@ -50,7 +50,6 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--activation-checkpointing", action="store_true", help="recompute the forward pass in each backward pass"
     )
-    parser.add_argument("--picture", choices=["png", "svg"], default="png", help="format of the picture (%(default)s)")
     config = Path(__file__).parent / "ds_config.json"
     parser.add_argument("--config", type=Path, default=config, help="configuration of DeepSpeed (ds_config.json)")
     parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)  # set by the launcher of DeepSpeed
@@ -100,7 +99,7 @@ def run_rank(rank: int, port: int) -> None:
 def train(arguments: argparse.Namespace) -> int:
     rank = int(os.environ["RANK"])
     be_quiet(is_first=rank == 0)
-    os.environ.setdefault(SIMULATED_GPUS_VARIABLE, f"{GPU_MODEL}:{os.environ['WORLD_SIZE']}")
+    os.environ.setdefault("ZEUS_SIMULATED_GPUS", f"{GPU_MODEL}:{os.environ['WORLD_SIZE']}")
     torch.set_num_threads(1)
     torch.manual_seed(0)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled first, for a minute
@@ -122,7 +121,7 @@ def train(arguments: argparse.Namespace) -> int:
     batches = microbatches(engine.train_micro_batch_size_per_gpu(), seed=engine.grid.get_data_parallel_id())
     optimizer = perseus.optimizer
     for _ in range(arguments.steps):
-        with log.step(optimizer.phase):
+        with log.step(optimizer.phase.value):
             log.losses.append(float(engine.train_batch(batches)))
         if optimizer.measured is not None or optimizer.phase.is_without_plan:
             break  # this is a demonstration; real training would continue with its plan
@@ -157,12 +156,12 @@ def read_config(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def report(outcome: Outcome, clocks_mhz: list[int], arguments: argparse.Namespace) -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("MPLCONFIGDIR", str(arguments.output / "matplotlib"))  # nothing is written elsewhere
     print(outcome)
     print(f"\nclocks under load after training (MHz): {', '.join(map(str, clocks_mhz))}")
     if outcome.profile is not None:
-        print(f"picture: {outcome.draw(arguments.output / f'timeline.{arguments.picture}')}")
-        print(f"plan: {outcome.write(arguments.output / 'plan.json')}")
+        profile = outcome.write(arguments.output / "profile.json")
+        print(f"profile: {profile}")
+        print(f"pictures of its plans: zeus-core plan {profile} --microbatches {outcome.microbatches} --output FOLDER")
     longer = f"{outcome.slowdown_factor - 1:+.1%}"
     print(f"The plan saves {outcome.saving_fraction:.1%} of the energy of an iteration, for {longer} time.")
 

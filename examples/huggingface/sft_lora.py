@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 from trl import SFTConfig, SFTTrainer
 
-from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
+from zeus_core.device import Work
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pytorch import SimulatedCompute
 from zeus_huggingface import ZeusTrainerCallback
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="optimizer steps (%(default)s)")
     arguments = parser.parse_args()
     if arguments.simulate:
-        os.environ[SIMULATED_GPUS_VARIABLE] = arguments.simulate
+        os.environ["ZEUS_SIMULATED_GPUS"] = arguments.simulate
         torch.set_num_threads(1)
     set_seed(0)
 

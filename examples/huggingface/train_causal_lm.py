@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
-from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
+from zeus_core.device import Work
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import (
@@ -113,7 +113,7 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     logging.getLogger("zeus_core").setLevel(logging.INFO)  # says what the search does
     if arguments.simulate:
-        os.environ[SIMULATED_GPUS_VARIABLE] = arguments.simulate
+        os.environ["ZEUS_SIMULATED_GPUS"] = arguments.simulate
         torch.set_num_threads(1)
     elif not torch.cuda.is_available():
         print("torch sees no GPU here; simulate one: --simulate A100-SXM4-80GB", file=sys.stderr)

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 from trl import GRPOConfig, GRPOTrainer
 
-from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
+from zeus_core.device import Work
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import EnergyWithin, GlobalClockOptimizer
 from zeus_core.pytorch import SimulatedCompute
@@ -87,7 +87,7 @@ def make_trainer(output: Path, steps: int, is_simulated: bool, callback: ZeusTra
 def main() -> int:
     arguments = parsed_arguments()
     if arguments.simulate:
-        os.environ[SIMULATED_GPUS_VARIABLE] = arguments.simulate
+        os.environ["ZEUS_SIMULATED_GPUS"] = arguments.simulate
         torch.set_num_threads(1)
     elif not torch.cuda.is_available():
         print("torch sees no GPU here; simulate one: --simulate H100", file=sys.stderr)

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 
-from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
+from zeus_core.device import Work
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pytorch import SimulatedCompute
 from zeus_lightning import ZeusCallback
@@ -106,7 +106,7 @@ def main() -> int:
     logging.getLogger("zeus_core").setLevel(logging.INFO)
     callbacks: list[Callback] = [energy := ZeusCallback(optimizer="auto", tokens=lambda batch: batch.numel())]
     if arguments.simulate:
-        os.environ[SIMULATED_GPUS_VARIABLE] = arguments.simulate
+        os.environ["ZEUS_SIMULATED_GPUS"] = arguments.simulate
         torch.set_num_threads(1)
         callbacks.append(OnSimulatedGpu())
     seed_everything(0)

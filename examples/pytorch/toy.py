@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work
+from zeus_core.device import Work
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pytorch import SimulatedCompute
 
@@ -84,7 +84,7 @@ def prepare(arguments: argparse.Namespace) -> None:
     """Simulate GPUs if requested, or check that there is one."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     if arguments.simulate:
-        os.environ[SIMULATED_GPUS_VARIABLE] = f"{arguments.simulate}:{os.environ.get('LOCAL_WORLD_SIZE', 1)}"
+        os.environ["ZEUS_SIMULATED_GPUS"] = f"{arguments.simulate}:{os.environ.get('LOCAL_WORLD_SIZE', 1)}"
         torch.set_num_threads(1)
     elif not torch.cuda.is_available():
         sys.exit("torch sees no GPU here; simulate one: --simulate A100-SXM4-80GB")

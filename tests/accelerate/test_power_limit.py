@@ -9,7 +9,7 @@ from tests.support.variants import long_but_first
 from zeus_core.device import Work
 from zeus_core.errors import UsageError
 from zeus_core.optimizer import Energy, GlobalClockOptimizer, MaxSlowdownConstraint
-from zeus_core.optimizer.power_limit import Phase
+from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.search import GridSearch
 from zeus_huggingface.accelerate import PowerLimitOptimizer, ZeusAccelerate
 

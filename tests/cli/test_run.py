@@ -228,12 +228,6 @@ def test_boards_of_sysfs_are_measured_each_once(vendor, count, tmp_path):
         )
 
 
-def test_simulated_gpus_are_reported_once_for_a_command_and_its_programs(on_simulated):
-    program = f"{sys.executable} -c 'from zeus_core.device import discover_gpus; discover_gpus()'"
-    ended = on_simulated("run", "--", "sh", "-c", f"{program}; {program}")
-    assert ended.stderr.count("these GPUs are simulated") == 1
-
-
 def test_the_file_says_what_ran_when_and_how_it_ended(on_simulated, tmp_path):
     before = time.time()
     ended = on_simulated("run", "--output", tmp_path / "new folder" / "run.json", "--quiet", "--", "sh", "-c", "exit 3")
@@ -254,6 +248,9 @@ def test_tags_are_recorded_with_the_run_and_reach_the_command(on_simulated, tmp_
     assert ended.stdout == "team=nlp,stage=old,stage=new,project=x\n"
     (part,) = read_json(tmp_path / "run.json")["parts"]
     assert part["identity"]["tags"] == {"team": "nlp", "stage": "new", "project": "x"}
+    on_simulated("run", "--quiet", "--tags", "none", "--output", tmp_path / "nameless.json", "--", "true")
+    (part,) = read_json(tmp_path / "nameless.json")["parts"]
+    assert part["identity"] is None
     refused = on_simulated("run", "--tags", "nlp", "--", "echo", "started")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "--tags is 'nlp'; it must be names with values, such as team=nlp,project=x" in refused.stderr

@@ -253,7 +253,7 @@ def test_a_program_with_jax_is_told_what_it_can_use(folder, on_nothing):
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_loop_that_was_killed_is_shown_if_a_line_of_its_journal_is_whole(monitor, gpu, work, is_whole):
     programs = ReachedPrograms({})
-    folder = Path(programs.environment["ZEUS_RECORDS"]) / "loop"
+    folder = Path(programs.environment["ZEUS"]) / "loop"
     energy = TrainingEnergy(monitor, folder=folder, quiet=True)
     energy.on_train_begin()
     with energy.step():

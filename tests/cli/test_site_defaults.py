@@ -52,7 +52,7 @@ def asked(words, environment):
 def test_defaults_count_where_the_user_says_nothing(site):
     environment = site(DEFAULTS)
     given = with_site_defaults({**environment, "ZEUS_TAGS": "team=nlp"})
-    assert (given["ZEUS_SAVE"], given["ZEUS_CATALOGUE"]) == ("7%", "/shared/runs")
+    assert given["ZEUS_SAVE"] == "7%"
     assert given["ZEUS_TAGS"] == "cluster=east,team=none,team=nlp"
     found = asked([], environment)
     assert (found.save, found.finds_trainings, found.must_find) == ("7%", True, False)
@@ -144,6 +144,9 @@ def test_trainers_and_entry_points_read_them(site, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     site({"tags": {"cluster": "east"}})
     assert identity_here().cluster == "east"
+    with monkeypatch.context() as nameless:
+        nameless.setenv("ZEUS_TAGS", "none")
+        assert identity_here() is None
     assert not is_on()
     monkeypatch.setenv("ZEUS_SAVE", "3%")
     assert not is_on()  # the site saves nothing
@@ -164,7 +167,7 @@ def test_a_run_that_ends_is_recorded_for_the_catalogue(site, tmp_path, monkeypat
     (new := tmp_path / "runs" / "new").mkdir(parents=True)
     for_catalogue("name", lambda: "{}")
     assert [path.name for path in new.iterdir()] == ["7_.._8-name.json"]
-    monkeypatch.setenv("ZEUS_IDENTITY", "none")
+    monkeypatch.setenv("ZEUS_TAGS", "none")
     kept_run(tmp_path / "output")
     (name,) = {path.name for path in new.iterdir()} - {"7_.._8-name.json"}
     assert name.startswith("none-"), "who wants to be named nowhere is in no name of a file either"

@@ -13,9 +13,10 @@ import pytest
 import zeus_deepspeed._config
 from tests.deepspeed.engines import batches, config, make_engine, make_module, run_engines
 from tests.support.pages import ROOT, blocks
-from zeus_core.device import SIMULATED_GPUS_VARIABLE, Work, discover_gpus
-from zeus_core.pipeline import read_plan
+from zeus_core.device import Work, discover_gpus
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.pipeline.optimizer import PipelineFrequencySettings
+from zeus_core.pipeline.planner.clock_plan import read_plan
 from zeus_core.pytorch import SimulatedCompute
 from zeus_deepspeed._config import KEYS, PerseusConfig
 

@@ -13,7 +13,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 
 import zeus_deepspeed
 from tests.deepspeed.engines import batches, make_engine, make_module, run_engines
-from zeus_core.device import SIMULATED_GPUS_VARIABLE
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.pages import ROOT
-from zeus_core.pipeline import Plan, read_plan, schedules, write_plan
+from zeus_core.cli import main
+from zeus_core.pipeline import schedules, write_plan
+from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_deepspeed._config import read_perseus_block
 
 EXAMPLE = ROOT / "examples" / "deepspeed" / "train_gpt2_pipeline.py"
@@ -68,8 +70,8 @@ def check_end(finished):
     return True
 
 
-def check_claims(printed, folder):
-    """See that what is printed agrees with itself, with the simulated GPUs, and with the files."""
+def check_claims(printed):
+    """See that what is printed agrees with itself and with the simulated GPUs, and that the profile can be planned."""
     last = re.fullmatch(SENTENCE, printed.splitlines()[-1])
     saving, slowdown = float(last[1]) / 100, 1 + float(last[2]) / 100
     before, _, after = (cost(printed, name) for name in ("before", "predicted", "after"))
@@ -78,8 +80,8 @@ def check_claims(printed, folder):
     true_saving = re.search(r"^truth: .* of the simulated GPUs: saving (-?[\d.]+)%$", printed, re.MULTILINE)
     if "judging" not in printed:  # or it is compared with later steps
         assert saving == pytest.approx(float(true_saving[1]) / 100, abs=0.1)
-    assert len(read_plan(folder / "plan.json").clocks_mhz) == 4
-    assert (folder / "timeline.png").stat().st_size > 10_000
+    command = re.search(r"^pictures of its plans: zeus-core (plan .*) --output FOLDER$", printed, re.MULTILINE)[1]
+    assert main([*command.split(), "--pictures", "none"]) == 0
 
 
 def test_the_configuration_is_short_and_right():
@@ -110,9 +112,10 @@ def test_the_launcher_of_deepspeed_deploys_a_plan_with_activation_checkpointing(
 
 
 @pytest.mark.long
-def test_the_demonstration_keeps_its_claims_and_writes_only_into_its_folder(tmp_path):
+def test_the_demonstration_keeps_its_claims_and_writes_only_into_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     finished = run(tmp_path, "--output", "zeus-demo/perseus")
     if check_end(finished):
-        check_claims(finished.stdout, tmp_path / "zeus-demo" / "perseus")
+        check_claims(finished.stdout)
     assert {path.name for path in tmp_path.iterdir()} <= {"home", "zeus-demo"}
     assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == []

@@ -10,7 +10,7 @@ import torch
 
 from tests.deepspeed.engines import RecordingOptimizer, batches, make_engine, make_module, run_engines
 from tests.nvml_driver import DeviceSpec
-from zeus_core.device import SIMULATED_GPUS_VARIABLE
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.pipeline.optimizer import PipelineFrequencySettings, PipelineRank
 from zeus_core.training.record.run_file import read_run

@@ -25,7 +25,8 @@ from tests.support.ranks import torchrun_environments
 from tests.support.virtual_time import A100, SharedTimes
 from zeus_core.adapters import Patches
 from zeus_core.device import Work, discover_gpus
-from zeus_core.pipeline import Plan, schedules, write_plan
+from zeus_core.pipeline import schedules, write_plan
+from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pytorch import SimulatedCompute
 from zeus_core.pytorch.torch_world import TorchWorld
 

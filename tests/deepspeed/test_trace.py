@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.deepspeed.engines import RecordingOptimizer, batches, make_engine, make_module, run_engines
-from zeus_core.device import SIMULATED_GPUS_VARIABLE
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.pipeline.iteration_timeline import describe_run, read_iteration
 from zeus_core.report.run_page import run_page
 from zeus_core.report.run_sections import Section

@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from tests.contracts.gpu import GpuContract
 from tests.nvml_driver import DeviceSpec
 from tests.support.fake_sysfs import (
     BUSY_WATTS,
@@ -21,8 +22,9 @@ from tests.support.fake_sysfs import (
 )
 from zeus_core._sysfs import find_cards, open_card
 from zeus_core.cli.doctor.gpus import gpu_remarks
-from zeus_core.device import CpuDiscovery, discover_gpus
+from zeus_core.device import discover_gpus
 from zeus_core.device.gpu import driver_of
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.device.sysfs.amd import AmdGpu
 from zeus_core.errors import (
     DeviceError,
@@ -36,7 +38,6 @@ from zeus_core.errors import (
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.settings.kinds import POWER_LIMIT
-from zeus_core.testing.contracts import GpuContract
 
 KNOWN = ["1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "1.7", "1.8"]
 

@@ -5,8 +5,9 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.device import CpuDiscovery, discover_gpus
+from zeus_core.device import discover_gpus
 from zeus_core.device.nvml._energy_counter import compare_counter
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.errors import NotSupportedError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime

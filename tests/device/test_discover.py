@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from tests.support.fake_sysfs import FakeSysfs
-from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, discover_gpus, find_preset
+from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.errors import NoDeviceError, UsageError
 
 

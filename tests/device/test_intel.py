@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from tests.contracts.gpu import GpuContract
 from tests.device.test_amd import monitor_of, sampled, window_of
 from tests.nvml_driver import DeviceSpec
 from tests.support.fake_sysfs import FakeSysfs
@@ -18,7 +19,6 @@ from zeus_core.device.sysfs.intel import IntelGpu
 from zeus_core.errors import DriverFaultError, NoDeviceError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.ports.accelerator import synchronize_with
-from zeus_core.testing.contracts import GpuContract
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.contracts.gpu import GpuContract
 from tests.nvml_driver import DeviceSpec
 from zeus_core._nvml import BareNvml
 from zeus_core.device import SimulatedGpu, Work, find_preset
@@ -15,7 +16,6 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
 from zeus_core.settings import PowerLimitKnob
 from zeus_core.testing import FaultyGpu, VirtualTime
-from zeus_core.testing.contracts import GpuContract
 
 ORIGINAL_WATTS, MODULE_WATTS = 450.0, 900.0
 BOTH = DeviceSpec(name="NVIDIA GH200 480GB", power_limit_watts=ORIGINAL_WATTS, limit_scopes="gpu and module")

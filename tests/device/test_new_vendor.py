@@ -2,13 +2,15 @@
 
 import pytest
 
-from zeus_core.device import CpuDiscovery, PowerRange
+from tests.contracts.gpu import GpuContract
+from zeus_core.device.gpu import PowerRange
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer
-from zeus_core.optimizer.power_limit import EnergyWithin, GlobalPowerLimitOptimizer, Phase
+from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.power_limit import EnergyWithin, GlobalPowerLimitOptimizer
 from zeus_core.testing import VirtualTime
-from zeus_core.testing.contracts import GpuContract
 from zeus_core.training import TrainingEnergy
 
 RANGE = PowerRange(100.0, 300.0)

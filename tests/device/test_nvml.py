@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.contracts.gpu import GpuContract
 from tests.nvml_driver import DeviceSpec
 from zeus_core._nvml import device_error
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
@@ -24,7 +25,6 @@ from zeus_core.errors import (
 )
 from zeus_core.settings.clock_knob import CommonClockKnob, SmClockKnob
 from zeus_core.settings.limit_knob import PowerLimitKnob
-from zeus_core.testing.contracts import GpuContract
 
 VOLTA, AMPERE = 5, 7
 

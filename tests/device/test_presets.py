@@ -2,7 +2,8 @@
 
 import pytest
 
-from zeus_core.device import PowerRange, find_preset
+from zeus_core.device import find_preset
+from zeus_core.device.gpu import PowerRange
 from zeus_core.device.simulated.power_model import GpuPhysics
 from zeus_core.device.simulated.presets import PRESETS
 from zeus_core.errors import UsageError

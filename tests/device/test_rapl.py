@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeus_core.device import Cpu, CpuEnergyCounters, discover_cpus
+from tests.contracts.cpu import CpuContract
+from zeus_core.device import discover_cpus
+from zeus_core.device.cpu import Cpu, CpuEnergyCounters
 from zeus_core.device.rapl._rapl_cpu import RaplZone, WrappingCounter
 from zeus_core.errors import DeviceLostError, DriverFaultError, PermissionDeniedError
 from zeus_core.testing import FakeRapl
-from zeus_core.testing.contracts import CpuContract
 
 TYPICAL_RANGE = 262_143_328_850
 RANGES = (1, 2, 999, 1000, 65_532_610_987, TYPICAL_RANGE, 2**32 - 1, (2**32 - 1) * 1_000_000)

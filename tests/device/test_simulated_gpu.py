@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zeus_core
+from tests.contracts.gpu import GpuContract
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.device.simulated.presets import PRESETS
 from zeus_core.errors import PermissionDeniedError, UsageError
 from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.testing import VirtualTime
-from zeus_core.testing.contracts import GpuContract
 
 A40 = find_preset("A40")
 A100 = find_preset("A100-SXM4-80GB")

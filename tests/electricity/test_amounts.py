@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.electricity import ConstantSignal, ElectricityAccount, ElectricityAmount, RecordedSignal, Signal
+from zeus_core.electricity import ConstantSignal, ElectricityAccount, RecordedSignal, Signal
+from zeus_core.electricity.electricity_amount import ElectricityAmount
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
 

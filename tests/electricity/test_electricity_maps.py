@@ -12,12 +12,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.contracts.signal import SignalContract
 from zeus_core.device import SimulatedGpu, Work, find_preset
-from zeus_core.electricity import Electricity, ElectricityMaps, ForecastSignal, Signal
+from zeus_core.electricity import Electricity, ElectricityMaps, Signal
+from zeus_core.electricity.signal import ForecastSignal
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualBackground, VirtualTime
-from zeus_core.testing.contracts import SignalContract
 from zeus_core.training import TrainingEnergy
 
 MARCH = 1_772_323_200.0  # 2026-03-01 00:00 UTC

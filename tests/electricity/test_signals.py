@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.contracts.signal import SignalContract
 from zeus_core.electricity import ConstantSignal, RecordedSignal, Signal, WeeklyTariff
 from zeus_core.electricity.signal import Basis
 from zeus_core.errors import UsageError
-from zeus_core.testing.contracts import SignalContract
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MARCH = 1_772_323_200.0  # 2026-03-01 00:00 UTC

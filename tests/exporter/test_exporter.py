@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.nvml_driver import DeviceSpec
 from zeus_core.adapters import install_command
 from zeus_core.cli import main
-from zeus_core.device import CpuDiscovery, SimulatedGpu, discover_cpus, discover_gpus, find_preset
+from zeus_core.device import SimulatedGpu, discover_cpus, discover_gpus, find_preset
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.errors import UsageError
 from zeus_core.exporter.jobs import LABELS, MOST_JOBS, GpuReading, JobTotals
 from zeus_core.exporter.prometheus import METRICS, Collector, serve
@@ -94,7 +95,7 @@ def test_jobs_share_the_energy_of_their_gpus(monitor, gpu, work, start_job):
     gpu.read_process_ids = lambda: running
     one = start_job(SLURM_JOB_ID="7", SLURM_JOB_ACCOUNT="x")
     other = start_job(SLURM_JOB_ID="8", ZEUS_TAGS='project="a\\,big=1')
-    hidden = start_job(SLURM_JOB_ID="9", ZEUS_IDENTITY="none")
+    hidden = start_job(SLURM_JOB_ID="9", ZEUS_TAGS="none")
     jobs = JobTotals(monitor.time_source)
     totals = DeviceTotals(monitor, jobs)
     begin_joules = totals.refresh()[0].energy_joules
@@ -218,7 +219,7 @@ def test_a_driver_that_hangs_is_waited_for_once_and_the_other_gpu_is_answered_fo
 
 @pytest.mark.parametrize(("identity", "is_named"), [("", True), ("none", False)])
 def test_a_job_is_named_unless_the_exporter_is_to_name_nobody(identity, is_named):
-    own = {"ZEUS_SIMULATED_GPUS": "A40", "SLURM_JOB_ID": "7", "ZEUS_IDENTITY": identity, "PYTHONPATH": str(ROOT)}
+    own = {"ZEUS_SIMULATED_GPUS": "A40", "SLURM_JOB_ID": "7", "ZEUS_TAGS": identity, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "zeus_core", "exporter", "--port", "0"]
     process = subprocess.Popen(command, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True)
     try:

@@ -10,7 +10,8 @@ from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer
-from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Phase
+from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint
 from zeus_core.pytorch import SimulatedCompute
 from zeus_core.search import GridSearch
 from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback

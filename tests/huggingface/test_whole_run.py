@@ -9,7 +9,8 @@ from transformers import TrainerCallback
 from tests.huggingface.trainers import examples, make_trainer
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.power_limit import MaxSlowdownConstraint, Phase
+from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.power_limit import MaxSlowdownConstraint
 from zeus_core.pytorch import SimulatedCompute
 from zeus_core.search import GridSearch
 from zeus_core.testing import VirtualTime

@@ -35,7 +35,7 @@ from zeus_core.device import Work
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, EnergyWithin, GlobalClockOptimizer, GlobalPowerLimitOptimizer
-from zeus_core.optimizer.power_limit import Phase
+from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.search import GridSearch
 from zeus_core.settings import PowerLimitKnob
 from zeus_core.training.record.run_file import read_run

@@ -6,7 +6,9 @@ import pytest
 
 from zeus_core.cli import main
 from zeus_core.mixed._allocation_report import shares_table
-from zeus_core.mixed.allocation import DeviceProfile, MeasuredBatch, allocate, read_plan
+from zeus_core.mixed.allocation import DeviceProfile, allocate
+from zeus_core.mixed.allocation._fit import MeasuredBatch
+from zeus_core.mixed.allocation.allocation_plan import read_plan
 
 
 @pytest.fixture

@@ -26,7 +26,8 @@ PROGRAM = """
     be_patient()
     import torch
     from torch.nn.parallel import DistributedDataParallel
-    from zeus_core.mixed.allocation import DeviceProfile, MeasuredBatch
+    from zeus_core.mixed.allocation import DeviceProfile
+    from zeus_core.mixed.allocation._fit import MeasuredBatch
     from zeus_core.mixed.allocation.device_profile import keep_profile
     from zeus_core.mixed.pytorch import BatchAllocation, UnevenBatches, report_work_end
     from zeus_core.monitor import ZeusMonitor

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from tests.support.scripted_gpu import CounterFault, ScriptedGpu, Senses
-from zeus_core.device import CpuDiscovery
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.errors import DriverFaultError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime

@@ -7,7 +7,8 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from tests.support.scripted_gpu import CounterFault, ScriptedGpu, Senses
-from zeus_core.device import CpuDiscovery, discover_cpus, discover_gpus
+from zeus_core.device import discover_cpus, discover_gpus
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FakeRapl, VirtualTime
 

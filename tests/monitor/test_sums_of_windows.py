@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.scripted_gpu import HIGHEST_LIMIT_WATTS, ScriptedGpu, Senses
 from tests.support.variants import long_but_first
-from zeus_core.device import CpuDiscovery
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.sweep import sweep
 from zeus_core.cli import main
-from zeus_core.device import CpuDiscovery, SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.search_optimizer import search_record

@@ -11,7 +11,8 @@ from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer
-from zeus_core.optimizer.power_limit import Energy, EnergyWithin, MaxSlowdownConstraint, Phase, Time, ZeusCost
+from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.power_limit import Energy, EnergyWithin, MaxSlowdownConstraint, Time, ZeusCost
 from zeus_core.search import GridSearch
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 

@@ -19,7 +19,8 @@ from zeus_core.events import PASS_END, Activity, PassBegin, TrainBegin
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer, LevellingOptimizer
 from zeus_core.optimizer.carbon_aware import CarbonAware
-from zeus_core.optimizer.power_limit import EnergyWithin, Phase
+from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.power_limit import EnergyWithin
 from zeus_core.ports.time_source import clock_seconds
 from zeus_core.pytorch import torch_world
 from zeus_core.report.run_sections import sections_of

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.nvml_driver import DeviceSpec
 from tests.support.sweep import sweep
 from tests.support.variants import long_but_first
-from zeus_core.device import CpuDiscovery, SimulatedGpu, SimulatedNoise, Work, discover_gpus, find_preset
+from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, discover_gpus, find_preset
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.errors import DeviceHeldError, DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.events import (
     Activity,
@@ -28,13 +29,13 @@ from zeus_core.events import (
     TrainEnd,
 )
 from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.power_limit import (
     Energy,
     GlobalPowerLimitOptimizer,
     MaxSlowdownConstraint,
     Objective,
     OptimumSelector,
-    Phase,
     PowerLimitMeasurement,
     Time,
     ZeusCost,

@@ -11,16 +11,17 @@ import traceback
 import pytest
 import torch.distributed
 
+from tests.contracts.world import WorldContract
 from tests.nvml_driver import DeviceSpec
 from tests.support.sweep import sweep
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError, WorldError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
-from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, OptimumSelector, Phase
+from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, OptimumSelector
 from zeus_core.pytorch import torch_world
 from zeus_core.testing import FaultyGpu, VirtualTime
-from zeus_core.testing.contracts import WorldContract
 
 WORKS = [Work(0.9, 289.2, 0.889, 0.784), Work(1.5, 250.0, 0.9, 0.7)]
 FOUND_WATTS = 250.0

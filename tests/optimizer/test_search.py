@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.variants import long_but_first
+from tests.contracts.search import SearchContract
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
-from zeus_core.search import AdaptiveSearch, GoldenSectionSearch, GridSearch, Trial
+from zeus_core.search import AdaptiveSearch, GridSearch, Trial
 from zeus_core.search._aims import normal_probability
 from zeus_core.search._curves import CurveShapes
 from zeus_core.search._prior import read_prior
@@ -25,7 +25,6 @@ from zeus_core.search.objectives import (
     ZeusCost,
 )
 from zeus_core.search.run.fixed_trials import FixedTrials
-from zeus_core.testing.contracts import SearchContract
 
 # A V100-like board and work, and one whose limits never bind; columns of `CurveShapes`, and the demand.
 BOUND = (0.14, 0.28, 0.79, 0.8, 0.18, 1.01, 0.85, 0.7), 1.15
@@ -146,12 +145,6 @@ class TestGridSearch(SearchContract):
         return lambda: GridSearch([300, 200, 100])
 
 
-class TestGoldenSectionSearch(SearchContract):
-    @pytest.fixture
-    def make_search(self):
-        return lambda: GoldenSectionSearch(range(100, 301, 10), ZeusCost(0.5))
-
-
 @pytest.mark.parametrize(
     "selector", [ZeusCost(0.5), MaxSlowdownConstraint(1.1), Middle()], ids=["cost", "bound", "rule"]
 )
@@ -173,19 +166,6 @@ def test_a_grid_asks_for_all_settings_in_order():
         assert search.ask() == setting
         search.tell(Trial(setting, 1, measurement))
     assert search.ask() is None
-
-
-@pytest.mark.parametrize("lowest", [100, 105, 230, 280, 295, 299, 300])
-@pytest.mark.parametrize("best", long_but_first([180, 299, 100, 105, 235, 290, 300], count=2))
-def test_the_golden_section_finds_the_lowest_point_of_any_valley(lowest, best):
-    grid = range(lowest, 301, 1)
-    search = GoldenSectionSearch(grid, Energy())
-    tried = {}
-    while (setting := search.ask()) is not None:
-        tried[setting] = abs(setting - best) + 100.0
-        search.tell(Trial(setting, 1, Measurement.from_energies(1.0, {0: tried[setting]})))
-    assert min(tried, key=tried.__getitem__) == max(best, lowest)
-    assert len(tried) <= 16
 
 
 @pytest.mark.parametrize("step", [25, 5])
@@ -252,7 +232,7 @@ def test_a_slowdown_bound_is_kept_with_the_asked_probability(confidence):
     assert beyond <= (1 - confidence) * runs + 2
 
 
-@pytest.mark.parametrize("make", [AdaptiveSearch, GoldenSectionSearch, lambda settings, _: GridSearch(settings)])
+@pytest.mark.parametrize("make", [AdaptiveSearch, lambda settings, _: GridSearch(settings)])
 def test_a_slowdown_bound_is_met_by_least_energy_not_the_lowest_limit(make):
     board = Board(BOUND, range(100, 301, 25))
     choices = []
@@ -353,10 +333,10 @@ def test_an_original_that_cannot_be_measured_stays():
 
 
 def test_one_setting_is_measured_once():
-    for search in (AdaptiveSearch([300], Energy()), GoldenSectionSearch([300], Energy())):
-        assert search.ask() == 300
-        search.tell(Trial(300, 1, Measurement.from_energies(1.0, {0: 1.0})))
-        assert search.ask() is None
+    search = AdaptiveSearch([300], Energy())
+    assert search.ask() == 300
+    search.tell(Trial(300, 1, Measurement.from_energies(1.0, {0: 1.0})))
+    assert search.ask() is None
 
 
 @pytest.mark.parametrize(
@@ -393,13 +373,9 @@ def test_a_cost_that_would_take_megahertz_for_watts_is_refused():
 def test_anything_that_is_measured_leads_to_an_end(data):
     """Times and energies of no known board, and rules of all kinds."""
     grid = data.draw(st.sets(st.integers(1, 2000), min_size=1, max_size=12))
-    kind = data.draw(st.sampled_from(["adaptive", "clock", "golden"]))
-    selector = data.draw(st.sampled_from(SELECTORS if kind != "clock" else CLOCK_SELECTORS))
-    if kind == "golden":
-        search, most = GoldenSectionSearch(grid, selector), len(grid)
-    else:
-        search = AdaptiveSearch(grid, selector, knob="clock" if kind == "clock" else "power limit")
-        most = min(6, len(grid))
+    knob = data.draw(st.sampled_from(["power limit", "clock"]))
+    selector = data.draw(st.sampled_from(SELECTORS if knob == "power limit" else CLOCK_SELECTORS))
+    search = AdaptiveSearch(grid, selector, knob=knob)
     number = st.one_of(st.floats(1e-6, 1e9), st.sampled_from([math.nan, math.inf, 0.0]))
     tried = set()
     while (setting := search.ask()) is not None:
@@ -408,9 +384,9 @@ def test_anything_that_is_measured_leads_to_an_end(data):
         deviation = data.draw(st.floats(0, 1e3))
         search.tell(Trial(setting, 10, Measurement.from_energies(seconds, {0: joules}), deviation))
         tried.add(setting)
-        near = 0.0 if kind == "golden" else 0.1 * max(grid)  # of one that was tried: then it is known well enough
+        near = 0.1 * max(grid)  # of one that was tried: then it is known well enough
         assert search.choice is None or min(abs(search.choice - other) for other in tried) <= near
-    assert len(tried) <= most
+    assert len(tried) <= min(6, len(grid))
 
 
 def test_a_rule_never_chooses_a_trial_of_an_unknown_setting():

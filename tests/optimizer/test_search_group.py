@@ -24,7 +24,8 @@ from zeus_core.events import Activity
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting._trials import TrialPart, trial_from_parts
-from zeus_core.optimizer.power_limit import Energy, OptimumSelector, Phase, Time, ZeusCost
+from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.power_limit import Energy, OptimumSelector, Time, ZeusCost
 from zeus_core.ports.world import SoloWorld
 from zeus_core.testing import ThreadWorld, VirtualTime
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.contracts.optimum_selector import OptimumSelectorContract
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.global_setting._rival_searches import better_choice
 from zeus_core.optimizer.power_limit import (
@@ -14,7 +15,6 @@ from zeus_core.optimizer.power_limit import (
     Time,
     ZeusCost,
 )
-from zeus_core.testing.contracts import OptimumSelectorContract
 
 SWEEP = [
     PowerLimitMeasurement(power_limit=300, energy=1000, time=10.0),

@@ -2,7 +2,8 @@
 
 import sys
 
-from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.settings.limit_knob import PowerLimitKnob

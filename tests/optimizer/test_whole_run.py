@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from tests.support.search_ranks import make_rank
 from tests.support.variants import long_but_first
-from zeus_core.device import PowerRange, SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.device.gpu import PowerRange
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting._trials import Piece, left_out_pieces
+from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.power_limit import (
     Energy,
     EnergyWithin,
     GlobalPowerLimitOptimizer,
     MaxSlowdownConstraint,
     OptimumSelector,
-    Phase,
 )
 from zeus_core.search import AdaptiveSearch, GridSearch
 from zeus_core.testing import ThreadWorld, VirtualTime

@@ -10,7 +10,9 @@ from tests.support.variants import long_but_first
 from zeus_core.adapters import install_command
 from zeus_core.cli import main
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import PipelineProfile, read_plan
+from zeus_core.pipeline import PipelineProfile
+from zeus_core.pipeline.planner import loops
+from zeus_core.pipeline.planner.clock_plan import read_plan
 from zeus_core.pipeline.planner.frontier import rounding
 from zeus_core.pipeline.testing import simulate_pipeline
 
@@ -138,7 +140,7 @@ def test_the_example_is_planned_with_baselines_and_reports_its_actions_at_once(t
 
 
 def test_what_takes_longer_without_a_compiler_is_said(profile, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("ZEUS_WITHOUT_LLVM", "1")
+    monkeypatch.setattr(loops, "has_compiler", lambda: False)
     monkeypatch.setattr(rounding, "_VISITS", 1000)
     arguments = [str(tmp_path / "profile.csv"), "--microbatches", "2", "--output", str(tmp_path / "out")]
     assert main(["plan", *arguments, "--blocking-power", "80"]) == 0

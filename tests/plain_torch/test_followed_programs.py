@@ -75,7 +75,7 @@ def test_ranks_that_destroy_their_group_first_have_their_energy(run, destroy):
 )
 def test_a_loop_that_is_killed_leaves_what_was_known(run, end, code):
     program = f"""
-        train(model, lambda: glob.glob(os.environ["ZEUS_RECORDS"] + "/*/*/run.json") or time.sleep(0.01))
+        train(model, lambda: glob.glob(os.environ["ZEUS"] + "/*/*/run.json") or time.sleep(0.01))
         {end}
     """
     done, box = run(program)

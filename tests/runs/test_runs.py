@@ -342,7 +342,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_run_that_was_killed_is_in_the_sums(tmp_path, capsys):
     (new := tmp_path / "catalogue" / "new").mkdir(parents=True)
-    environment = {**os.environ, "ZEUS_CATALOGUE": str(tmp_path / "catalogue"), "SLURM_JOB_ID": "7"}
+    (defaults := tmp_path / "defaults.json").write_text(json.dumps({"catalogue": str(tmp_path / "catalogue")}))
+    defaults.chmod(0o600)
+    environment = {**os.environ, "ZEUS_DEFAULTS": str(defaults), "SLURM_JOB_ID": "7"}
     environment["PYTHONPATH"] = str(ROOT)
     ended = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=environment, check=False)
     assert ended.returncode == -9

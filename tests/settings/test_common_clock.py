@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.contracts.knob import KnobContract
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DeviceHeldError, DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.optimizer.limiter import Answer, Limiter
@@ -9,7 +10,6 @@ from zeus_core.settings.clock_knob import CommonClockKnob
 from zeus_core.settings.kinds import SM_CLOCK
 from zeus_core.settings.kinds.power_limit import PowerLimit
 from zeus_core.testing import FaultyGpu, VirtualTime
-from zeus_core.testing.contracts import KnobContract
 
 
 def make_gpus(*models, grants_control=True):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.contracts.knob import KnobContract
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import (
     DeviceError,
@@ -24,7 +25,6 @@ from zeus_core.errors import (
 from zeus_core.settings import PowerLimitKnob, SmClockKnob
 from zeus_core.settings.clock_knob import CommonClockKnob
 from zeus_core.testing import FaultyGpu, VirtualTime
-from zeus_core.testing.contracts import KnobContract
 
 A40 = find_preset("A40")  # 100 to 300 W
 A100 = find_preset("A100-PCIE-80GB")  # 150 to 300 W

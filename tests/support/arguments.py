@@ -22,7 +22,10 @@ from zeus_core import errors
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, discover_cpus, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
-from zeus_core.mixed.allocation import AllocationPlan, DeviceOption, DeviceOptions, DeviceProfile, MeasuredBatch
+from zeus_core.mixed.allocation import DeviceProfile
+from zeus_core.mixed.allocation._fit import MeasuredBatch
+from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
+from zeus_core.mixed.allocation.device_options import DeviceOption, DeviceOptions
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import (
     GlobalPowerLimitOptimizer,
@@ -30,7 +33,9 @@ from zeus_core.optimizer import (
     PipelineRank,
     ZeusCost,
 )
-from zeus_core.pipeline import Frontier, InstructionProfile, MeasuredOption, make_plan, schedules
+from zeus_core.pipeline import Frontier, make_plan, schedules
+from zeus_core.pipeline.planner.clock_options import MeasuredOption
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
 from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.ports.world import SoloWorld
 from zeus_core.search import Trial
@@ -181,7 +186,6 @@ GOOD = {
     "pipeline_rank": [lambda: PipelineRank(0)],
     "settings": [PipelineFrequencySettings],
     "GridSearch.settings": [[300, 200]],
-    "GoldenSectionSearch.settings": [[300, 200]],
     "AdaptiveSearch.settings": [[300, 200]],
     "selector": [ZeusCost],
     "knob": ["clock"],
@@ -274,7 +278,7 @@ PUBLIC = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "public_api.py
 def callables(packages, skip=()):
     """Yield the name and the object of each public constructor, class method, static method and function."""
     for name in PUBLIC:
-        if name.startswith(tuple(packages)) and not name.endswith(".contracts") and not name.startswith(tuple(skip)):
+        if name.startswith(tuple(packages)) and not name.startswith(tuple(skip)):
             module = importlib.import_module(name)
             for public in module.__all__:
                 yield from _of(public, getattr(module, public))

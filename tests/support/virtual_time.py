@@ -12,10 +12,14 @@ from statistics import median
 import torch
 import torch.distributed
 
-from zeus_core.device import CpuDiscovery, SimulatedGpu, Work, find_preset
+from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.pipeline import COMPUTE_KINDS, Frontier, InstructionProfile, MeasuredOption, PipelineProfile, make_plan
+from zeus_core.pipeline import Frontier, PipelineProfile, make_plan
+from zeus_core.pipeline.planner.clock_options import MeasuredOption
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
+from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS
 from zeus_core.pytorch import torch_world
 from zeus_core.testing import VirtualBackground, VirtualTime
 

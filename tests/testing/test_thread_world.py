@@ -2,10 +2,10 @@
 
 import pytest
 
+from tests.contracts.world import WorldContract
 from zeus_core.errors import UsageError
 from zeus_core.ports.world import SoloWorld
 from zeus_core.testing import ThreadWorld
-from zeus_core.testing.contracts import WorldContract
 
 
 class TestThreadWorld(WorldContract):

@@ -4,7 +4,7 @@ import time
 
 from tests.support.pages import blocks
 from zeus_core.cli import main
-from zeus_core.device import SIMULATED_GPUS_VARIABLE
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.tracing.trace_file import read_trace
 
 

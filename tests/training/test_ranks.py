@@ -2,7 +2,8 @@
 
 import pytest
 
-from zeus_core.device import CpuDiscovery, SimulatedGpu, find_preset
+from zeus_core.device import SimulatedGpu, find_preset
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.errors import DeviceLostError, WorldError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer

@@ -62,7 +62,7 @@ def test_nothing_meant_for_others_names_anybody(slurm, tmp_path, capsys):
 
 
 def test_nothing_is_recorded_where_that_is_off(slurm, monkeypatch, tmp_path):
-    monkeypatch.setenv("ZEUS_IDENTITY", "none")
+    monkeypatch.setenv("ZEUS_TAGS", "None")
     assert read_run(kept_run(tmp_path / "run", steps=3)).latest.identity is None
 
 

@@ -62,11 +62,11 @@ class _Loader:
                 return
 
 
-def _note_start():
+def _note_start(folder):
     """Add a line to the file of `zeus-core run`, which says at its end what it has seen."""
     try:
-        descriptor = os.open(os.environ["ZEUS_SEEN"], os.O_WRONLY | os.O_APPEND)
-    except (KeyError, OSError):  # on another machine, or in a container
+        descriptor = os.open(os.path.join(folder, "seen"), os.O_WRONLY | os.O_APPEND)
+    except OSError:  # on another machine, or in a container
         return
     try:
         os.write(descriptor, b"python\n")
@@ -74,8 +74,10 @@ def _note_start():
         os.close(descriptor)
 
 
-if os.environ.get("ZEUS") == "1" and sys.version_info >= (3, 4):
-    _note_start()
+_run = os.environ.get("ZEUS", "")  # "1", or the folder of a run
+if (_run == "1" or os.path.isabs(_run)) and sys.version_info >= (3, 4):
+    if _run != "1":
+        _note_start(_run)
     sys.meta_path.insert(0, _Finder())
 _folder = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [entry for entry in sys.path if entry != _folder]

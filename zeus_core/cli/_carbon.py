@@ -23,7 +23,7 @@ from zeus_core.validate import shown
 
 if TYPE_CHECKING:
     from zeus_core.electricity import RecordedSignal
-    from zeus_core.optimizer.carbon_aware import OperatingPoint
+    from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint
     from zeus_core.optimizer.carbon_aware.outlook import Outlook
 
 SUMMARY = "Find the best hour to start by a carbon intensity or a price"
@@ -180,7 +180,7 @@ def _gain_text(outlooks: Sequence[Outlook], signal: RecordedSignal) -> str:
 
 
 def _read_points(file: Path) -> list[OperatingPoint]:
-    from zeus_core.optimizer.carbon_aware import OperatingPoint
+    from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint
     from zeus_core.optimizer.trial_store import latest_trials
 
     try:

@@ -3,10 +3,9 @@
 from typing import TYPE_CHECKING
 
 from zeus_core._lazy_names import imported_on_use as _imported_on_use
-from zeus_core.device._cpu import Cpu, CpuEnergyCounters
 from zeus_core.device._discovery import discover_gpus
-from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE, Gpu, PowerRange
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery, discover_cpus
+from zeus_core.device.gpu import Gpu
+from zeus_core.device.rapl.rapl_discovery import discover_cpus
 
 if TYPE_CHECKING:
     from zeus_core.device.simulated.power_model import Work
@@ -14,12 +13,7 @@ if TYPE_CHECKING:
     from zeus_core.device.simulated.simulated_gpu import SimulatedGpu, SimulatedNoise
 
 __all__ = [
-    "SIMULATED_GPUS_VARIABLE",
-    "Cpu",
-    "CpuDiscovery",
-    "CpuEnergyCounters",
     "Gpu",
-    "PowerRange",
     "SimulatedGpu",
     "SimulatedNoise",
     "Work",

@@ -9,7 +9,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core._launch import SIMULATED
 from zeus_core._sysfs import SYSFS_VARIABLE, find_cards, has_nvidia_gpu, sysfs_root
 from zeus_core.device.gpu import OF_DAEMON, SIMULATED_GPUS_VARIABLE, Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
@@ -165,9 +164,9 @@ def _simulated_gpus(simulated_machine: str) -> tuple["SimulatedGpu", ...]:
         for _ in range(int(match["count"] or 1)):
             gpus.append(kind(preset, index=len(gpus)))
             gpus[-1].step_load = SimulatedLoad(gpus[-1])
-    is_first = os.environ.get("LOCAL_RANK", "0") == "0" and SIMULATED not in os.environ
+    is_first = os.environ.get("LOCAL_RANK", "0") == "0"
     _logger.log(
-        logging.WARNING if is_first else logging.DEBUG,  # once a machine, not a rank or a command
+        logging.WARNING if is_first else logging.DEBUG,  # once a machine, not a rank
         "%s=%s: these GPUs are simulated; every time and energy comes from a model, not from hardware",
         SIMULATED_GPUS_VARIABLE,
         simulated_machine,

@@ -14,7 +14,7 @@ import uuid
 from typing import Any
 
 from zeus_core.adapters import install_command
-from zeus_core.device._cpu import Cpu, CpuEnergyCounters
+from zeus_core.device.cpu import Cpu, CpuEnergyCounters
 from zeus_core.device.gpu import Gpu, PowerRange
 from zeus_core.errors import DeviceError, DriverFaultError, NoDeviceError, NotSupportedError
 

@@ -48,7 +48,7 @@ class Gpu(Protocol):
 
     Implementations raise `UsageError` and `DeviceError` with its subclasses only: `NotSupportedError` if the device
     lacks a function, `PermissionDeniedError` if this process lacks the right. Several threads may use one GPU at once.
-    Every implementation passes `zeus_core.testing.contracts.GpuContract`.
+    Every implementation passes the tests of `GpuContract`.
     """
 
     @property

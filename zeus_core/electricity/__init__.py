@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from zeus_core._lazy_names import imported_on_use as _imported_on_use
 from zeus_core.electricity._recorded import RecordedSignal
 from zeus_core.electricity._tariff import WeeklyTariff
-from zeus_core.electricity.electricity_amount import Electricity, ElectricityAccount, ElectricityAmount
-from zeus_core.electricity.signal import ConstantSignal, ForecastSignal, Signal, SignalFacts, SignalPart
+from zeus_core.electricity.electricity_amount import Electricity, ElectricityAccount
+from zeus_core.electricity.signal import ConstantSignal, Signal, SignalFacts, SignalPart
 
 if TYPE_CHECKING:
     from zeus_core.electricity._electricity_maps import ElectricityMaps
@@ -15,9 +15,7 @@ __all__ = [
     "ConstantSignal",
     "Electricity",
     "ElectricityAccount",
-    "ElectricityAmount",
     "ElectricityMaps",
-    "ForecastSignal",
     "RecordedSignal",
     "Signal",
     "SignalFacts",

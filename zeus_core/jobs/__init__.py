@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from zeus_core.jobs._drifting_slices import DriftingSlices
     from zeus_core.jobs._job_records import Target
     from zeus_core.jobs._recurring_job import RecurringJob
-    from zeus_core.jobs._recurring_run import RecurringRun
+    from zeus_core.jobs.policies import AdaptiveBatchSize
 
-__all__ = ["DriftingSlices", "RecurringJob", "RecurringRun", "Target"]
+__all__ = ["AdaptiveBatchSize", "DriftingSlices", "RecurringJob", "Target"]
 
 _HOMES = {
+    "AdaptiveBatchSize": "zeus_core.jobs.policies",
     "DriftingSlices": "zeus_core.jobs._drifting_slices",
     "RecurringJob": "zeus_core.jobs._recurring_job",
-    "RecurringRun": "zeus_core.jobs._recurring_run",
     "Target": "zeus_core.jobs._job_records",
 }
 

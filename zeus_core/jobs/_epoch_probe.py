@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from zeus_core.adapters import contained
 from zeus_core.jobs._job_records import Evaluation, ended
-from zeus_core.jobs._recurring_run import BegunRun, RecurringRun, is_out_of_memory
 from zeus_core.jobs._run_rules import cost_of
+from zeus_core.jobs.recurring_run import BegunRun, RecurringRun, is_out_of_memory
 from zeus_core.validate import checked_number
 
 # In the first steps, memory is allocated, and kernels are chosen and compiled: they are not measured.

@@ -20,7 +20,6 @@ from zeus_core.jobs._job_database import check_storage, shown_storage
 from zeus_core.jobs._job_records import JobDeclaration, RunRecord, Target
 from zeus_core.jobs._job_store import JobStore
 from zeus_core.jobs._next_batch_size import NextBatchSize, divisible_sizes
-from zeus_core.jobs._recurring_run import BegunRun, RecurringRun, is_out_of_memory
 from zeus_core.jobs._run_reporter import PendingRuns, RunReporter, fault_text
 from zeus_core.jobs._run_rules import (
     LearningRateRule,
@@ -31,6 +30,7 @@ from zeus_core.jobs._run_rules import (
     rule_name,
 )
 from zeus_core.jobs.policies import AdaptiveBatchSize, BatchProblem, BatchProposal, BatchSizePolicy
+from zeus_core.jobs.recurring_run import BegunRun, RecurringRun, is_out_of_memory
 from zeus_core.ports import TimeSource, World
 from zeus_core.ports.background import ThreadBackground
 from zeus_core.ports.exchange import Exchange

@@ -17,7 +17,9 @@ from zeus_core.errors import UsageError
 from zeus_core.validate import shown
 
 if TYPE_CHECKING:
-    from zeus_core.mixed.allocation import AllocationPlan, DeviceOptions, DeviceProfile
+    from zeus_core.mixed.allocation import DeviceProfile
+    from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
+    from zeus_core.mixed.allocation.device_options import DeviceOptions
     from zeus_core.optimizer.power_limit import Objective
 
 SUMMARY = "Share a batch among GPUs that differ, and choose their settings"

@@ -7,8 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from zeus_core.mixed.allocation import AllocationPlan
-from zeus_core.mixed.allocation.allocation_plan import RankShare
+from zeus_core.mixed.allocation.allocation_plan import AllocationPlan, RankShare
 from zeus_core.mixed.allocation.device_options import checked_kind
 from zeus_core.report.figure import new_figure, write_figure
 from zeus_core.units import duration_text, energy_text, number_text

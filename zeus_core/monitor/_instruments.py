@@ -11,7 +11,8 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import TypeVar
 
-from zeus_core.device import Cpu, Gpu
+from zeus_core.device import Gpu
+from zeus_core.device.cpu import Cpu
 from zeus_core.device.gpu import machine_name, uuid_in_job
 from zeus_core.errors import DeviceError, DriverFaultError
 from zeus_core.measurement import Device, Measurement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from zeus_core.device import Cpu
+from zeus_core.device.cpu import Cpu
 from zeus_core.errors import DeviceError
 from zeus_core.ports import TimeSource
 from zeus_core.process.lock import ProcessLock

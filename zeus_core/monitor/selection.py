@@ -7,8 +7,10 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from zeus_core.device import Cpu, CpuDiscovery, Gpu
+from zeus_core.device import Gpu
+from zeus_core.device.cpu import Cpu
 from zeus_core.device.gpu import pci_addresses_of
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.device.silent import SilentGpu
 from zeus_core.errors import NoDeviceError, UsageError
 from zeus_core.ports.accelerator import INDEXED_TYPES, torch_gpus

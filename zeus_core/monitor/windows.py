@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 
-from zeus_core.device import Cpu, CpuDiscovery, Gpu, discover_cpus, discover_gpus
+from zeus_core.device import Gpu, discover_cpus, discover_gpus
+from zeus_core.device.cpu import Cpu
 from zeus_core.device.gpu import checked_gpus
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.errors import NoDeviceError, UsageError
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor._instruments import Instruments

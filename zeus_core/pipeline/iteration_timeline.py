@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import COMPUTE_KINDS
+from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS
 from zeus_core.tracing.merge import merge, traces_in
 from zeus_core.training.record.run_records import RunRecord
 from zeus_core.units import duration_text

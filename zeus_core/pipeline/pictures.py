@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zeus_core.pipeline import TRANSFER_KINDS, Frontier, PipelineProfile, Plan, Problem
+from zeus_core.pipeline import Frontier, PipelineProfile
+from zeus_core.pipeline.planner.clock_plan import Plan
+from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_schedule import TRANSFER_KINDS
 from zeus_core.report.figure import new_figure, write_figure
 from zeus_core.units import duration_text, energy_text
 from zeus_core.validate import checked_instance, checked_list

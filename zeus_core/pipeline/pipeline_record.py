@@ -7,7 +7,8 @@ from typing import Any
 
 from zeus_core.adapters import contained
 from zeus_core.events import Activity, TrainingOptimizer
-from zeus_core.pipeline import COMPUTE_KINDS, PipelineObserver
+from zeus_core.pipeline.pipeline_observer import PipelineObserver
+from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS
 from zeus_core.ports import DeviceEvent, DeviceEvents
 from zeus_core.training import TrainingEnergy
 

@@ -25,7 +25,9 @@ from zeus_core.validate import shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zeus_core.pipeline import Frontier, PipelineProfile, Plan, Schedule
+    from zeus_core.pipeline import Frontier, PipelineProfile
+    from zeus_core.pipeline.planner.clock_plan import Plan
+    from zeus_core.pipeline.planner.pipeline_schedule import Schedule
 
 SUMMARY = "Plan the clocks of a training pipeline from a measured profile"
 EXAMPLE = "zeus-core plan gpt3-like --slowdown 5%"
@@ -219,7 +221,7 @@ def _schedule(arguments: argparse.Namespace, profile: PipelineProfile) -> Schedu
 
 def _warn_of_waiting(profile: PipelineProfile) -> None:
     """Say so if a GPU would draw more while it waits than while it works: the numbers do not belong together."""
-    from zeus_core.pipeline import COMPUTE_KINDS
+    from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS
 
     for each in profile.instructions:
         waiting_watts = profile.blocking_power_watts[each.stage]
@@ -295,7 +297,9 @@ def _example_profile(gpus: int | list[int]) -> PipelineProfile:
 
     The power rises with the clock linearly at first, then with its cube, as on GPUs.
     """
-    from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile
+    from zeus_core.pipeline import PipelineProfile
+    from zeus_core.pipeline.planner.clock_options import MeasuredOption
+    from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
 
     profiles = []
     for stage, weight in enumerate(_WEIGHTS):

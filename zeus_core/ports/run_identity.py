@@ -50,7 +50,7 @@ class RunIdentity:
 
 
 def identity_here() -> RunIdentity | None:
-    """Return the identity of the run of this process; None with `ZEUS_IDENTITY=none`. Never raises."""
+    """Return the identity of the run of this process; None with `ZEUS_TAGS=none`. Never raises."""
     known = with_site_defaults(os.environ)
     if "KUBERNETES_SERVICE_HOST" in known and not known.get("POD_NAMESPACE"):
         known = {**known, "POD_NAMESPACE": _namespace()}
@@ -58,7 +58,7 @@ def identity_here() -> RunIdentity | None:
 
 
 def identity_from(known: Mapping[str, str], user: str) -> RunIdentity | None:
-    """Return the identity of a user's process with these variables; None with `ZEUS_IDENTITY=none`."""
+    """Return the identity of a user's process with these variables; None with `ZEUS_TAGS=none`."""
     if is_anonymous(known):
         return None
     tags = _tags(known.get(TAGS, ""))

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._launch import CATALOGUE, CLOCK, LIMIT, OBSERVE, SAVE, TAGS, is_off, observes
+from zeus_core._launch import CLOCK, LIMIT, OBSERVE, SAVE, TAGS, is_off, observes
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 from zeus_core.validate import checked_slowdown
@@ -31,7 +31,8 @@ DEFAULTS_FILE = "/etc/zeus-core/defaults.json"
 _logger = logging.getLogger(__name__)
 
 _MAX_BYTES = 65_536
-_WORDS = {SAVE: "save", TAGS: "tags", CATALOGUE: "catalogue"}
+_WORDS = {SAVE: "save", TAGS: "tags"}
+_CATALOGUE = "catalogue"  # that runs are recorded for
 _ELECTRICITY = {"intensity": "DE", "price": "0.31EUR/kWh", "pue": "1.2"}  # with examples; of sums of runs alone
 
 
@@ -49,8 +50,6 @@ def with_site_defaults(environment: Mapping[str, str]) -> Mapping[str, str]:
     result = dict(environment)
     if SAVE in site and not _says_what_to_set(environment):
         result[SAVE] = site[SAVE]
-    if CATALOGUE in site:
-        result.setdefault(CATALOGUE, site[CATALOGUE])
     if TAGS in site:  # of two of a name, the last counts
         result[TAGS] = ",".join(filter(None, [site[TAGS], environment.get(TAGS)]))
     return result
@@ -70,8 +69,16 @@ def site_words(environment: Mapping[str, str]) -> str | None:
     """Return a sentence on the defaults that count for an environment; None if there are none."""
     given = with_site_defaults(environment)
     words = [f"{word} {given[name]}" for name, word in _WORDS.items() if given.get(name) != environment.get(name)]
+    if (catalogue := _site_catalogue(environment)) is not None:
+        words.append(f"{_CATALOGUE} {catalogue}")
     file = environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE
     return f"defaults of this site ({file}): {', '.join(words)}; ZEUS=off turns them off" if words else None
+
+
+def _site_catalogue(environment: Mapping[str, str]) -> str | None:
+    """Return the folder of the site's catalogue; None if it has none, or all is turned off."""
+    defaults = {} if is_off(environment) else _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
+    return defaults.get(_CATALOGUE)
 
 
 def site_electricity(environment: Mapping[str, str]) -> dict[str, str]:
@@ -125,7 +132,7 @@ def _variables(data: bytes) -> dict[str, str]:
     import json
 
     document = json.loads(data)
-    words = {**_WORDS, **{word: word for word in _ELECTRICITY}}
+    words = {**_WORDS, **{word: word for word in (_CATALOGUE, *_ELECTRICITY)}}
     if not isinstance(document, dict) or not document.keys() <= set(words.values()):
         raise ValueError(f"it must be an object of {', '.join(words.values())}")
     return {name: _text(word, document[word]) for name, word in words.items() if word in document}
@@ -137,7 +144,7 @@ def _text(word: str, value: Any) -> str:
     if word == "save" and type(value) is str:
         checked_slowdown(word, value)
         return value
-    if word == "catalogue" and type(value) is str and value.startswith("/") and "\0" not in value:
+    if word == _CATALOGUE and type(value) is str and value.startswith("/") and "\0" not in value:
         return value
     if word in _ELECTRICITY and type(value) is (float if word == "pue" and type(value) is float else str):
         return f"{value}"
@@ -153,7 +160,7 @@ def _catalogue_calls() -> ParallelCalls:
 
 
 def for_catalogue(name: str, content: Callable[[], str], has_ended: bool = True) -> None:
-    """Write the file of a run into the folder `new` of the catalogue, if one is named. Never raises.
+    """Write the file of a run into the folder `new` of the site's catalogue, if it has one. Never raises.
 
     Whoever may write to the catalogue adds it from there (`zeus-core runs add`). A file system that does not answer is
     waited for as long as a driver is, at the end alone.
@@ -163,7 +170,7 @@ def for_catalogue(name: str, content: Callable[[], str], has_ended: bool = True)
         content: Returns the document.
         has_ended: Whether the run has ended; one that goes on does not wait.
     """
-    folder = with_site_defaults(os.environ).get(CATALOGUE)
+    folder = _site_catalogue(os.environ)
     if not folder:
         return
     from zeus_core._identity import job_id

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from zeus_core._lazy_names import imported_on_use as _imported_on_use
-from zeus_core.search._golden_section_search import GoldenSectionSearch
 from zeus_core.search._search import GridSearch, Search
 from zeus_core.search.trial import Trial
 
@@ -12,7 +11,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdaptiveSearch",
-    "GoldenSectionSearch",
     "GridSearch",
     "Search",
     "Trial",

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
-from zeus_core.device import CpuDiscovery, Gpu
+from zeus_core.device import Gpu
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.selfcheck._load import Load

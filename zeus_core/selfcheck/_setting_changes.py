@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from zeus_core.errors import NotSupportedError
-from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Phase
+from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.selfcheck._bench import Bench, Finding
 from zeus_core.settings import Knob, PowerLimitKnob, SmClockKnob
 

@@ -1,7 +1,4 @@
-"""Fakes and contracts for testing against this package; nothing in the package itself imports them.
-
-The contract test class needs pytest and is imported by its own name:
-`from zeus_core.testing.contracts import GpuContract`.
+"""Fakes for testing against this package; nothing in the package itself imports them.
 
 >>> from zeus_core.device import SimulatedGpu, Work, find_preset
 >>> from zeus_core.monitor import ZeusMonitor

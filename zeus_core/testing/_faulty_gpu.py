@@ -3,7 +3,8 @@
 import threading
 from dataclasses import dataclass
 
-from zeus_core.device import Gpu, PowerRange
+from zeus_core.device import Gpu
+from zeus_core.device.gpu import PowerRange
 from zeus_core.validate import checked_one_of, checked_whole_number
 
 _METHODS = sorted(name for name in vars(Gpu) if name.startswith(("read_", "set_", "lock_", "unlock_")))

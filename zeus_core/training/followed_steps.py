@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from zeus_core._launch import RECORDS
+from zeus_core._launch import run_folder
 from zeus_core.adapters.result import show_result
 from zeus_core.events import TrainingOptimizer
 from zeus_core.monitor import ZeusMonitor
@@ -36,7 +36,7 @@ def is_training_beside(steps: FollowedSteps | None) -> bool:
 
 def _own_folder() -> Path | None:
     """Return a folder for the files of a loop in that of the `zeus-core run` above; None without one."""
-    folder = os.environ.get(RECORDS, "")
+    folder = run_folder()
     return Path(folder, uuid.uuid4().hex) if folder and os.access(folder, os.W_OK) else None
 
 

@@ -74,7 +74,7 @@ class RunMeter:
 
 
 class MeteredRun(Protocol):
-    """A run whose training a `TrainingEnergy` measures, such as `zeus_core.jobs.RecurringRun`."""
+    """A run whose training a `TrainingEnergy` measures, such as a `RecurringRun`."""
 
     def use_meter(self, meter: RunMeter) -> None:
         """Take time and energy of the training from this meter."""

@@ -17,7 +17,7 @@ from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.selection import warn_unless_measured
-from zeus_core.pipeline import PipelineObserver
+from zeus_core.pipeline.pipeline_observer import PipelineObserver
 from zeus_core.ports import DeviceEvents, World
 from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.ports.exchange import Exchange

@@ -12,7 +12,7 @@ from typing import Any
 from zeus_core.adapters import Patches
 from zeus_core.errors import ZeusError
 from zeus_core.events import Activity
-from zeus_core.pipeline import PipelineObserver
+from zeus_core.pipeline.pipeline_observer import PipelineObserver
 from zeus_core.pipeline.taps.step_shapes import StepShapes
 from zeus_deepspeed._engine_facts import release, stages_by_phase
 

@@ -36,7 +36,7 @@ from zeus_core.validate import checked_flag
 from zeus_huggingface._passes_of_steps import PassHooks
 
 if TYPE_CHECKING:
-    from zeus_core.jobs import RecurringRun
+    from zeus_core.jobs.recurring_run import RecurringRun
 
 _CallbackClass = TypeVar("_CallbackClass", bound=type[TrainerCallback])
 

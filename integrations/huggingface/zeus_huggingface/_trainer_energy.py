@@ -29,7 +29,7 @@ from zeus_huggingface._trainer_patches import patch_trainer
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-    from zeus_core.jobs import RecurringRun
+    from zeus_core.jobs.recurring_run import RecurringRun
 
 
 @listening

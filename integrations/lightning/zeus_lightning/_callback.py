@@ -27,7 +27,7 @@ from zeus_lightning._namespaces import Callback, LightningModule, Trainer
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-    from zeus_core.jobs import RecurringRun
+    from zeus_core.jobs.recurring_run import RecurringRun
 
 _STATE = "zeus_lightning.ZeusCallback"
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
-from zeus_core.mixed.allocation import AllocationPlan
+from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
 
 
 class Piece(NamedTuple):

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from zeus_core.mixed.allocation import AllocationPlan, DeviceOption, DeviceOptions
+from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
+from zeus_core.mixed.allocation.device_options import DeviceOption, DeviceOptions
 
 PLAUSIBLE = {"allow_nan": False, "allow_infinity": False}
 

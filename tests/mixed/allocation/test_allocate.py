@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.mixed.allocation.highs import highs_plan
 from tests.mixed.allocation.instances import FAST, SLOW, all_plans, devices, many
 from zeus_core.errors import UsageError
-from zeus_core.mixed.allocation import DeviceOption, DeviceOptions, allocate
+from zeus_core.mixed.allocation import allocate
 from zeus_core.mixed.allocation.allocating import even_plan, proportional_plan
+from zeus_core.mixed.allocation.device_options import DeviceOption, DeviceOptions
 from zeus_core.optimizer.power_limit import Energy, EnergyWithin, MaxSlowdownConstraint, Objective, Time, ZeusCost
 
 OBJECTIVES = [

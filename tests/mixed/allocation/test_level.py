@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.mixed.allocation.instances import FAST, SLOW, device, devices, many
 from zeus_core.errors import UsageError
-from zeus_core.mixed.allocation import AllocationPlan, allocate, level
+from zeus_core.mixed.allocation import allocate, level
 from zeus_core.mixed.allocation.allocating import even_plan
+from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
 from zeus_core.optimizer.power_limit import Energy, MaxSlowdownConstraint, Time, ZeusCost
 
 

@@ -6,7 +6,9 @@ import math
 import pytest
 
 from zeus_core.errors import UsageError
-from zeus_core.mixed.allocation import AllocationPlan, DeviceOption, DeviceOptions, read_plan, write_plan
+from zeus_core.mixed.allocation import write_plan
+from zeus_core.mixed.allocation.allocation_plan import AllocationPlan, read_plan
+from zeus_core.mixed.allocation.device_options import DeviceOption, DeviceOptions
 
 FAST = DeviceOptions(
     "fast", (DeviceOption(300, 0.01, 0.001, 280.0), DeviceOption(200, 0.01, 0.002, 180.0)), blocking_power_watts=70.0

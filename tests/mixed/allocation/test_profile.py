@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
-from zeus_core.mixed.allocation import DeviceProfile, MeasuredBatch, allocate
+from zeus_core.mixed.allocation import DeviceProfile, allocate
+from zeus_core.mixed.allocation._fit import MeasuredBatch
 from zeus_core.mixed.allocation.device_profile import keep_profile, kept_profile
 
 BATCHES = (8, 16, 32, 64, 128, 256)

@@ -9,7 +9,8 @@ import torch.distributed.tensor.parallel
 
 from tests.support.pages import blocks
 from tests.support.ranks import run_ranks
-from zeus_core.device import SIMULATED_GPUS_VARIABLE, SimulatedGpu, find_preset
+from zeus_core.device import SimulatedGpu, find_preset
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.errors import UsageError
 from zeus_core.mixed.pytorch import report_work_end
 from zeus_core.monitor import ZeusMonitor

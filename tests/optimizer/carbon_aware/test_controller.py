@@ -13,8 +13,9 @@ from tests.support.variants import long_but_first
 from zeus_core.electricity import ConstantSignal, RecordedSignal, Signal, SignalPart, WeeklyTariff
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer.carbon_aware import OperatingPoint, WorkController
+from zeus_core.optimizer.carbon_aware._controller import WorkController
 from zeus_core.optimizer.carbon_aware._signal_replay import Replayed, best_mixture, replay
+from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint
 from zeus_core.search import Trial
 
 HOUR, DAY = 3600.0, 86_400.0

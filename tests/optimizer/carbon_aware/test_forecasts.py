@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from zeus_core.electricity import RecordedSignal
-from zeus_core.optimizer.carbon_aware import OperatingPoint, WorkController
+from zeus_core.optimizer.carbon_aware._controller import WorkController
 from zeus_core.optimizer.carbon_aware._forecasts import Course, Forecaster, SignalModel
 from zeus_core.optimizer.carbon_aware._signal_replay import best_mixture, replay
 from zeus_core.optimizer.carbon_aware._uncertain_schedule import expected_costs
+from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint
 from zeus_core.optimizer.carbon_aware.outlook import foresight
 
 HOUR = 3600.0

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from zeus_core.optimizer.carbon_aware import OperatingPoint
 from zeus_core.optimizer.carbon_aware._carbon_schedule import Interval, WorkSchedule, cheapest_schedule
-from zeus_core.optimizer.carbon_aware._operating_points import checked_points, lower_hull
+from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint, checked_points, lower_hull
 
 HOUR = 3600.0
 POINTS = [OperatingPoint(300, 1.0, 300.0), OperatingPoint(200, 0.9, 205.0), OperatingPoint(100, 0.5, 110.0)]

@@ -17,7 +17,9 @@ from zeus_core.electricity import Electricity, RecordedSignal, Signal, WeeklyTar
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity, Event, Pause, StepBegin, StepEnd, TrainingHooks
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.carbon_aware import CarbonAware, OperatingPoint, WorkController
+from zeus_core.optimizer.carbon_aware import CarbonAware
+from zeus_core.optimizer.carbon_aware._controller import WorkController
+from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint
 from zeus_core.optimizer.global_setting.search_optimizer import search_record
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.optimizer.search_state import RunSpent

@@ -18,13 +18,13 @@ from tests.support.pipeline_training import (
 from zeus_core.events import Activity
 from zeus_core.optimizer import PipelineFrequencySettings
 from zeus_core.pipeline import Frontier, make_plan, schedules
-from zeus_core.pipeline.optimizer import Phase
 from zeus_core.pipeline.optimizer._plan_follower import (
     ClockRequest,
     clocks_in_reach,
     clocks_to_follow,
     requests_of,
 )
+from zeus_core.pipeline.optimizer.frequency_phases import Phase
 from zeus_core.pipeline.testing import SimulatedJob
 
 

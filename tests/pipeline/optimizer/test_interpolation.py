@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from tests.support.pipeline_training import A100, true_profile, works
 from zeus_core.device import find_preset
-from zeus_core.pipeline import Frontier, InstructionProfile, MeasuredOption, PipelineProfile, make_plan, schedules
+from zeus_core.pipeline import Frontier, PipelineProfile, make_plan, schedules
+from zeus_core.pipeline.planner.clock_options import MeasuredOption
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
 from zeus_core.pipeline.profile.interpolation import interpolated
 from zeus_core.pipeline.testing import simulate_pipeline
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.pipeline_jobs import a_job, measured, row
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import MeasuredOption
+from zeus_core.pipeline.planner.clock_options import MeasuredOption
 from zeus_core.pipeline.profile.clock_search import MeasuredPoint
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.rank_profile import RankProfile

@@ -27,20 +27,14 @@ from zeus_core.device import SimulatedNoise, Work
 from zeus_core.errors import DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError, WorldError
 from zeus_core.events import Activity
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.pipeline import (
-    Frontier,
-    Instruction,
-    InstructionProfile,
-    MeasuredOption,
-    PipelineProfile,
-    Schedule,
-    make_plan,
-    read_plan,
-    schedules,
-    write_plan,
-)
-from zeus_core.pipeline.optimizer import Phase, _planning
+from zeus_core.pipeline import Frontier, PipelineProfile, make_plan, schedules, write_plan
+from zeus_core.pipeline.optimizer import _planning
 from zeus_core.pipeline.optimizer._pipeline_planner import plan_all
+from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.planner.clock_options import MeasuredOption
+from zeus_core.pipeline.planner.clock_plan import read_plan
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
 from zeus_core.pipeline.testing import SimulatedJob
 from zeus_core.ports.device_events import HostEvents
 from zeus_core.testing import FaultyGpu, VirtualBackground

@@ -8,10 +8,12 @@ import textwrap
 import pytest
 
 from tests.support.pipeline_training import FULL_COURSE, Run, Watched, train_with, works
-from zeus_core.pipeline import Problem, schedules
-from zeus_core.pipeline.optimizer import Phase, PipelineFrequencySettings, _planning
+from zeus_core.pipeline import schedules
+from zeus_core.pipeline.optimizer import PipelineFrequencySettings, _planning
 from zeus_core.pipeline.optimizer._pipeline_planner import plan_all
 from zeus_core.pipeline.optimizer._watches import WorkWatch, is_other_work
+from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.testing import SimulatedJob
 

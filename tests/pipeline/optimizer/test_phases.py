@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.support.events import EVENTS
 from tests.support.reachable_phases import reachable
 from zeus_core.events import TrainEnd
-from zeus_core.pipeline.optimizer import Phase, PipelineFrequencyOptimizer
+from zeus_core.pipeline.optimizer import PipelineFrequencyOptimizer
 from zeus_core.pipeline.optimizer import frequency_phases as phases
-from zeus_core.pipeline.optimizer.frequency_phases import PHASES, Conclusion, Outcome, advance
+from zeus_core.pipeline.optimizer.frequency_phases import PHASES, Conclusion, Outcome, Phase, advance
 
 CONCLUSIONS = {kind.outcome: kind for kind in (*Conclusion.__subclasses__(), *phases.Unprofiled.__subclasses__())}
 HAPPENINGS = [*EVENTS, *Outcome]
@@ -63,7 +63,8 @@ hooks = st.one_of(
 
 @given(st.lists(hooks, max_size=40))
 def test_hooks_in_any_order_never_raise_and_follow_the_table(calls):
-    from zeus_core.device import CpuDiscovery, SimulatedGpu, find_preset
+    from zeus_core.device import SimulatedGpu, find_preset
+    from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.testing import VirtualBackground, VirtualTime
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.support.pipeline_jobs import a_job, introduce
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Instruction, schedules
+from zeus_core.pipeline import schedules
 from zeus_core.pipeline.optimizer import PipelineRank
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction
 from zeus_core.pipeline.profile.pipeline_job import GpuFacts, PipelineJob, RankInformation
 
 places = st.builds(PipelineRank, st.integers(0, 9), st.integers(0, 9))

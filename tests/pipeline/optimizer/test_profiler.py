@@ -4,7 +4,7 @@ import pytest
 
 from zeus_core.codec import decode, encode
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
-from zeus_core.pipeline import Instruction
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction
 from zeus_core.pipeline.profile.profiler import Profiler
 from zeus_core.pipeline.profile.rank_profile import RankProfile
 from zeus_core.pipeline.profile.step_timeline import Timeline

@@ -12,11 +12,10 @@ from zeus_core.device import SimulatedNoise
 from zeus_core.errors import DeviceHeldError
 from zeus_core.optimizer import PipelineFrequencySettings
 from zeus_core.pipeline import schedules
-from zeus_core.pipeline.optimizer import Phase
 from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction
 from zeus_core.pipeline.optimizer._plan_result import PlanResult
 from zeus_core.pipeline.optimizer._replaying import Comparison
-from zeus_core.pipeline.optimizer.frequency_phases import Planned
+from zeus_core.pipeline.optimizer.frequency_phases import Phase, Planned
 from zeus_core.pipeline.profile.iterations import Iteration
 from zeus_core.pipeline.testing import SimulatedJob
 from zeus_core.testing import FaultyGpu

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import COMPUTE_KINDS, Instruction
+from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, Instruction
 from zeus_core.pipeline.profile.step_timeline import Timeline
 from zeus_core.ports.device_events import HostEvents
 from zeus_core.testing import VirtualTime

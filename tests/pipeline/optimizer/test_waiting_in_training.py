@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.support.pipeline_training import A100, FULL_COURSE, LatentDriver, Run, Watched, on_driver, works
-from zeus_core.device import CpuDiscovery, SimulatedGpu
+from zeus_core.device import SimulatedGpu
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pipeline import schedules
-from zeus_core.pipeline.optimizer import Phase
 from zeus_core.pipeline.optimizer._plan_follower import Wait, with_waits
+from zeus_core.pipeline.optimizer.frequency_phases import Phase
 from zeus_core.pipeline.profile import profiler
 from zeus_core.pipeline.testing import SimulatedJob
 

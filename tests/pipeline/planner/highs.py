@@ -10,7 +10,7 @@ import highspy
 import numpy as np
 from scipy.sparse import coo_matrix
 
-from zeus_core.pipeline import TRANSFER_KINDS
+from zeus_core.pipeline.planner.pipeline_schedule import TRANSFER_KINDS
 
 
 class Oracle:

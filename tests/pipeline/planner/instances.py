@@ -3,7 +3,9 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile, schedules
+from zeus_core.pipeline import PipelineProfile, schedules
+from zeus_core.pipeline.planner.clock_options import MeasuredOption
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
 
 WHOLE = ("forward", "backward")
 SPLIT = ("forward", "backward-input", "backward-weight")

@@ -4,7 +4,8 @@ import pytest
 
 from tests.pipeline.planner.instances import SPLIT, WHOLE, smooth_profile
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Frontier, Problem, baselines, make_plan, schedules
+from zeus_core.pipeline import Frontier, baselines, make_plan, schedules
+from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.testing import simulate_pipeline
 
 

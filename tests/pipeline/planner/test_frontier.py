@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 from tests.pipeline.planner.highs import Oracle
 from tests.pipeline.planner.instances import SPLIT, WHOLE, pipelines, smooth_profile
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import (
-    Frontier,
-    InstructionProfile,
-    MeasuredOption,
-    PipelineProfile,
-    Problem,
-    make_plan,
-    schedules,
-)
+from zeus_core.pipeline import Frontier, PipelineProfile, make_plan, schedules
+from zeus_core.pipeline.planner.clock_options import MeasuredOption
+from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
 
 POINTS = 20
 QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}

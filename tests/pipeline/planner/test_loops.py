@@ -22,9 +22,8 @@ SCALE = 0.1
 
 
 @pytest.fixture(autouse=True)
-def llvm(monkeypatch):
+def llvm():
     pytest.importorskip("llvmlite")
-    monkeypatch.delenv("ZEUS_WITHOUT_LLVM", raising=False)
 
 
 class Whole(NamedTuple):
@@ -202,6 +201,6 @@ def plans_of(seed):
 @pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 12), marks=pytest.mark.long)])
 def test_plans_do_not_depend_on_the_compiler(seeds, monkeypatch):
     compiled = [plans_of(seed) for seed in seeds]
-    monkeypatch.setenv("ZEUS_WITHOUT_LLVM", "1")
-    assert not has_compiler()
+    assert has_compiler()
+    monkeypatch.setattr("zeus_core.pipeline.planner.loops.has_compiler", lambda: False)
     assert [plans_of(seed) for seed in seeds] == compiled

@@ -7,7 +7,8 @@ import pytest
 
 from tests.pipeline.planner.instances import SPLIT, smooth_profile
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Frontier, make_plan, read_plan, schedules, write_plan
+from zeus_core.pipeline import Frontier, make_plan, schedules, write_plan
+from zeus_core.pipeline.planner.clock_plan import read_plan
 
 
 @pytest.fixture

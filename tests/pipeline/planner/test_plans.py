@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 from tests.pipeline.planner.highs import Oracle
 from tests.pipeline.planner.instances import SPLIT, pipelines, smooth_profile
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import (
-    Frontier,
-    InstructionProfile,
-    MeasuredOption,
-    PipelineProfile,
-    baselines,
-    make_plan,
-    schedules,
-)
+from zeus_core.pipeline import Frontier, PipelineProfile, baselines, make_plan, schedules
+from zeus_core.pipeline.planner.clock_options import MeasuredOption
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
 from zeus_core.pipeline.testing import simulate_pipeline
 
 QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.pipeline.planner.instances import options, smooth_profile
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import InstructionProfile, MeasuredOption, PipelineProfile
-from zeus_core.pipeline.planner.clock_options import lower_hull, pareto_options
+from zeus_core.pipeline import PipelineProfile
+from zeus_core.pipeline.planner.clock_options import MeasuredOption, lower_hull, pareto_options
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
 
 HEADER = "stage,instruction,frequency,time,energy\n"
 GOOD = "0,forward,1410,0.05,24\n0,forward,1200,0.06,20\n0,backward,1410,0.1,44\n0,backward,1200,0.12,40\n"

@@ -5,8 +5,11 @@ import pytest
 
 from tests.pipeline.planner.instances import SECONDS
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Instruction, InstructionProfile, MeasuredOption, PipelineProfile, Schedule, schedules
+from zeus_core.pipeline import PipelineProfile, schedules
+from zeus_core.pipeline.planner.clock_options import MeasuredOption
 from zeus_core.pipeline.planner.dependencies import DependencyGraph
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
 
 UNIT = {"forward": 1.0, "backward": 2.0, "backward-input": 1.0, "backward-weight": 1.0}
 

@@ -2,8 +2,11 @@
 
 import numpy as np
 
-from zeus_core.pipeline import Frontier, Instruction, InstructionProfile, MeasuredOption, PipelineProfile, Schedule
+from zeus_core.pipeline import Frontier, PipelineProfile
+from zeus_core.pipeline.planner.clock_options import MeasuredOption
 from zeus_core.pipeline.planner.execution import SwitchPrice
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
 from zeus_core.pipeline.planner.switching._switch_bound import find_bound
 from zeus_core.pipeline.planner.switching._switch_starts import starts_by_prices
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, RunState, run

@@ -10,16 +10,8 @@ from hypothesis import strategies as st
 
 from tests.pipeline.planner.instances import pipelines, smooth_profile, with_blocking
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import (
-    Frontier,
-    PipelineProfile,
-    Plan,
-    baselines,
-    make_plan,
-    read_plan,
-    schedules,
-    write_plan,
-)
+from zeus_core.pipeline import Frontier, PipelineProfile, baselines, make_plan, schedules, write_plan
+from zeus_core.pipeline.planner.clock_plan import Plan, read_plan
 from zeus_core.pipeline.planner.execution import SwitchPrice
 from zeus_core.pipeline.planner.waiting_clocks import choose_waiting_clocks, execute_waits
 from zeus_core.pipeline.testing import simulate_pipeline

@@ -10,8 +10,8 @@ from tests.support import megatron_on_cpu
 from tests.support.ranks import run_ranks
 from tests.support.virtual_time import A100, Run, SharedTimes, computing_optimizer, true_profile
 from zeus_core.events import Activity
-from zeus_core.pipeline import Instruction
 from zeus_core.pipeline.optimizer import PipelineFrequencySettings
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction
 from zeus_core.pipeline.schedules import from_instruction_lists, one_f_one_b
 
 MICROBATCHES = megatron_on_cpu.MICROBATCHES

@@ -12,8 +12,9 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from tests.support.ranks import run_ranks
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
-from zeus_core.pipeline import Instruction
-from zeus_core.pipeline.optimizer import Phase, PipelineFrequencySettings, PipelineRank
+from zeus_core.pipeline.optimizer import PipelineFrequencySettings, PipelineRank
+from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction
 from zeus_core.pipeline.schedules import gpipe, one_f_one_b
 from zeus_core.pipeline.taps import pipelining
 from zeus_core.pipeline.taps.pipelining import PipelineScheduleTap, attach, check_schedule

@@ -18,7 +18,8 @@ from zeus_core.cli.text import readable
 from zeus_core.errors import DeviceError
 
 if TYPE_CHECKING:
-    from zeus_core.device import Cpu, Gpu
+    from zeus_core.device import Gpu
+    from zeus_core.device.cpu import Cpu
     from zeus_core.device.rapl.powercap import ReadText
 
 CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from zeus_core._launch import RECORDS, SEEN, reached
+from zeus_core._launch import SEEN, reached
 from zeus_core.errors import UsageError
 
 _UNREACHED = "Pythons with -I, -E or -S, or without their environment (sudo), are not reached"
@@ -25,9 +25,9 @@ class ReachedPrograms:
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._own = Path(tempfile.mkdtemp(prefix="zeus-core-run-"))
-        self._file = self._own / "seen"
+        self._file = self._own / SEEN
         self._file.touch()
-        self.environment = {**reached(environment), SEEN: str(self._file), RECORDS: str(self._own)}
+        self.environment = reached(environment, str(self._own))
         self.has_training: bool = False
         self.unfinished: list[dict[str, str]] = []
 

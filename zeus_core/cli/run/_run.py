@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core._launch import SIMULATED, TAGS
+from zeus_core._launch import TAGS
 from zeus_core.adapters.result import show_result
 from zeus_core.cli.arguments import add_gpus
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
@@ -92,8 +92,6 @@ def run_measured(
         complain(f"zeus-core: {asked.by_site}")
     settings = FixedSettings(asked, meter.gpus)
     environment = asked.environment(os.environ)
-    if meter.is_simulated:
-        environment[SIMULATED] = "1"
     programs = ReachedPrograms(environment) if asked.finds_trainings else None
     name = os.urandom(8).hex()  # of its record in a catalogue
     missing = None

@@ -122,12 +122,12 @@ def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.
 
 
 def checked_tags(text: str) -> str:
-    """Return the tags of `--tags`.
+    """Return the tags of `--tags`; "none" records no tags, no user and no job.
 
     Raises:
         UsageError: One of them is not a name and a value.
     """
-    if not all(re.fullmatch(r"[\w.-]+=.*", pair.strip(), re.ASCII) for pair in text.split(",")):
+    if text != "none" and not all(re.fullmatch(r"[\w.-]+=.*", pair.strip(), re.ASCII) for pair in text.split(",")):
         raise UsageError(f"--tags is {shown(text)}; it must be names with values, such as team=nlp,project=x")
     return text
 

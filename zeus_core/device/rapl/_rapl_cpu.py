@@ -11,7 +11,7 @@ too low: 61 microjoules in 262 kilojoules on most machines. It is never counted 
 from collections.abc import Sequence
 from pathlib import Path
 
-from zeus_core.device._cpu import CpuEnergyCounters
+from zeus_core.device.cpu import CpuEnergyCounters
 from zeus_core.device.rapl.powercap import ReadText, read_count, read_file
 from zeus_core.errors import DriverFaultError
 from zeus_core.process.lock import ProcessLock

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.device._cpu import Cpu
+from zeus_core.device.cpu import Cpu
 from zeus_core.device.rapl._rapl_cpu import RaplCpu, RaplZone
 from zeus_core.device.rapl.powercap import (
     POWERCAP_ROOT,

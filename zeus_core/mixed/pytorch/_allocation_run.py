@@ -19,7 +19,7 @@ import torch
 
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
-from zeus_core.mixed.allocation import AllocationPlan
+from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
 from zeus_core.mixed.allocation.trial_windows import profile_of_windows
 from zeus_core.mixed.pytorch._batch_allocation import BatchAllocation
 from zeus_core.mixed.pytorch._plan_choice import PlanChoice, plan_summary

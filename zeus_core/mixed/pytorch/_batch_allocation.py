@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from zeus_core.mixed.allocation import AllocationPlan, DeviceProfile
+from zeus_core.mixed.allocation import DeviceProfile
+from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
 from zeus_core.mixed.allocation.device_options import checked_global_batch
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.search.objectives import Objective

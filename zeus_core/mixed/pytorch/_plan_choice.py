@@ -9,7 +9,8 @@ from typing import Any
 
 from zeus_core.codec import decode
 from zeus_core.errors import UsageError
-from zeus_core.mixed.allocation import AllocationPlan, DeviceProfile, allocate
+from zeus_core.mixed.allocation import DeviceProfile, allocate
+from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
 from zeus_core.mixed.allocation.device_profile import keep_profile, kept_profile
 from zeus_core.mixed.allocation.trial_windows import trial_splits
 from zeus_core.mixed.pytorch._batch_allocation import BatchAllocation

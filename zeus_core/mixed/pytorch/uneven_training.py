@@ -11,7 +11,7 @@ import torch.distributed
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from zeus_core.errors import UsageError
-from zeus_core.mixed.allocation import AllocationPlan
+from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
 from zeus_core.mixed.pytorch._allocation_run import AllocationRun
 from zeus_core.mixed.pytorch._batch_allocation import BatchAllocation
 from zeus_core.mixed.pytorch.uneven_sampler import IndexOrder, UnevenBatchSampler, checked_batches

@@ -1,7 +1,5 @@
 """When to train hard, softly or not at all, by the intensity or the price of electricity and a deadline."""
 
 from zeus_core.optimizer.carbon_aware._carbon_aware import CarbonAware
-from zeus_core.optimizer.carbon_aware._controller import WorkController
-from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
 
-__all__ = ["CarbonAware", "OperatingPoint", "WorkController"]
+__all__ = ["CarbonAware"]

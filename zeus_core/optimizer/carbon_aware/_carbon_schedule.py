@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint, lower_hull
+from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint, lower_hull
 from zeus_core.units import kilowatt_hours_from_joules
 
 # The schedule may end before the deadline, which saves idle power. So many ends are tried, and as many near the best.

@@ -13,8 +13,8 @@ from zeus_core.electricity import Signal
 from zeus_core.electricity.signal import checked_signal, checked_time
 from zeus_core.optimizer.carbon_aware._carbon_schedule import Interval, WorkSchedule, cheapest_schedule
 from zeus_core.optimizer.carbon_aware._forecasts import Course, Forecaster
-from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint, checked_points, lower_hull
 from zeus_core.optimizer.carbon_aware._uncertain_schedule import expected_costs
+from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint, checked_points, lower_hull
 from zeus_core.validate import checked_number
 
 _DAY_SECONDS = 86_400.0

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zeus_core.electricity import Signal
-from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
 from zeus_core.optimizer.carbon_aware._signal_replay import Mixture, Replayed, best_mixture, replay
+from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint
 from zeus_core.optimizer.search_state import RunSpent
 from zeus_core.search.comparison import percentage
 from zeus_core.units import amount_text, energy_text

@@ -14,7 +14,7 @@ from zeus_core.optimizer.carbon_aware._carbon_aware import CarbonAware
 from zeus_core.optimizer.carbon_aware._controller import WorkController
 from zeus_core.optimizer.carbon_aware._credit import Credit, credit_of
 from zeus_core.optimizer.carbon_aware._decision import Decision, DecisionLog, Pause, signal_name, time_text
-from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
+from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint
 from zeus_core.optimizer.search_state import RunSpent
 from zeus_core.ports import TimeSource
 from zeus_core.ports.time_source import clock_seconds

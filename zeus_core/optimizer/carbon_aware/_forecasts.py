@@ -25,8 +25,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from zeus_core.electricity import ForecastSignal, Signal
-from zeus_core.electricity.signal import SignalPart, mean_value
+from zeus_core.electricity import Signal
+from zeus_core.electricity.signal import ForecastSignal, SignalPart, mean_value
 
 _Floats = npt.NDArray[np.float64]
 

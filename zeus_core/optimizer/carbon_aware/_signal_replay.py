@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from zeus_core.electricity import Signal
 from zeus_core.electricity.signal import mean_value
-from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint, lower_hull
+from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint, lower_hull
 from zeus_core.units import kilowatt_hours_from_joules
 
 Policy = Callable[[float, float], OperatingPoint]

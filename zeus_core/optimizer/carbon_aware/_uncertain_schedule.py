@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zeus_core.optimizer.carbon_aware._forecasts import Course
-from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint
+from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint
 
 _Floats = npt.NDArray[np.float64]
 

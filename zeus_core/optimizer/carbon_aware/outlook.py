@@ -11,8 +11,8 @@ import numpy as np
 from zeus_core.electricity import RecordedSignal
 from zeus_core.optimizer.carbon_aware._carbon_schedule import Interval, cheapest_schedule
 from zeus_core.optimizer.carbon_aware._controller import WorkController
-from zeus_core.optimizer.carbon_aware._operating_points import OperatingPoint, lower_hull
 from zeus_core.optimizer.carbon_aware._signal_replay import Replayed, best_mixture, replay
+from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint, lower_hull
 from zeus_core.units import kilowatt_hours_from_joules
 
 _PART_SECONDS = 3600.0  # foresight may end a training at any of these

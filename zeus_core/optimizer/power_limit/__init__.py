@@ -14,7 +14,6 @@
 """
 
 from zeus_core.optimizer.global_setting.optimizers import GlobalPowerLimitOptimizer
-from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.search.objectives import (
     Energy,
     EnergyWithin,
@@ -33,7 +32,6 @@ __all__ = [
     "MaxSlowdownConstraint",
     "Objective",
     "OptimumSelector",
-    "Phase",
     "PowerLimitMeasurement",
     "Time",
     "ZeusCost",

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import COMPUTE_KINDS, Instruction, Schedule, read_plan
 from zeus_core.pipeline.optimizer._plan_follower import Wait
+from zeus_core.pipeline.planner.clock_plan import read_plan
+from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, Instruction, Schedule
 from zeus_core.pipeline.profile.iterations import Iteration, Saving
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 from zeus_core.units import duration_text

@@ -12,8 +12,8 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import NamedTuple
 
-from zeus_core.pipeline import COMPUTE_KINDS, Instruction
 from zeus_core.pipeline.optimizer._clock_setter import ClockSetter
+from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, Instruction
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import DeviceEvent
 

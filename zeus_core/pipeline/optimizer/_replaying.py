@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple, cast
 
-from zeus_core.pipeline import COMPUTE_KINDS, Instruction
 from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction, total_saving
 from zeus_core.pipeline.optimizer._plan_follower import PlanFollower
 from zeus_core.pipeline.optimizer._planning import PlanningTask, RequestedPlans
@@ -25,6 +24,7 @@ from zeus_core.pipeline.optimizer._watches import (
     is_other_work,
 )
 from zeus_core.pipeline.optimizer.frequency_phases import Changed, Conclusion, Delayed, Doubted, Phase, Planned
+from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, Instruction
 from zeus_core.pipeline.profile.iterations import Iteration, SavingWatch, StepWindow, WindowReport
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import DeviceEvent

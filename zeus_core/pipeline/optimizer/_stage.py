@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from zeus_core.codec import decode, encode
 from zeus_core.device import Gpu
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.pipeline import Instruction
 from zeus_core.pipeline.optimizer._clock_setter import ClockSetter
 from zeus_core.pipeline.optimizer.frequency_phases import Conclusion, Phase
 from zeus_core.pipeline.optimizer.frequency_settings import PipelineFrequencySettings
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction
 from zeus_core.pipeline.profile.pipeline_job import PipelineRank
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import Background, DeviceEvent

@@ -17,9 +17,6 @@ from typing import Any
 
 import numpy as np
 
-_WITHOUT_LLVM = "ZEUS_WITHOUT_LLVM"
-"""Any value of this environment variable has Python run the loops, to compare results or to find a fault."""
-
 _OLDEST_LLVM = (20,)  # of llvmlite 0.45; earlier ones write addresses otherwise
 
 _compiling = threading.RLock()  # the lock of LLVM, which one thread at a time imports and uses
@@ -30,13 +27,9 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     )
 
 
+@cache
 def has_compiler() -> bool:
     """Return whether the loops are compiled."""
-    return not os.environ.get(_WITHOUT_LLVM) and _can_compile()
-
-
-@cache
-def _can_compile() -> bool:
     try:
         with _compiling:
             import llvmlite.binding as llvm

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from zeus_core.pipeline import MeasuredOption
+from zeus_core.pipeline.planner.clock_options import MeasuredOption
 
 # How far a measured time, and power, may be from the curve through its neighbours, as a fraction of it. Inside a gap a
 # time is then right to 0.75 %, less than the 2 % of an iteration that are tolerated. Powers bend more, and matter less.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Instruction, Schedule
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
 from zeus_core.validate import checked_whole_number
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 from zeus_core.attribution.updates import Knot
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
-from zeus_core.pipeline import COMPUTE_KINDS, Instruction
+from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, Instruction
 from zeus_core.pipeline.profile._attribution import WAITING, WAITING_SLOPE, MeanPower, mean_powers
 from zeus_core.pipeline.profile._counter_updates import POLL_SECONDS, CounterWatch
 from zeus_core.pipeline.profile.rank_profile import InstructionRow, RankProfile

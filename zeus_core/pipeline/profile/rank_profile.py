@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zeus_core.pipeline import COMPUTE_KINDS
+from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS
 
 # Standard error of an energy that is good enough to plan with, as a fraction of the greatest energy at the clock.
 # Trades profiling time (it falls with the square root of the steps) for plans: the search itself resolves 0.4 %.

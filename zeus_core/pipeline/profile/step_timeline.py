@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from zeus_core.pipeline import COMPUTE_KINDS, Instruction
-from zeus_core.pipeline.planner.pipeline_schedule import check_kind
+from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, Instruction, check_kind
 from zeus_core.ports import DeviceEvent, DeviceEvents
 
 WHOLE_STEP = "step"

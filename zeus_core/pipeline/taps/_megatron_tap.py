@@ -20,7 +20,7 @@ import torch
 from zeus_core.adapters import Patches, contained
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.events import Activity
-from zeus_core.pipeline import PipelineObserver
+from zeus_core.pipeline.pipeline_observer import PipelineObserver
 from zeus_core.pipeline.taps.step_shapes import StepShapes
 from zeus_core.validate import checked_function
 

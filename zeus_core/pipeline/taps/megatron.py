@@ -19,7 +19,7 @@ from zeus_core.pytorch.torch_world import torch_world
 from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.validate import checked_function, checked_instance
 
-__all__ = ["AttachedMegatron", "MegatronRun", "MegatronTap", "attach"]
+__all__ = ["attach"]
 
 
 class AttachedMegatron:

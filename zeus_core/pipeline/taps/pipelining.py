@@ -16,7 +16,7 @@ from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import checked_monitor
 from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.pipeline import PipelineObserver
+from zeus_core.pipeline.pipeline_observer import PipelineObserver
 from zeus_core.pipeline.taps._custom_functions import CustomFunctionTap
 from zeus_core.pipeline.taps.step_shapes import StepShapes
 from zeus_core.ports import World
@@ -26,7 +26,7 @@ from zeus_core.pytorch.torch_events import device_events_for
 from zeus_core.pytorch.torch_world import torch_world
 from zeus_core.validate import shown
 
-__all__ = ["AttachedOptimizer", "PipelineScheduleTap", "attach"]
+__all__ = ["attach"]
 
 _SCHEDULE_ATTRIBUTES = ("_has_backward", "_maybe_compute_loss")
 _STAGE_ATTRIBUTES = (

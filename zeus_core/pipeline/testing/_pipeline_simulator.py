@@ -14,7 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Instruction, MeasuredOption, PipelineProfile, Plan
+from zeus_core.pipeline import PipelineProfile
+from zeus_core.pipeline.planner.clock_options import MeasuredOption
+from zeus_core.pipeline.planner.clock_plan import Plan
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction
 from zeus_core.validate import checked_instance, checked_number
 
 _SENDS = ("send-activation", "send-gradient")

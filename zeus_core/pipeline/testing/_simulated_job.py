@@ -10,9 +10,11 @@ import queue
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from zeus_core.device import CpuDiscovery, SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
+from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.pipeline import Instruction, PipelineObserver, Schedule
+from zeus_core.pipeline.pipeline_observer import PipelineObserver
+from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
 from zeus_core.ports import World
 from zeus_core.testing import ThreadWorld, VirtualBackground, VirtualTime
 from zeus_core.validate import checked_flag, checked_function, checked_instance, checked_mapping, checked_whole_number

@@ -33,7 +33,7 @@ from zeus_huggingface.accelerate._pending import PendingValues
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-    from zeus_core.jobs import RecurringRun
+    from zeus_core.jobs.recurring_run import RecurringRun
 
 _logger = logging.getLogger(__name__)
 

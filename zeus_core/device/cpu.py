@@ -20,7 +20,7 @@ class Cpu(Protocol):
     """One physical CPU package, a socket, with its memory. It knows nothing of training, windows or policies.
 
     Implementations raise `DeviceError` and its subclasses only. Several threads may use one CPU at once. Every
-    implementation passes `zeus_core.testing.contracts.CpuContract`.
+    implementation passes the tests of `CpuContract`.
     """
 
     @property

@@ -1,74 +1,58 @@
 """The tests that every `Gpu` passes, as a class."""
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
 
-from zeus_core.device import Gpu
 from zeus_core.errors import NotSupportedError, PermissionDeniedError, UsageError
 
 _READINGS = 100  # enough for threads to overlap, and quick where a reading takes a millisecond
 
 
 class GpuContract:
-    """The tests that every implementation of `Gpu` passes.
-
-    Derive a test class and return the GPU under test from its `gpu` fixture:
-
-        from zeus_core.testing.contracts import GpuContract
-
-        class TestMyGpu(GpuContract):
-            @pytest.fixture
-            def gpu(self):
-                return MyGpu()
+    """Derive a test class with a fixture `gpu`.
 
     A test is skipped if this process lacks the right, or the GPU the function, that it needs. Each test that changes
     the hardware restores the original power limit and unlocks the SM clock.
     """
 
-    @pytest.fixture
-    def gpu(self) -> Gpu:
-        """The GPU under test."""
-        raise NotImplementedError("a test class derived from GpuContract has a fixture `gpu`; see its docstring")
-
-    def test_the_uuid_has_the_form_of_the_driver(self, gpu: Gpu) -> None:
+    def test_the_uuid_has_the_form_of_the_driver(self, gpu):
         """`GPU-` and something, always the same."""
         assert gpu.uuid.startswith("GPU-")
         assert len(gpu.uuid) > len("GPU-")
         assert gpu.uuid == gpu.uuid.strip()
 
-    def test_the_name_tells_people_which_model_it_is(self, gpu: Gpu) -> None:
+    def test_the_name_tells_people_which_model_it_is(self, gpu):
         """The name is not empty, and says so if the device is simulated."""
         assert gpu.name.strip()
         assert isinstance(gpu.is_simulated, bool)
         if gpu.is_simulated:
             assert "simulated" in gpu.name
 
-    def test_the_counter_is_updated_often(self, gpu: Gpu) -> None:
+    def test_the_counter_is_updated_often(self, gpu):
         """A window of some seconds can be measured with it."""
         assert 0 < gpu.energy_counter_period_seconds < 10
 
-    def test_the_original_and_the_default_limit_lie_in_the_range_of_the_board(self, gpu: Gpu) -> None:
+    def test_the_original_and_the_default_limit_lie_in_the_range_of_the_board(self, gpu):
         """The board accepts both."""
         lowest_watts, highest_watts = gpu.read_power_limit_range_watts()
         assert 0 < lowest_watts <= highest_watts
         assert lowest_watts <= gpu.read_power_limit_watts() <= highest_watts
         assert lowest_watts <= gpu.read_default_power_limit_watts() <= highest_watts
 
-    def test_the_energy_counter_never_goes_back(self, gpu: Gpu) -> None:
+    def test_the_energy_counter_never_goes_back(self, gpu):
         """Readings one after the other never fall."""
         with _skipped_if_impossible():
             readings = [gpu.read_energy_counter_joules() for _ in range(_READINGS)]
         assert readings[0] >= 0
         assert readings == sorted(readings)
 
-    def test_the_power_is_positive(self, gpu: Gpu) -> None:
+    def test_the_power_is_positive(self, gpu):
         """No GPU draws nothing."""
         assert gpu.read_power_watts() > 0
 
-    def test_a_limit_that_was_set_reads_back(self, gpu: Gpu) -> None:
+    def test_a_limit_that_was_set_reads_back(self, gpu):
         """Both ends of the range and a limit between them read back."""
         lowest_watts, highest_watts = gpu.read_power_limit_range_watts()
         with _restored_hardware(gpu):
@@ -77,7 +61,7 @@ class GpuContract:
                 assert gpu.read_power_limit_watts() == limit_watts
                 assert 0 < gpu.read_enforced_power_limit_watts() <= limit_watts
 
-    def test_the_original_limit_can_be_restored(self, gpu: Gpu) -> None:
+    def test_the_original_limit_can_be_restored(self, gpu):
         """The original limit is restored to the milliwatt."""
         original_watts = gpu.read_power_limit_watts()
         with _restored_hardware(gpu):
@@ -86,7 +70,7 @@ class GpuContract:
             assert gpu.read_power_limit_watts() == original_watts
 
     @pytest.mark.parametrize("side", ["below", "above", "no number"])
-    def test_a_limit_out_of_range_is_a_usage_error_that_names_value_and_range(self, gpu: Gpu, side: str) -> None:
+    def test_a_limit_out_of_range_is_a_usage_error_that_names_value_and_range(self, gpu, side):
         """This does not depend on the right to set limits, and nothing changes."""
         lowest_watts, highest_watts = gpu.read_power_limit_range_watts()
         limit_watts = {"below": lowest_watts - 1, "above": highest_watts + 1, "no number": float("nan")}[side]
@@ -97,7 +81,7 @@ class GpuContract:
             assert f"{number:g}" in str(raised.value)
         assert gpu.read_power_limit_watts() == original_watts
 
-    def test_supported_clocks_come_highest_first_and_once_each(self, gpu: Gpu) -> None:
+    def test_supported_clocks_come_highest_first_and_once_each(self, gpu):
         """At least one, all positive."""
         with _skipped_if_impossible():
             clocks_mhz = gpu.read_supported_sm_clocks_mhz()
@@ -105,12 +89,12 @@ class GpuContract:
         assert list(clocks_mhz) == sorted(set(clocks_mhz), reverse=True)
         assert clocks_mhz[-1] > 0
 
-    def test_the_present_clock_is_not_above_the_highest_supported_one(self, gpu: Gpu) -> None:
+    def test_the_present_clock_is_not_above_the_highest_supported_one(self, gpu):
         """An idle GPU may have a clock below the lowest."""
         with _skipped_if_impossible():
             assert 0 <= gpu.read_sm_clock_mhz() <= gpu.read_supported_sm_clocks_mhz()[0]
 
-    def test_every_end_of_the_supported_clocks_can_be_locked_and_unlocked(self, gpu: Gpu) -> None:
+    def test_every_end_of_the_supported_clocks_can_be_locked_and_unlocked(self, gpu):
         """Unlocking twice does no harm."""
         with _restored_hardware(gpu):
             clocks_mhz = gpu.read_supported_sm_clocks_mhz()
@@ -119,7 +103,7 @@ class GpuContract:
             gpu.unlock_sm_clock()
             gpu.unlock_sm_clock()
 
-    def test_locking_an_unsupported_clock_is_a_usage_error_that_names_it(self, gpu: Gpu) -> None:
+    def test_locking_an_unsupported_clock_is_a_usage_error_that_names_it(self, gpu):
         """This does not depend on the right to lock clocks."""
         with _skipped_if_impossible():
             clocks_mhz = gpu.read_supported_sm_clocks_mhz()
@@ -127,7 +111,7 @@ class GpuContract:
             with pytest.raises(UsageError, match=str(clock_mhz)):
                 gpu.lock_sm_clock(clock_mhz)
 
-    def test_several_threads_can_read_at_once(self, gpu: Gpu) -> None:
+    def test_several_threads_can_read_at_once(self, gpu):
         """Each sees a counter that never goes back."""
         threads = 4
         with _skipped_if_impossible(), ThreadPoolExecutor(threads) as pool:
@@ -136,14 +120,14 @@ class GpuContract:
             assert readings == sorted(readings)
 
 
-def _read_many(gpu: Gpu) -> list[float]:
-    others: tuple[Callable[[], object], ...] = (
+def _read_many(gpu):
+    others = (
         gpu.read_power_watts,
         gpu.read_power_limit_watts,
         gpu.read_enforced_power_limit_watts,
         gpu.read_sm_clock_mhz,
     )
-    readings_joules: list[float] = []
+    readings_joules = []
     for _ in range(_READINGS):
         readings_joules.append(gpu.read_energy_counter_joules())
         for read in others:
@@ -152,7 +136,7 @@ def _read_many(gpu: Gpu) -> list[float]:
 
 
 @contextmanager
-def _skipped_if_impossible() -> Iterator[None]:
+def _skipped_if_impossible():
     try:
         yield
     except (NotSupportedError, PermissionDeniedError) as error:
@@ -160,7 +144,7 @@ def _skipped_if_impossible() -> Iterator[None]:
 
 
 @contextmanager
-def _restored_hardware(gpu: Gpu) -> Iterator[None]:
+def _restored_hardware(gpu):
     """Restore limit and clock after a test that changes them. Skip the test if they cannot be changed."""
     original_watts = gpu.read_power_limit_watts()
     try:

@@ -1,13 +1,9 @@
 """The tests that every `OptimumSelector` passes, as a class."""
 
-from __future__ import annotations
-
 import itertools
 import operator
 
-import pytest
-
-from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement
+from zeus_core.search.objectives import PowerLimitMeasurement
 
 _MEASURED = (
     PowerLimitMeasurement(power_limit=300, energy=1000, time=10.0, time_stderr=0.01),
@@ -18,35 +14,20 @@ _MEASURED = (
 
 
 class OptimumSelectorContract:
-    """The tests that every `OptimumSelector` passes, so that an optimizer can use its choice.
+    """Derive a test class with a fixture `selector`; an optimizer can use the choice of what passes."""
 
-    Derive a test class and return the selector under test from its `selector` fixture:
-
-        from zeus_core.testing.contracts import OptimumSelectorContract
-
-        class TestMySelector(OptimumSelectorContract):
-            @pytest.fixture
-            def selector(self):
-                return MySelector()
-    """
-
-    @pytest.fixture
-    def selector(self) -> OptimumSelector:
-        """The selector under test."""
-        raise NotImplementedError("a test class derived from OptimumSelectorContract has a fixture `selector`")
-
-    def test_it_chooses_whole_watts_within_what_was_measured(self, selector: OptimumSelector) -> None:
+    def test_it_chooses_whole_watts_within_what_was_measured(self, selector):
         """However many limits were measured, as where an optimizer may not change any."""
         for count in range(1, len(_MEASURED) + 1):
             measured = _MEASURED[:count]
             choice = operator.index(selector.select(measured))
             assert measured[-1].power_limit <= choice <= measured[0].power_limit
 
-    def test_its_choice_does_not_depend_on_the_order(self, selector: OptimumSelector) -> None:
+    def test_its_choice_does_not_depend_on_the_order(self, selector):
         """A profile of an earlier run may come in any order."""
         assert len({selector.select(order) for order in itertools.permutations(_MEASURED)}) == 1
 
-    def test_its_choice_does_not_depend_on_how_many_steps_were_measured(self, selector: OptimumSelector) -> None:
+    def test_its_choice_does_not_depend_on_how_many_steps_were_measured(self, selector):
         """Energies and times of ten times the steps are ten times as great."""
         more = [
             PowerLimitMeasurement(one.power_limit, 10 * one.energy, 10 * one.time, 10 * one.time_stderr)
