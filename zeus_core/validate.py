@@ -43,7 +43,7 @@ def checked_whole_number(
     except Exception:  # also that of an object whose own methods fail
         number = minimum - 1
     if isinstance(value, bool) or not minimum <= number <= maximum:
-        raise _wrong(argument, value, wanted or f"a whole number, at least {minimum}")
+        raise wrong_argument(argument, value, wanted or f"a whole number, at least {minimum}")
     return number
 
 
@@ -68,7 +68,7 @@ def checked_number(
     except Exception:  # also that of an object whose own methods fail
         number = math.nan
     if not minimum <= number <= maximum or math.isinf(number) or (is_open and number == minimum):
-        raise _wrong(argument, value, wanted)
+        raise wrong_argument(argument, value, wanted)
     return number
 
 
@@ -79,7 +79,7 @@ def checked_flag(argument: str, value: Any) -> bool:
         UsageError: It is something else, such as 1 or "yes".
     """
     if not isinstance(value, bool):
-        raise _wrong(argument, value, "true or false")
+        raise wrong_argument(argument, value, "true or false")
     return value
 
 
@@ -95,7 +95,7 @@ def checked_path(argument: str, value: str | os.PathLike[str], example: str = "p
     except Exception:  # no file can have that name, or the object's own methods fail
         can_exist = False
     if not can_exist or not isinstance(path, str) or not path:
-        raise _wrong(argument, value, f"the path of a {kind}, such as {example}")
+        raise wrong_argument(argument, value, f"the path of a {kind}, such as {example}")
     return path
 
 
@@ -106,7 +106,7 @@ def checked_text(argument: str, value: str, wanted: str = "a text") -> str:
         UsageError: It is something else.
     """
     if not isinstance(value, str):
-        raise _wrong(argument, value, wanted)
+        raise wrong_argument(argument, value, wanted)
     return value
 
 
@@ -118,7 +118,7 @@ def checked_one_of(argument: str, value: T, accepted: Collection[T]) -> T:
     """
     # `in` fails for unhashable values, and a comparison with an array has no truth.
     if not any(isinstance(value, type(known)) and value == known for known in accepted):
-        raise _wrong(argument, value, f"one of {', '.join(map(repr, accepted))}")
+        raise wrong_argument(argument, value, f"one of {', '.join(map(repr, accepted))}")
     return value
 
 
@@ -142,7 +142,7 @@ def checked_list(
     except Exception:  # it cannot be gone through, or its own methods fail
         elements = None
     if elements is None or len(elements) < minimum:
-        raise _wrong(argument, value, wanted)
+        raise wrong_argument(argument, value, wanted)
     return [check(f"{argument}[{place}]", element) for place, element in enumerate(elements)]
 
 
@@ -154,7 +154,7 @@ def checked_instance(argument: str, value: object, kind: type[T], example: str) 
     """
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
-        raise _wrong(argument, value, f"{article} {kind.__name__}, such as {example}")
+        raise wrong_argument(argument, value, f"{article} {kind.__name__}, such as {example}")
     return value
 
 
@@ -165,7 +165,7 @@ def checked_object(argument: str, value: T, method: str, wanted: str) -> T:
         UsageError: It has no such method, or is a class.
     """
     if isinstance(value, type) or not callable(getattr(value, method, None)):
-        raise _wrong(argument, value, wanted)
+        raise wrong_argument(argument, value, wanted)
     return value
 
 
@@ -176,7 +176,7 @@ def checked_mapping(argument: str, value: _Mapping, example: str) -> _Mapping:
         UsageError: It is something else.
     """
     if not isinstance(value, Mapping):
-        raise _wrong(argument, value, f"a mapping, such as {example}")
+        raise wrong_argument(argument, value, f"a mapping, such as {example}")
     return value
 
 
@@ -187,7 +187,7 @@ def checked_function(argument: str, value: T, wanted: str) -> T:
         UsageError: It is something else.
     """
     if not callable(value):
-        raise _wrong(argument, value, wanted)
+        raise wrong_argument(argument, value, wanted)
     return value
 
 
@@ -211,5 +211,6 @@ def shown(value: object) -> str:
         return f"an object of the class {type(value).__name__}"
 
 
-def _wrong(argument: str, value: object, wanted: str) -> UsageError:
+def wrong_argument(argument: str, value: object, wanted: str) -> UsageError:
+    """Return the error of an argument whose value is not accepted."""
     return UsageError(f"{argument} is {shown(value)}; it must be {wanted}")
