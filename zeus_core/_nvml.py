@@ -16,8 +16,8 @@ import struct
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
+from typing import Any, NamedTuple
 
-from zeus_core._record import Record
 from zeus_core.errors import (
     DeviceError,
     DeviceLostError,
@@ -28,10 +28,6 @@ from zeus_core.errors import (
     UsageError,
 )
 from zeus_core.units import milliwatts_from_watts, watts_from_milliwatts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _LIBRARY = "libnvidia-ml.so.1"
 
@@ -181,7 +177,7 @@ def _is_in_range(library: Any, handle: Any, limit_milliwatts: int) -> bool:
     return lowest.value <= limit_milliwatts <= highest.value
 
 
-class PowerProfiles(Record):
+class PowerProfiles(NamedTuple):
     """The workload power profiles of a board, as masks."""
 
     supported: int

@@ -22,7 +22,7 @@ HOLDER = """
 # Those that take long: the command line, the driver's binding, the daemon itself, and what classes are made with.
 LATE = [
     *("argparse", "logging", "numpy", "pathlib", "pynvml", "socket", "zeus_core.cli", "zeus_core.daemon"),
-    *("dataclasses", "inspect", "subprocess", "threading", "typing", "zeus_core.codec", "zeus_core.validate"),
+    *("dataclasses", "inspect", "subprocess", "threading", "zeus_core.codec", "zeus_core.validate"),
 ]
 
 

@@ -324,7 +324,7 @@ def test_the_guardian_loads_little():
     program = f"{find}; import zeus_core.settings.guardian_program; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True).stdout.split()
     assert "zeus_core.settings.keeper" in loaded
-    unneeded = {"dataclasses", "inspect", "logging", "pathlib", "subprocess", "typing", "zeus_core.codec"}
+    unneeded = {"dataclasses", "inspect", "logging", "pathlib", "subprocess", "zeus_core.codec"}
     assert unneeded.isdisjoint(loaded)
 
 

@@ -153,7 +153,7 @@ def test_an_original_out_of_the_range_gives_way_to_the_default(tree):
     board.set_file("hwmon/hwmon3/power1_cap_default", "600000000\n")
     POWER_LIMIT.restore(gpu, ORIGINAL_WATTS)
     assert board.cap_watts == 600
-    assert restore_device(BareGpus().gpu, entry.replacing(values=(600.0,))).is_done
+    assert restore_device(BareGpus().gpu, entry._replace(values=(600.0,))).is_done
 
 
 # In training.
