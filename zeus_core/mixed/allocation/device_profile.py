@@ -51,7 +51,7 @@ class DeviceProfile:
     def __post_init__(self) -> None:
         """Check all values, and fit them."""
         if not self.points:
-            raise UsageError("points is (); there must be at least one measured step")
+            raise UsageError("points is (); it must be a list of measured steps")
         object.__setattr__(self, "points", tuple(self.points))
         wanted = "watts, 0 to 1e6, such as 68"
         blocking = checked_number("blocking_power_watts", self.blocking_power_watts, 0.0, 1e6, wanted)
@@ -159,4 +159,4 @@ def _store(folder: str | Path, gpu_model: str, work: str, knob: str) -> JsonStor
     place = Path(checked_path("folder", folder, "profiles", "folder"))
     readable = re.sub("[^a-z0-9]+", "-", gpu_model.lower()).strip("-")[:40]
     job = hashlib.sha256(json.dumps(owner, sort_keys=True).encode()).hexdigest()[:8]
-    return JsonStore(place / f"{readable or 'gpu'}-{job}.json", _FORMAT, "profile", owner)
+    return JsonStore(place / f"{readable or 'gpu'}-{job}.json", _FORMAT, "profile")
