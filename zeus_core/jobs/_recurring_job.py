@@ -42,6 +42,7 @@ from zeus_core.validate import (
     checked_object,
     checked_path,
     checked_whole_number,
+    wrong_argument,
 )
 
 # After so many runs without one that reached the target, each begin says so: it may be out of reach.
@@ -130,6 +131,8 @@ class RecurringJob:
         self._problem = BatchProblem(tuple(batch_sizes), default, max_epochs, half_life_runs)
         self.batch_sizes: tuple[int, ...] = self._problem.batch_sizes
         self.default: int = self._problem.default
+        if not isinstance(target, Target):  # such as the value alone: it would fail after the first epoch
+            raise wrong_argument("target", target, 'a Target("eval_accuracy", 0.84)')
         self.target: Target = target
         self.max_epochs: int = self._problem.max_epochs
         self._objective = checked_objective(objective)

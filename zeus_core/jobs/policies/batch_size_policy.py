@@ -13,6 +13,7 @@ from zeus_core.validate import (
     checked_one_of,
     checked_whole_number,
     shown,
+    wrong_argument,
 )
 
 Outcome = Literal["reached", "stopped", "infeasible", "failed", "running"]
@@ -98,6 +99,8 @@ class BatchProblem:
 
     def __post_init__(self) -> None:
         """Check the attributes."""
+        if not len(self.batch_sizes):
+            raise wrong_argument("batch_sizes", self.batch_sizes, "batch sizes, such as [64, 128, 256]")
         sizes = {checked_whole_number(f"batch_sizes[{place}]", size, 1) for place, size in enumerate(self.batch_sizes)}
         object.__setattr__(self, "batch_sizes", tuple(sorted(sizes)))
         object.__setattr__(self, "default", checked_whole_number("default", self.default, 1))

@@ -89,7 +89,7 @@ class AllocationPlan:
     def __post_init__(self) -> None:
         """Check all values, which may come from a file."""
         if not self.ranks:
-            raise UsageError("ranks is (); there must be a share for at least one rank")
+            raise UsageError("ranks is (); it must be a list of shares, one for each rank")
         object.__setattr__(self, "ranks", tuple(self.ranks))
         wanted = "a finite number, at least 0"
         for name in ("step_seconds", "energy_joules", "reduce_seconds", "cost", "bound_cost"):

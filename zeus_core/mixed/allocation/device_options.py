@@ -143,7 +143,7 @@ class DeviceOptions:
     def __post_init__(self) -> None:
         """Check all values, and sort the options."""
         if not self.options:
-            raise UsageError(f"{self.name} has no options; give one for each setting")
+            raise UsageError("options is (); it must be a list of options, one for each setting")
         options = tuple(sorted(self.options, key=lambda option: -option.setting))
         object.__setattr__(self, "options", options)
         settings = [option.setting for option in options]

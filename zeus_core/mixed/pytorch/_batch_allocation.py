@@ -77,10 +77,11 @@ class BatchAllocation:
         self.objective: Objective | None = objective
         wanted = "a fraction of the original limit, above 0 and at most 1, such as 0.8"
         self.limit_fractions: list[float] = [
-            checked_number("limit_fractions", fraction, 0.0, 1.0, wanted, is_open=True) for fraction in limit_fractions
+            checked_number(f"limit_fractions[{place}]", fraction, 0.0, 1.0, wanted, is_open=True)
+            for place, fraction in enumerate(limit_fractions)
         ]
         if not self.limit_fractions:
-            raise UsageError("limit_fractions is []; give at least one fraction, such as [1.0, 0.8]")
+            raise UsageError("limit_fractions is []; it must be a list of fractions, such as [1.0, 0.8]")
         self.max_batch: int | None = None if max_batch is None else checked_whole_number("max_batch", max_batch, 1)
         self.folder: str | None = None if folder is None else checked_path("folder", folder, "profiles", "folder")
         self.work: str = work

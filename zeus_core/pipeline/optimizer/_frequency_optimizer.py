@@ -34,7 +34,7 @@ from zeus_core.ports.background import ThreadBackground
 from zeus_core.ports.device_events import HostEvents, LostEvent
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import checked_world
-from zeus_core.validate import checked_number, shown
+from zeus_core.validate import checked_number, shown, wrong_argument
 
 _hook = contained(on_fault=lambda self, error: self._fail(error))
 
@@ -101,6 +101,10 @@ class PipelineFrequencyOptimizer:
         self._exchange = Exchange(checked_world(world), self._step_aside)
         self._pipeline_rank = PipelineRank(self._exchange.rank) if pipeline_rank is None else pipeline_rank
         self._settings = PipelineFrequencySettings() if settings is None else settings
+        if not isinstance(self._pipeline_rank, PipelineRank):  # such as a number: it would fail in a hook
+            raise wrong_argument("pipeline_rank", pipeline_rank, "a PipelineRank(0)")
+        if not isinstance(self._settings, PipelineFrequencySettings):  # such as a dict
+            raise wrong_argument("settings", settings, "a PipelineFrequencySettings(slowdown_factor=1.05)")
         self._identity = _checked_identity({} if identity is None else identity)
         self._work: dict[str, Any] = {}
         self._device_events: DeviceEvents = HostEvents(monitor.time_source) if device_events is None else device_events
