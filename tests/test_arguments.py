@@ -12,7 +12,7 @@ from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.pipeline import PipelineProfile, schedules
 from zeus_core.pipeline.planner.clock_plan import read_plan
 from zeus_core.search import Trial
-from zeus_core.settings import PowerLimitKnob
+from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.training import TrainingEnergy
 
 

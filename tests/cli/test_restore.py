@@ -188,7 +188,8 @@ def test_what_this_version_cannot_read_is_named_and_never_written_over(on_driver
             f"""
             from zeus_core.device import discover_gpus
             from zeus_core.errors import DeviceHeldError, PermissionDeniedError
-            from zeus_core.settings import PowerLimitKnob, SmClockKnob
+            from zeus_core.settings.clock_knob import SmClockKnob
+            from zeus_core.settings.limit_knob import PowerLimitKnob
             gpus = discover_gpus({{}})
             knob = {knob}
             try:
@@ -213,7 +214,7 @@ def test_an_entry_that_becomes_unreadable_while_its_owner_lives_stays(on_driver,
     ended = driver.start(
         """
         from zeus_core.device import discover_gpus
-        from zeus_core.settings import PowerLimitKnob
+        from zeus_core.settings.limit_knob import PowerLimitKnob
         knob = PowerLimitKnob(discover_gpus({}), 25)
         knob.apply(knob.settings[-1])
         print("ready", flush=True)
@@ -259,7 +260,7 @@ def test_an_impossible_original_gives_way_to_the_default_by_whatever_restores(on
         driver.run("from zeus_core.settings.first_stage import restore_left_behind; restore_left_behind()")
     else:
         driver.run(
-            "from zeus_core.device import discover_gpus; from zeus_core.settings import PowerLimitKnob; "
+            "from zeus_core.device import discover_gpus; from zeus_core.settings.limit_knob import PowerLimitKnob; "
             "PowerLimitKnob(discover_gpus({}), 25)"
         )
     assert driver[0].power_limit_watts == DEVICE.default_limit_watts

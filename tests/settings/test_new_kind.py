@@ -8,9 +8,8 @@ from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
-from zeus_core.settings import Kind
 from zeus_core.settings.entry import LedgerEntry
-from zeus_core.settings.kinds import KINDS
+from zeus_core.settings.kinds import KINDS, Kind
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import restore_entry
 from zeus_core.testing import VirtualTime

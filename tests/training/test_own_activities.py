@@ -40,9 +40,7 @@ def is_sum(account):
     return sum(tally.measured_joules for tally in account.activities.values()) == account.total.measured_joules
 
 
-@pytest.mark.parametrize(
-    "name", ["", "1st", "roll out", "rôle", "a" * 33, "per_token", "redone", "token", None, 3, "a-b"]
-)
+@pytest.mark.parametrize("name", ["", "1st", "roll out", "rôle", "a" * 33, "per_token", "redone", "token", "a-b"])
 def test_bad_names_raise_where_they_are_given(name):
     _, energy = begun()
     with pytest.raises(UsageError, match="activity is"), energy.during(name):

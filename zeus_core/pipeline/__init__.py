@@ -12,26 +12,10 @@ Pure: no device, no time source, no framework. LLVM (llvmlite, extra `pipeline`)
 slower and give the same. docs/pipeline.md explains the method.
 """
 
-from typing import TYPE_CHECKING
-
-from zeus_core._lazy_names import imported_on_use as _imported_on_use
-
-if TYPE_CHECKING:
-    from zeus_core.pipeline import schedules
-    from zeus_core.pipeline.planner.clock_plan import write_plan
-    from zeus_core.pipeline.planner.frontier.frontier import Frontier
-    from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
-    from zeus_core.pipeline.planner.plan_making import make_plan
+from zeus_core.pipeline import schedules
+from zeus_core.pipeline.planner.clock_plan import write_plan
+from zeus_core.pipeline.planner.frontier.frontier import Frontier
+from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
+from zeus_core.pipeline.planner.plan_making import make_plan
 
 __all__ = ["Frontier", "PipelineProfile", "make_plan", "schedules", "write_plan"]
-
-_HOMES = {
-    "Frontier": "zeus_core.pipeline.planner.frontier.frontier",
-    "PipelineProfile": "zeus_core.pipeline.planner.pipeline_profile",
-    "make_plan": "zeus_core.pipeline.planner.plan_making",
-    "schedules": "zeus_core.pipeline.schedules",
-    "write_plan": "zeus_core.pipeline.planner.clock_plan",
-}
-
-if not TYPE_CHECKING:
-    __getattr__, __dir__ = _imported_on_use(__name__, _HOMES)
