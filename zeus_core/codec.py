@@ -86,7 +86,7 @@ def decode(kind: type[T], fields: Any, name: str | None = None) -> T:
     """
     name = name or str(getattr(kind, "__name__", kind))
     try:
-        return _decoder_of(kind)(fields)  # type: ignore[no-any-return]
+        return _decoder_of(kind)(fields)  # type: ignore[arg-type,no-any-return]
     except _MismatchError as mismatch:
         raise UsageError(f"{name}{''.join(reversed(mismatch.path))}{mismatch}") from mismatch.__cause__
     except RecursionError:
