@@ -65,10 +65,10 @@ def test_importing_the_core_loads_neither_a_framework_nor_the_driver(statement):
     ],
 )
 def test_importing_the_core_loads_nothing_that_most_programs_do_without(statement):
-    """Each takes 1 to 80 ms: OpenSSL, the binding of C, fractions, other processes, numpy."""
+    """Each takes 1 to 80 ms: OpenSSL, fractions, other processes, numpy."""
     loaded = run(f"import sys\n{statement}\nprint(*sys.modules, sep='\\n')").splitlines()
     assert "zeus_core.device" in loaded
-    unneeded = {"hashlib", "ctypes", "statistics", "decimal", "csv", "numpy", "socket", "subprocess"}
+    unneeded = {"hashlib", "statistics", "decimal", "csv", "numpy", "socket", "subprocess"}
     assert unneeded.isdisjoint(loaded)
 
 

@@ -18,45 +18,18 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
-def parse_json(text: str) -> Any:
-    """Return the value of a JSON text.
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text, or of the content of a JSON file.
 
     Raises:
         UsageError: It is not JSON, or nested too deeply.
     """
     try:
-        return json.loads(text)
+        return json.loads(text if isinstance(text, str) else text.decode())
     except ValueError as error:
         raise UsageError(f"it is not JSON: {error}") from error
     except RecursionError:
         raise UsageError("it is nested too deeply") from None
-
-
-def read_document(path: Path) -> Any:
-    """Return the value of a JSON file.
-
-    Raises:
-        OSError: The file cannot be read; FileNotFoundError or NotADirectoryError if there is none.
-        UsageError: It is not JSON.
-    """
-    try:
-        data = path.read_bytes()
-    except ValueError as error:  # no file can have this name
-        raise UsageError(f"it is not a JSON file: {error}") from error
-    return document_of(data)
-
-
-def document_of(data: bytes) -> Any:
-    """Return the value of the content of a JSON file.
-
-    Raises:
-        UsageError: It is not JSON.
-    """
-    try:
-        text = data.decode()
-    except ValueError as error:
-        raise UsageError(f"it is not a JSON file: {error}") from error
-    return parse_json(text)
 
 
 @dataclass(frozen=True)
@@ -95,7 +68,11 @@ class JsonFormat:
             OSError: The file cannot be read; FileNotFoundError or NotADirectoryError if there is none.
             UsageError: It holds something else.
         """
-        return self.fields(read_document(path))
+        try:
+            data = path.read_bytes()
+        except ValueError as error:
+            raise UsageError(f"no file can have this name: {error}") from error
+        return self.fields(parse_json(data))
 
     def write(self, path: Path, fields: Mapping[str, Any], indent: int | None = 2, is_lasting: bool = True) -> None:
         """Replace a file by a document; its folder is made if need be. See `write_atomically`.

@@ -12,6 +12,7 @@ depends on the board. The limit of a module is no setting of the GPU, as the fir
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -138,8 +139,6 @@ def find_limit_scope(library: Any, handle: Any) -> tuple[int, LimitScope]:
 
 def read_limit(library: Any, handle: Any, scope: LimitScope, which: str) -> tuple[int, int]:
     """Ask for a limit in milliwatts: a key of `_LIMITS`. The limit of a module alone is read by the usual function."""
-    import ctypes  # 3 ms, which programs without a GPU do without
-
     if scope is LimitScope.GPU:
         return _read_field(library, handle, which, _GPU)
     milliwatts = ctypes.c_uint()
@@ -153,8 +152,6 @@ def set_limit(library: Any, handle: Any, scope: LimitScope, limit_milliwatts: in
     Raises:
         NotSupportedError: There is one for the whole module alone.
     """
-    import ctypes
-
     if scope is LimitScope.MODULE:
         raise NotSupportedError(
             "the board has a power limit for its whole module alone, which serves the CPU first: the GPU is measured, "
@@ -169,8 +166,6 @@ def set_limit(library: Any, handle: Any, scope: LimitScope, limit_milliwatts: in
 
 def _is_in_range(library: Any, handle: Any, limit_milliwatts: int) -> bool:
     """Tell whether a limit lies in the range that the driver states; also if it states none."""
-    import ctypes
-
     lowest, highest = ctypes.c_uint(), ctypes.c_uint(2**32 - 1)
     function = "nvmlDeviceGetPowerManagementLimitConstraints"
     _call(library, function, handle, ctypes.byref(lowest), ctypes.byref(highest))
@@ -187,8 +182,6 @@ class PowerProfiles(NamedTuple):
 
 def read_profiles(library: Any, handle: Any) -> tuple[int, PowerProfiles]:
     """Ask for the profiles. Boards before Blackwell have none."""
-    import ctypes
-
     question = _CURRENT.pack(1 << 24 | _CURRENT.size, *3 * [b""])
     answer = ctypes.create_string_buffer(question, _CURRENT.size)
     code = _call(library, "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles", handle, answer)
@@ -211,8 +204,6 @@ def set_profiles(library: Any, handle: Any, mask: int) -> tuple[int, None]:
 
 
 def _read_field(library: Any, handle: Any, which: str, scope: int) -> tuple[int, int]:
-    import ctypes
-
     value = ctypes.create_string_buffer(_QUESTION.pack(_LIMITS[which][0], scope), _QUESTION.size)
     code = _call(library, "nvmlDeviceGetFieldValues", handle, 1, value)
     return (code, 0) if code != 0 else _ANSWER.unpack_from(value)
@@ -241,8 +232,6 @@ class BareNvml:
         Raises:
             DeviceError: There is no such GPU, no driver, or it does not work.
         """
-        import ctypes
-
         handle = ctypes.c_void_p()
         self.open()
         self.call(f"finding {device_uuid}", "nvmlDeviceGetHandleByUUID", device_uuid.encode(), ctypes.byref(handle))
@@ -255,8 +244,6 @@ class BareNvml:
             DeviceError: There is none, or it does not work.
         """
         if self._library is None:
-            import ctypes
-
             try:
                 library = ctypes.CDLL(self._name)
             except OSError as error:
@@ -343,8 +330,6 @@ class BareGpu:
 
     def lock_sm_clock(self, clock_mhz: int) -> None:
         """Hold the SM clock."""
-        import ctypes
-
         clock = ctypes.c_uint(clock_mhz)
         action = f"locking the SM clock of {self.uuid}"
         self._nvml.call(action, "nvmlDeviceSetGpuLockedClocks", self._handle, clock, clock)
