@@ -199,7 +199,7 @@ def checked_slowdown(argument: str, text: str) -> float:
     """
     match = _PERCENTAGE.fullmatch(text)
     if match is None or float(match[1]) > 100:
-        raise _wrong(argument, text, "a slowdown from 0% to 100%, such as 10%")
+        raise wrong_argument(argument, text, "a slowdown from 0% to 100%, such as 10%")
     return 1 + float(match[1]) / 100
 
 
