@@ -9,9 +9,28 @@
 The runs are kept by Optuna (the extra batch-size), which is imported when the first one begins.
 """
 
-from zeus_core.jobs._drifting_slices import DriftingSlices
-from zeus_core.jobs._job_records import Target
-from zeus_core.jobs._recurring_job import RecurringJob
-from zeus_core.jobs.policies import AdaptiveBatchSize
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zeus_core.jobs._drifting_slices import DriftingSlices
+    from zeus_core.jobs._job_records import Target
+    from zeus_core.jobs._recurring_job import RecurringJob
+    from zeus_core.jobs.policies import AdaptiveBatchSize
 
 __all__ = ["AdaptiveBatchSize", "DriftingSlices", "RecurringJob", "Target"]
+
+_HOMES = {
+    "AdaptiveBatchSize": "zeus_core.jobs.policies",
+    "DriftingSlices": "zeus_core.jobs._drifting_slices",
+    "RecurringJob": "zeus_core.jobs._recurring_job",
+    "Target": "zeus_core.jobs._job_records",
+}
+
+if not TYPE_CHECKING:  # type checkers would take every name for one of it
+
+    def __getattr__(name: str) -> object:  # the command is declared for each help, which needs none of these
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)

@@ -12,10 +12,30 @@ Pure: no device, no time source, no framework. LLVM (llvmlite, extra `pipeline`)
 slower and give the same. docs/pipeline.md explains the method.
 """
 
+from typing import TYPE_CHECKING
+
 from zeus_core.pipeline import schedules
-from zeus_core.pipeline.planner.clock_plan import write_plan
-from zeus_core.pipeline.planner.frontier.frontier import Frontier
-from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
-from zeus_core.pipeline.planner.plan_making import make_plan
+
+if TYPE_CHECKING:
+    from zeus_core.pipeline.planner.clock_plan import write_plan
+    from zeus_core.pipeline.planner.frontier.frontier import Frontier
+    from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
+    from zeus_core.pipeline.planner.plan_making import make_plan
 
 __all__ = ["Frontier", "PipelineProfile", "make_plan", "schedules", "write_plan"]
+
+_HOMES = {
+    "Frontier": "zeus_core.pipeline.planner.frontier.frontier",
+    "PipelineProfile": "zeus_core.pipeline.planner.pipeline_profile",
+    "make_plan": "zeus_core.pipeline.planner.plan_making",
+    "write_plan": "zeus_core.pipeline.planner.clock_plan",
+}
+
+if not TYPE_CHECKING:  # type checkers would take every name for one of it
+
+    def __getattr__(name: str) -> object:  # the command is declared for each help, which needs none of these
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
