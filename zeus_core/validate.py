@@ -8,14 +8,12 @@ import os
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection
 from typing import Any, SupportsFloat, SupportsIndex, TypeVar
 
 from zeus_core.errors import UsageError
 
 T = TypeVar("T")
-_Element = TypeVar("_Element")
-_Mapping = TypeVar("_Mapping", bound=Mapping[Any, Any])
 
 _PERCENTAGE = re.compile(r"(\d{1,3}(?:\.\d{1,3})?) ?%", re.ASCII)
 _SHORT = reprlib.Repr()
@@ -99,17 +97,6 @@ def checked_path(argument: str, value: str | os.PathLike[str], example: str = "p
     return path
 
 
-def checked_text(argument: str, value: str, wanted: str = "a text") -> str:
-    """Return a text.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    if not isinstance(value, str):
-        raise wrong_argument(argument, value, wanted)
-    return value
-
-
 def checked_one_of(argument: str, value: T, accepted: Collection[T]) -> T:
     """Return a value that is one of those accepted.
 
@@ -122,42 +109,6 @@ def checked_one_of(argument: str, value: T, accepted: Collection[T]) -> T:
     return value
 
 
-def checked_list(
-    argument: str, value: Iterable[T], check: Callable[[str, T], _Element], wanted: str, minimum: int = 0
-) -> list[_Element]:
-    """Return the elements of a list, or of anything else that can be gone through but a text or a mapping.
-
-    Args:
-        argument: Its name, for the error.
-        value: Its value.
-        check: Returns an accepted element; it gets the name of the element, such as "gpus[0]", and the element.
-        wanted: The accepted lists in words, for the error.
-        minimum: The lowest accepted number of elements.
-
-    Raises:
-        UsageError: It is something else, too short, or has an element that is not accepted.
-    """
-    try:
-        elements = None if isinstance(value, str | bytes | Mapping) else list(value)
-    except Exception:  # it cannot be gone through, or its own methods fail
-        elements = None
-    if elements is None or len(elements) < minimum:
-        raise wrong_argument(argument, value, wanted)
-    return [check(f"{argument}[{place}]", element) for place, element in enumerate(elements)]
-
-
-def checked_instance(argument: str, value: object, kind: type[T], example: str) -> T:
-    """Return an object of a class.
-
-    Raises:
-        UsageError: It is no instance of the class.
-    """
-    if not isinstance(value, kind):
-        article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
-        raise wrong_argument(argument, value, f"{article} {kind.__name__}, such as {example}")
-    return value
-
-
 def checked_object(argument: str, value: T, method: str, wanted: str) -> T:
     """Return an object that has a method; a class that has it is refused, as it is not an object of that class.
 
@@ -165,28 +116,6 @@ def checked_object(argument: str, value: T, method: str, wanted: str) -> T:
         UsageError: It has no such method, or is a class.
     """
     if isinstance(value, type) or not callable(getattr(value, method, None)):
-        raise wrong_argument(argument, value, wanted)
-    return value
-
-
-def checked_mapping(argument: str, value: _Mapping, example: str) -> _Mapping:
-    """Return a mapping.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    if not isinstance(value, Mapping):
-        raise wrong_argument(argument, value, f"a mapping, such as {example}")
-    return value
-
-
-def checked_function(argument: str, value: T, wanted: str) -> T:
-    """Return something that can be called.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    if not callable(value):
         raise wrong_argument(argument, value, wanted)
     return value
 
