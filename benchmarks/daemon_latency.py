@@ -82,7 +82,7 @@ while True:
 OWNER = """
 import time
 from zeus_core.device import discover_gpus
-from zeus_core.settings import PowerLimitKnob
+from zeus_core.settings.limit_knob import PowerLimitKnob
 gpus = discover_gpus({})[:1]
 begin = time.monotonic()
 knob = PowerLimitKnob(gpus, 50)

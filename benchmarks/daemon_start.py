@@ -49,7 +49,7 @@ def leave_changed(driver: NvmlDriver) -> None:
     for device in driver.devices:
         device.power_limit_watts = LEFT_WATTS
         entry = LedgerEntry.of_this_process(device.uuid, device.name, POWER_LIMIT, ORIGINAL_WATTS)
-        ledger.note(entry.replacing(owner=entry.owner.replacing(start_ticks=1), values=(LEFT_WATTS,)))
+        ledger.note(entry._replace(owner=entry.owner._replace(start_ticks=1), values=(LEFT_WATTS,)))
 
 
 def main() -> int:

@@ -1,11 +1,8 @@
 """JSON files that say what they hold: written whole, read with checks, set aside when damaged."""
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -68,44 +65,6 @@ def test_a_child_that_is_forked_meanwhile_does_not_keep_a_folder_locked(tmp_path
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-
-
-SAVING = """
-import sys
-from pathlib import Path
-from zeus_core import files
-from zeus_core._documents import JsonFormat, JsonStore
-
-files._LOCK_SECONDS = 100.0  # the machine may be busy
-for line in sys.stdin:
-    store = JsonStore(Path(line.strip()), JsonFormat("zeus-core test", 2), "profile", {"job": sys.argv[1]})
-    store.save({"job": sys.argv[1]})
-    print(flush=True)
-"""
-
-
-def test_jobs_that_save_at_the_same_time_keep_a_document_each(tmp_path: Path) -> None:
-    names = ["job 0", "job 1", "job 2"]
-    with contextlib.ExitStack() as stack:
-        jobs = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", SAVING, name],
-                    cwd=Path(__file__).parents[1],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for name in names
-        ]
-        for number in range(50):
-            path = tmp_path / str(number) / "profile.json"
-            for job in jobs:
-                print(path, file=job.stdin, flush=True)
-            for job in jobs:
-                job.stdout.readline()
-            assert sorted(FORMAT.read(file)["job"] for file in path.parent.iterdir()) == names, number
 
 
 def test_a_number_that_json_lacks_is_not_written(path: Path) -> None:

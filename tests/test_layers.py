@@ -26,9 +26,9 @@ FRAMEWORKS = {
 INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 
 # The drawing of ARCHITECTURE.md: each part of the core with the parts it may import.
-VALUES = {"errors", "units", "measurement", "_lazy_names"}
-TOOLS = {"codec", "validate", "files", "_documents", "_record", "_identity", "_nvml", "_sysfs", "process"}
-BASE = {*VALUES, *TOOLS, "_launch", "ports", "events", "_step_gaps", "adapters"}
+VALUES = {"errors", "units", "measurement"}
+TOOLS = {"codec", "validate", "files", "_documents", "_identity", "_nvml", "_sysfs", "process"}
+BASE = {*VALUES, *TOOLS, "_launch", "ports", "events", "adapters"}
 WINGS = {
     "daemon",
     "jobs",
@@ -56,7 +56,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_start": {"_launch"},
     "ports": {*VALUES, *TOOLS, "_launch"},
     "events": {*VALUES, "validate", "ports"},
-    "_step_gaps": {"ports"},
     "adapters": {*VALUES, *TOOLS},
     KINDS: {*VALUES, *TOOLS},
     "device": {*BASE, KINDS},

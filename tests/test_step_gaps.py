@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from zeus_core._step_gaps import StepGaps
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.ports.step_gaps import StepGaps
 from zeus_core.training import TrainingEnergy
 
 

@@ -5,9 +5,8 @@ torch nor a GPU driver. Start from `ZeusMonitor` to measure, from `TrainingEnerg
 training goes, and from `GlobalPowerLimitOptimizer` to save. The names below are imported when they are first used.
 """
 
-from zeus_core._lazy_names import imported_on_use as _imported_on_use
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False  # type checkers take it for true; the module `typing` takes milliseconds to import
 if TYPE_CHECKING:
     from zeus_core.events import Activity
     from zeus_core.monitor import ZeusMonitor, measure
@@ -54,5 +53,14 @@ _HOMES = {
     "measure": "zeus_core.monitor",
 }
 
-if not TYPE_CHECKING:
-    __getattr__, __dir__ = _imported_on_use(__name__, _HOMES)
+if not TYPE_CHECKING:  # type checkers would take every name for one of it
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES})

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from zeus_core.errors import UsageError
-from zeus_core.files import folder_lock, is_special, write_atomically
+from zeus_core.files import is_special, write_atomically
 from zeus_core.validate import shown
 
 T = TypeVar("T")
@@ -19,45 +18,18 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
-def parse_json(text: str) -> Any:
-    """Return the value of a JSON text.
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text, or of the content of a JSON file.
 
     Raises:
         UsageError: It is not JSON, or nested too deeply.
     """
     try:
-        return json.loads(text)
+        return json.loads(text if isinstance(text, str) else text.decode())
     except ValueError as error:
         raise UsageError(f"it is not JSON: {error}") from error
     except RecursionError:
         raise UsageError("it is nested too deeply") from None
-
-
-def read_document(path: Path) -> Any:
-    """Return the value of a JSON file.
-
-    Raises:
-        OSError: The file cannot be read; FileNotFoundError or NotADirectoryError if there is none.
-        UsageError: It is not JSON.
-    """
-    try:
-        data = path.read_bytes()
-    except ValueError as error:  # no file can have this name
-        raise UsageError(f"it is not a JSON file: {error}") from error
-    return document_of(data)
-
-
-def document_of(data: bytes) -> Any:
-    """Return the value of the content of a JSON file.
-
-    Raises:
-        UsageError: It is not JSON.
-    """
-    try:
-        text = data.decode()
-    except ValueError as error:
-        raise UsageError(f"it is not a JSON file: {error}") from error
-    return parse_json(text)
 
 
 @dataclass(frozen=True)
@@ -96,7 +68,11 @@ class JsonFormat:
             OSError: The file cannot be read; FileNotFoundError or NotADirectoryError if there is none.
             UsageError: It holds something else.
         """
-        return self.fields(read_document(path))
+        try:
+            data = path.read_bytes()
+        except ValueError as error:
+            raise UsageError(f"no file can have this name: {error}") from error
+        return self.fields(parse_json(data))
 
     def write(self, path: Path, fields: Mapping[str, Any], indent: int | None = 2, is_lasting: bool = True) -> None:
         """Replace a file by a document; its folder is made if need be. See `write_atomically`.
@@ -114,20 +90,15 @@ class JsonFormat:
 class JsonStore:
     """A document that is kept in a file from run to run. Neither method raises.
 
-    Jobs may share a file. The first one keeps its document there, and each other one in a file beside it, whose name
-    depends on what distinguishes the jobs.
-
     Attributes:
         path: The file.
         format: The format of its content.
         contents: How warnings call it, such as "profile".
-        owner: The fields that distinguish the job of a document from other jobs, in JSON types.
     """
 
     path: Path
     format: JsonFormat
     contents: str
-    owner: Mapping[str, Any] = field(default_factory=dict)
     _has_failed: bool = field(default=False, init=False)
 
     def load(self, decode: Callable[[dict[str, Any]], T]) -> T | None:
@@ -136,59 +107,27 @@ class JsonStore:
         A file that cannot be read, or that `decode` refuses with a `UsageError`, is set aside under another name, with
         one warning; None is returned.
         """
-        own = self._own_path()
-        if own != self.path:
-            self._log_other_job(decode, own)
         try:
-            if is_special(own):  # a pipe would be waited for
+            if is_special(self.path):  # a pipe would be waited for
                 raise UsageError("it is a folder or a device, not a file")
-            return decode(self.format.read(own))
+            return decode(self.format.read(self.path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, UsageError) as error:
-            _logger.warning(
-                "the %s %s is not used: %s. The file is kept %s", self.contents, own, error, _set_aside(own)
-            )
+            aside = _set_aside(self.path)
+            _logger.warning("the %s %s is not used: %s. The file is kept %s", self.contents, self.path, error, aside)
             return None
 
     def save(self, fields: Mapping[str, Any]) -> None:
         """Replace the file; log one warning if it cannot be written, however often that is tried."""
         try:
-            # Where jobs share the file, another one may be about to take it.
-            with folder_lock(self.path.parent) if self.owner else nullcontext():
-                self.format.write(self._own_path(), fields)
+            self.format.write(self.path, fields)
         except (OSError, ValueError) as error:
             if not self._has_failed:
                 self._has_failed = True
                 _logger.warning(
                     "the %s %s cannot be written; training continues without it: %s", self.contents, self.path, error
                 )
-
-    def _own_path(self) -> Path:
-        """Return the file; if it holds the document of another job, the one beside it that is this job's."""
-        try:
-            fields = {} if is_special(self.path) else self.format.read(self.path)
-        except (OSError, UsageError):  # there is none, or it holds nobody's document
-            return self.path
-        if all(name not in fields or fields[name] == value for name, value in self.owner.items()):
-            return self.path
-        import hashlib  # it loads OpenSSL, which takes 8 ms
-
-        job = hashlib.sha256(json.dumps(self.owner, sort_keys=True).encode()).hexdigest()[:8]
-        return self.path.with_name(f"{self.path.stem}-{job}{self.path.suffix}")
-
-    def _log_other_job(self, decode: Callable[[dict[str, Any]], T], own: Path) -> None:
-        try:
-            decode(self.format.read(self.path))
-        except (OSError, UsageError) as error:
-            _logger.log(
-                logging.INFO if own.exists() else logging.WARNING,  # once is enough
-                "the %s %s is that of another job: %s. It stays, and this job keeps its own in %s",
-                self.contents,
-                self.path,
-                error,
-                own.name,
-            )
 
 
 def _set_aside(path: Path) -> str:

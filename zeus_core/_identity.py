@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-
-from zeus_core._record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
 _MAX_PROGRAM_LENGTH = 200
@@ -42,7 +38,7 @@ class ProcessTable:
 THIS_MACHINE = ProcessTable()
 
 
-class ProcessIdentity(Record):
+class ProcessIdentity(NamedTuple):
     """One process of one boot of a machine. Linux only.
 
     Attributes:

@@ -12,12 +12,13 @@ depends on the board. The limit of a module is no setting of the GPU, as the fir
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
+from typing import Any, NamedTuple
 
-from zeus_core._record import Record
 from zeus_core.errors import (
     DeviceError,
     DeviceLostError,
@@ -28,10 +29,6 @@ from zeus_core.errors import (
     UsageError,
 )
 from zeus_core.units import milliwatts_from_watts, watts_from_milliwatts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _LIBRARY = "libnvidia-ml.so.1"
 
@@ -142,8 +139,6 @@ def find_limit_scope(library: Any, handle: Any) -> tuple[int, LimitScope]:
 
 def read_limit(library: Any, handle: Any, scope: LimitScope, which: str) -> tuple[int, int]:
     """Ask for a limit in milliwatts: a key of `_LIMITS`. The limit of a module alone is read by the usual function."""
-    import ctypes  # 3 ms, which programs without a GPU do without
-
     if scope is LimitScope.GPU:
         return _read_field(library, handle, which, _GPU)
     milliwatts = ctypes.c_uint()
@@ -157,8 +152,6 @@ def set_limit(library: Any, handle: Any, scope: LimitScope, limit_milliwatts: in
     Raises:
         NotSupportedError: There is one for the whole module alone.
     """
-    import ctypes
-
     if scope is LimitScope.MODULE:
         raise NotSupportedError(
             "the board has a power limit for its whole module alone, which serves the CPU first: the GPU is measured, "
@@ -173,15 +166,13 @@ def set_limit(library: Any, handle: Any, scope: LimitScope, limit_milliwatts: in
 
 def _is_in_range(library: Any, handle: Any, limit_milliwatts: int) -> bool:
     """Tell whether a limit lies in the range that the driver states; also if it states none."""
-    import ctypes
-
     lowest, highest = ctypes.c_uint(), ctypes.c_uint(2**32 - 1)
     function = "nvmlDeviceGetPowerManagementLimitConstraints"
     _call(library, function, handle, ctypes.byref(lowest), ctypes.byref(highest))
     return lowest.value <= limit_milliwatts <= highest.value
 
 
-class PowerProfiles(Record):
+class PowerProfiles(NamedTuple):
     """The workload power profiles of a board, as masks."""
 
     supported: int
@@ -191,8 +182,6 @@ class PowerProfiles(Record):
 
 def read_profiles(library: Any, handle: Any) -> tuple[int, PowerProfiles]:
     """Ask for the profiles. Boards before Blackwell have none."""
-    import ctypes
-
     question = _CURRENT.pack(1 << 24 | _CURRENT.size, *3 * [b""])
     answer = ctypes.create_string_buffer(question, _CURRENT.size)
     code = _call(library, "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles", handle, answer)
@@ -215,8 +204,6 @@ def set_profiles(library: Any, handle: Any, mask: int) -> tuple[int, None]:
 
 
 def _read_field(library: Any, handle: Any, which: str, scope: int) -> tuple[int, int]:
-    import ctypes
-
     value = ctypes.create_string_buffer(_QUESTION.pack(_LIMITS[which][0], scope), _QUESTION.size)
     code = _call(library, "nvmlDeviceGetFieldValues", handle, 1, value)
     return (code, 0) if code != 0 else _ANSWER.unpack_from(value)
@@ -245,8 +232,6 @@ class BareNvml:
         Raises:
             DeviceError: There is no such GPU, no driver, or it does not work.
         """
-        import ctypes
-
         handle = ctypes.c_void_p()
         self.open()
         self.call(f"finding {device_uuid}", "nvmlDeviceGetHandleByUUID", device_uuid.encode(), ctypes.byref(handle))
@@ -259,8 +244,6 @@ class BareNvml:
             DeviceError: There is none, or it does not work.
         """
         if self._library is None:
-            import ctypes
-
             try:
                 library = ctypes.CDLL(self._name)
             except OSError as error:
@@ -347,8 +330,6 @@ class BareGpu:
 
     def lock_sm_clock(self, clock_mhz: int) -> None:
         """Hold the SM clock."""
-        import ctypes
-
         clock = ctypes.c_uint(clock_mhz)
         action = f"locking the SM clock of {self.uuid}"
         self._nvml.call(action, "nvmlDeviceSetGpuLockedClocks", self._handle, clock, clock)

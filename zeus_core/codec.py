@@ -5,21 +5,19 @@
 | dataclass | object, one member per field |
 | NamedTuple | array, one element per field |
 | tuple, list | array |
-| mapping with keys that are text, whole numbers or an enum | object |
+| mapping with keys that are text or whole numbers | object |
 | mapping with keys that are a NamedTuple of these | object; "/" joins the fields of a key, only the last may hold one |
-| enum | the value of its member |
 | a class of text | text, of which the class is made |
 | None, bool, int, float, str | the same |
 
-`decode` is strict: every field must be there and no other, a bool is no number, a number is finite. A class checks more
-in its `__post_init__`.
+`decode` is strict: every field must be there and no other, a bool is not a number, a number is finite. A class checks
+more in its `__post_init__`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import enum
 import math
 import re
 import sys
@@ -52,8 +50,6 @@ def _encoder_of(kind: type) -> Callable[[Any], Any]:
     """Return the function that encodes values of a class: found once, as the journal is written at every log."""
     if kind in _SCALARS:
         return lambda value: value
-    if issubclass(kind, enum.Enum):
-        return lambda member: encode(member.value)
     if dataclasses.is_dataclass(kind):
         names = tuple(_fields_of(kind))
         return lambda value: {
@@ -66,15 +62,10 @@ def _encoder_of(kind: type) -> Callable[[Any], Any]:
     for scalar in (int, float, str):  # a number of numpy that is a float of Python too, and the like
         if issubclass(kind, scalar):
             return scalar
-    return _refuse
-
-
-def _refuse(value: Any) -> Any:
-    raise TypeError(f"{value!r} has no JSON form")
+    raise TypeError(f"{kind.__name__} has no JSON form")
 
 
 def _encode_key(key: Any) -> str:
-    key = key.value if isinstance(key, enum.Enum) else key
     if isinstance(key, str) or type(key) is int:
         return str(key)
     if isinstance(key, tuple) and hasattr(key, "_fields"):
@@ -95,7 +86,7 @@ def decode(kind: type[T], fields: Any, name: str | None = None) -> T:
     """
     name = name or str(getattr(kind, "__name__", kind))
     try:
-        return _decode(kind, fields)  # type: ignore[no-any-return]
+        return _decoder_of(kind)(fields)  # type: ignore[arg-type,no-any-return]
     except _MismatchError as mismatch:
         raise UsageError(f"{name}{''.join(reversed(mismatch.path))}{mismatch}") from mismatch.__cause__
     except RecursionError:
@@ -109,21 +100,12 @@ def completed(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def without_defaults(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an encoded dataclass that `completed` does not add again."""
-    defaults = _encoded_defaults(kind)
+    defaults = _defaults(kind)
     return {name: value for name, value in fields.items() if name not in defaults or value != defaults[name]}
 
 
 @cache
 def _defaults(kind: Any) -> dict[str, Any]:
-    """Return defaults for `decode`: objects as they are, which takes no time, and others as in JSON."""
-    return {
-        name: decode(_fields_of(kind)[name], value) if dataclasses.is_dataclass(_fields_of(kind).get(name)) else value
-        for name, value in _encoded_defaults(kind).items()
-    }
-
-
-@cache
-def _encoded_defaults(kind: Any) -> dict[str, Any]:
     defaults = {
         field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         for field in dataclasses.fields(kind)
@@ -139,10 +121,6 @@ class _MismatchError(Exception):
         self.path: list[str] = []
 
 
-def _decode(kind: Any, value: Any) -> Any:
-    return _decoder_of(kind)(value)
-
-
 @cache
 def _decoder_of(kind: Any) -> Callable[[Any], Any]:
     """Return the function that decodes values of a class: found once, as a report reads a thousand runs.
@@ -153,14 +131,9 @@ def _decoder_of(kind: Any) -> Callable[[Any], Any]:
         return lambda value: value
     if kind in _SCALARS:
         return partial(_decode_scalar, kind)
-    if get_origin(kind) in (Union, types.UnionType):
-        return _union_decoder(get_args(kind))
     generic = _GENERICS.get(get_origin(kind))
     if generic is not None:
         return partial(generic, get_args(kind))
-    if issubclass(kind, enum.Enum):
-        values, members = [member.value for member in kind], list(kind)
-        return lambda value: _decode_literal(values, value, members)
     if dataclasses.is_dataclass(kind):
         return partial(_decode_object, kind)
     if issubclass(kind, str):
@@ -179,30 +152,20 @@ def _decode_scalar(kind: Any, value: Any) -> Any:
     raise _unfit(value, _SCALARS[kind])
 
 
-def _decode_literal(known: Sequence[Any], value: Any, meanings: Sequence[Any] | None = None) -> Any:
-    for candidate, meaning in zip(known, meanings or known, strict=True):
-        if type(value) is type(candidate) and value == candidate:
-            return meaning
-    raise _unfit(value, f"one of {', '.join(map(repr, known))}")
+def _decode_literal(known: Sequence[Any], value: Any) -> Any:
+    if not any(type(value) is type(candidate) and value == candidate for candidate in known):
+        raise _unfit(value, f"one of {', '.join(map(repr, known))}")
+    return value
 
 
-def _union_decoder(kinds: Sequence[Any]) -> Callable[[Any], Any]:
-    may_be_none = type(None) in kinds
-    *others, last = [_decoder_of(kind) for kind in kinds if kind is not type(None)]
-
-    def decode_union(value: Any) -> Any:
-        if value is None and may_be_none:
-            return None
-        for decode_other in others:
-            with contextlib.suppress(_MismatchError):
-                return decode_other(value)
-        return last(value)
-
-    return decode_union
-
-
-def _decode_list(kinds: Sequence[Any], value: Any) -> list[Any]:
-    return list(_decode_tuple((*kinds, ...), value))
+def _decode_union(kinds: Sequence[Any], value: Any) -> Any:
+    if value is None and types.NoneType in kinds:
+        return None
+    *others, last = (kind for kind in kinds if kind is not types.NoneType)
+    for kind in others:
+        with contextlib.suppress(_MismatchError):
+            return _decoder_of(kind)(value)
+    return _decoder_of(last)(value)
 
 
 def _decode_tuple(kinds: Sequence[Any], value: Any) -> tuple[Any, ...]:
@@ -240,25 +203,21 @@ def _decode_mapping(kinds: Sequence[Any], value: Any) -> dict[Any, Any]:
 
 
 def _decode_key(kind: Any, key: Any) -> Any:
-    if kind is int and isinstance(key, str) and _WHOLE_NUMBER.fullmatch(key):
-        return int(key)
     if kind is int:
-        raise _unfit(key, "a whole number as text")
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return _decode_literal([str(member.value) for member in kind], key, list(kind))
+        if not isinstance(key, str) or not _WHOLE_NUMBER.fullmatch(key):
+            raise _unfit(key, "a whole number as text")
+        return int(key)
     if isinstance(kind, type) and issubclass(kind, tuple):
         kinds = list(_fields_of(kind).values())
         parts = key.split("/", len(kinds) - 1) if isinstance(key, str) else []
         if len(parts) != len(kinds):
             raise _unfit(key, f"{len(kinds)} parts joined by '/'")
         return _built(kind, *(_decode_key(part_kind, part) for part_kind, part in zip(kinds, parts, strict=True)))
-    return _decode(kind, key)
+    return _decoder_of(kind)(key)
 
 
 def _decode_object(kind: Any, value: Any) -> Any:
-    if type(value) is kind:  # a default of `completed`
-        return value
-    if type(value) is not dict and not isinstance(value, Mapping):
+    if not isinstance(value, Mapping):
         raise _unfit(value, "an object")
     decoders = _field_decoders_of(kind)
     if value.keys() != decoders.keys():
@@ -289,9 +248,11 @@ def _built(kind: Callable[..., Any], /, *args: Any, **fields: Any) -> Any:
 
 
 _GENERICS: dict[Any, Callable[[Sequence[Any], Any], Any]] = {
+    Union: _decode_union,
+    types.UnionType: _decode_union,
     Literal: _decode_literal,
     tuple: _decode_tuple,
-    list: _decode_list,
+    list: lambda kinds, value: list(_decode_tuple((*kinds, ...), value)),
     Sequence: lambda kinds, value: _decode_tuple((*kinds, ...), value),
     dict: _decode_mapping,
     Mapping: _decode_mapping,

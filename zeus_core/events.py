@@ -11,13 +11,13 @@ where a step is one optimizer step. Loops that report less (no TrainBegin, no St
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from zeus_core.errors import UsageError
 from zeus_core.units import rows_html
-from zeus_core.validate import checked_text, shown
+from zeus_core.validate import shown
 
 if TYPE_CHECKING:
     from zeus_core.ports import World
@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Activity"]
 
 
-class _Kinds(type):
-    """The class of `Activity`: going through it gives its kinds."""
-
-    def __iter__(cls) -> Iterator[Activity]:
-        return iter(Activity.KINDS)
-
-
-class Activity(str, metaclass=_Kinds):
+class Activity(str):
     """Use of time and energy in a training job: a kind below, or a name of a user's own, as `Activity("rollout")`.
 
     It is its name, as text; the names are parts of those of metrics.
@@ -74,7 +67,6 @@ class Activity(str, metaclass=_Kinds):
     def __new__(cls, name: str) -> Activity:
         """Return the kind of this name, which exists once, or a name of a user's own."""
         wanted = 'the name of a kind of work, such as "rollout": letters, digits and underscores, at most 32'
-        checked_text("activity", name, wanted)
         for kind in cls.KINDS:
             if kind == name:
                 return kind
@@ -320,9 +312,6 @@ class TrainingHooks:
         """Set facts that distinguish the work of a step from other work, such as the size of the model."""
 
 
-_Self = TypeVar("_Self", bound="TrainingOptimizer")
-
-
 class TrainingOptimizer(TrainingHooks):
     """An optimizer that takes part in a training: measures it, and chooses a setting. By itself it chooses none."""
 
@@ -365,7 +354,7 @@ class TrainingOptimizer(TrainingHooks):
         """Restore the original settings, as at the end of training. Training that continues resumes the search."""
         self.on_train_end()
 
-    def __enter__(self: _Self) -> _Self:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, get_args
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.units import duration_text, energy_text, rows_html
-from zeus_core.validate import checked_instance, checked_list, checked_mapping
 
 __all__ = ["Device", "DeviceEnergy", "Kind", "Measurement", "Method"]
 
@@ -129,9 +128,6 @@ class Measurement:
             cpu_energy: Joules of each CPU package; None if CPUs were not measured.
             dram_energy: Joules of the DRAM of each CPU package; None if it was not measured.
             uncertainty_joules: How far each energy can be off.
-
-        Raises:
-            UsageError: The energies of a kind are no mapping.
         """
         kinds: dict[Kind, Mapping[int, float | None]] = {
             "gpu": gpu_energy,
@@ -145,7 +141,7 @@ class Measurement:
                 if joules is None
                 else DeviceEnergy(joules, uncertainty_joules)
                 for kind, energies in kinds.items()
-                for index, joules in checked_mapping(f"{kind}_energy", energies, "{0: 250.0}").items()
+                for index, joules in energies.items()
             },
         )
 
@@ -158,13 +154,9 @@ class Measurement:
 
         Args:
             measurements: One for each rank, at least one. The result takes as long as the longest.
-
-        Raises:
-            UsageError: They are no measurements.
         """
         time, counted = 0.0, dict[tuple[Kind, str], tuple[Device, DeviceEnergy]]()
-        ranks = checked_list("measurements", measurements, _checked_measurement, "a list of measurements")
-        for measurement in ranks:
+        for measurement in measurements:
             time = max(time, measurement.time)
             for device, energy in measurement.devices.items():
                 identity = device.kind, device.uuid
@@ -324,10 +316,6 @@ class Measurement:
                 f"measurements of different devices cannot be combined: ({first}) and ({second}); "
                 "take windows of one monitor on one machine"
             )
-
-
-def _checked_measurement(argument: str, measurement: Measurement) -> Measurement:
-    return checked_instance(argument, measurement, Measurement, "that of a window")
 
 
 def _with_unique_indices(energies: Iterable[tuple[Device, DeviceEnergy]]) -> dict[Device, DeviceEnergy]:

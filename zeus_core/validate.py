@@ -8,14 +8,12 @@ import os
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection
 from typing import Any, SupportsFloat, SupportsIndex, TypeVar
 
 from zeus_core.errors import UsageError
 
 T = TypeVar("T")
-_Element = TypeVar("_Element")
-_Mapping = TypeVar("_Mapping", bound=Mapping[Any, Any])
 
 _PERCENTAGE = re.compile(r"(\d{1,3}(?:\.\d{1,3})?) ?%", re.ASCII)
 _SHORT = reprlib.Repr()
@@ -43,7 +41,7 @@ def checked_whole_number(
     except Exception:  # also that of an object whose own methods fail
         number = minimum - 1
     if isinstance(value, bool) or not minimum <= number <= maximum:
-        raise _wrong(argument, value, wanted or f"a whole number, at least {minimum}")
+        raise wrong_argument(argument, value, wanted or f"a whole number, at least {minimum}")
     return number
 
 
@@ -68,7 +66,7 @@ def checked_number(
     except Exception:  # also that of an object whose own methods fail
         number = math.nan
     if not minimum <= number <= maximum or math.isinf(number) or (is_open and number == minimum):
-        raise _wrong(argument, value, wanted)
+        raise wrong_argument(argument, value, wanted)
     return number
 
 
@@ -79,7 +77,7 @@ def checked_flag(argument: str, value: Any) -> bool:
         UsageError: It is something else, such as 1 or "yes".
     """
     if not isinstance(value, bool):
-        raise _wrong(argument, value, "true or false")
+        raise wrong_argument(argument, value, "true or false")
     return value
 
 
@@ -95,19 +93,8 @@ def checked_path(argument: str, value: str | os.PathLike[str], example: str = "p
     except Exception:  # no file can have that name, or the object's own methods fail
         can_exist = False
     if not can_exist or not isinstance(path, str) or not path:
-        raise _wrong(argument, value, f"the path of a {kind}, such as {example}")
+        raise wrong_argument(argument, value, f"the path of a {kind}, such as {example}")
     return path
-
-
-def checked_text(argument: str, value: str, wanted: str = "a text") -> str:
-    """Return a text.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    if not isinstance(value, str):
-        raise _wrong(argument, value, wanted)
-    return value
 
 
 def checked_one_of(argument: str, value: T, accepted: Collection[T]) -> T:
@@ -118,43 +105,7 @@ def checked_one_of(argument: str, value: T, accepted: Collection[T]) -> T:
     """
     # `in` fails for unhashable values, and a comparison with an array has no truth.
     if not any(isinstance(value, type(known)) and value == known for known in accepted):
-        raise _wrong(argument, value, f"one of {', '.join(map(repr, accepted))}")
-    return value
-
-
-def checked_list(
-    argument: str, value: Iterable[T], check: Callable[[str, T], _Element], wanted: str, minimum: int = 0
-) -> list[_Element]:
-    """Return the elements of a list, or of anything else that can be gone through but a text or a mapping.
-
-    Args:
-        argument: Its name, for the error.
-        value: Its value.
-        check: Returns an accepted element; it gets the name of the element, such as "gpus[0]", and the element.
-        wanted: The accepted lists in words, for the error.
-        minimum: The lowest accepted number of elements.
-
-    Raises:
-        UsageError: It is something else, too short, or has an element that is not accepted.
-    """
-    try:
-        elements = None if isinstance(value, str | bytes | Mapping) else list(value)
-    except Exception:  # it cannot be gone through, or its own methods fail
-        elements = None
-    if elements is None or len(elements) < minimum:
-        raise _wrong(argument, value, wanted)
-    return [check(f"{argument}[{place}]", element) for place, element in enumerate(elements)]
-
-
-def checked_instance(argument: str, value: object, kind: type[T], example: str) -> T:
-    """Return an object of a class.
-
-    Raises:
-        UsageError: It is no instance of the class.
-    """
-    if not isinstance(value, kind):
-        article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
-        raise _wrong(argument, value, f"{article} {kind.__name__}, such as {example}")
+        raise wrong_argument(argument, value, f"one of {', '.join(map(repr, accepted))}")
     return value
 
 
@@ -165,29 +116,7 @@ def checked_object(argument: str, value: T, method: str, wanted: str) -> T:
         UsageError: It has no such method, or is a class.
     """
     if isinstance(value, type) or not callable(getattr(value, method, None)):
-        raise _wrong(argument, value, wanted)
-    return value
-
-
-def checked_mapping(argument: str, value: _Mapping, example: str) -> _Mapping:
-    """Return a mapping.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    if not isinstance(value, Mapping):
-        raise _wrong(argument, value, f"a mapping, such as {example}")
-    return value
-
-
-def checked_function(argument: str, value: T, wanted: str) -> T:
-    """Return something that can be called.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    if not callable(value):
-        raise _wrong(argument, value, wanted)
+        raise wrong_argument(argument, value, wanted)
     return value
 
 
@@ -199,7 +128,7 @@ def checked_slowdown(argument: str, text: str) -> float:
     """
     match = _PERCENTAGE.fullmatch(text)
     if match is None or float(match[1]) > 100:
-        raise _wrong(argument, text, "a slowdown from 0% to 100%, such as 10%")
+        raise wrong_argument(argument, text, "a slowdown from 0% to 100%, such as 10%")
     return 1 + float(match[1]) / 100
 
 
@@ -211,5 +140,6 @@ def shown(value: object) -> str:
         return f"an object of the class {type(value).__name__}"
 
 
-def _wrong(argument: str, value: object, wanted: str) -> UsageError:
+def wrong_argument(argument: str, value: object, wanted: str) -> UsageError:
+    """Return the error of an argument whose value is not accepted."""
     return UsageError(f"{argument} is {shown(value)}; it must be {wanted}")

@@ -38,7 +38,7 @@ def use_numbers_again(folder, count, claim_every):
         if number % claim_every:
             continue
         uuid = chooser.choice(list(values))
-        entry = template.replacing(device_uuid=uuid, owner=owner, owner_token=str(owner.start_ticks))
+        entry = template._replace(device_uuid=uuid, owner=owner, owner_token=str(owner.start_ticks))
         before, is_true = held.get(uuid), True
         try:
             ledger.claim(entry, restore)

@@ -229,7 +229,7 @@ def test_a_daemon_restores_the_original_that_it_knows_itself(world):
     process = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]))
     assert process.stdout.readline() == "ready\n"
     (entry,) = Ledger(str(world.ledger)).entries()
-    Ledger(str(world.ledger)).note(entry.replacing(original=600.0))
+    Ledger(str(world.ledger)).note(entry._replace(original=600.0))
     process.kill()
     until(lambda: world.driver[0].power_limit_watts != 250.0)
     assert world.driver[0].power_limit_watts == ORIGINAL_WATTS

@@ -11,7 +11,8 @@ pytestmark = needs_root
 HOLDER = """
     import sys
     from zeus_core.device import discover_gpus
-    from zeus_core.settings import PowerLimitKnob, SmClockKnob
+    from zeus_core.settings.clock_knob import SmClockKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
     gpus = discover_gpus({})
     limit, clock = PowerLimitKnob(gpus[:1], 25), SmClockKnob(gpus[1])
     limit.apply(250)
@@ -22,7 +23,7 @@ HOLDER = """
 # Those that take long: the command line, the driver's binding, the daemon itself, and what classes are made with.
 LATE = [
     *("argparse", "logging", "numpy", "pathlib", "pynvml", "socket", "zeus_core.cli", "zeus_core.daemon"),
-    *("dataclasses", "inspect", "subprocess", "threading", "typing", "zeus_core.codec", "zeus_core.validate"),
+    *("dataclasses", "inspect", "subprocess", "threading", "zeus_core.codec", "zeus_core.validate"),
 ]
 
 

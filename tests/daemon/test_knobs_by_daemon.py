@@ -11,7 +11,8 @@ pytestmark = needs_root
 PROGRAM = """
     import os, signal, sys, time
     from zeus_core.device import discover_gpus
-    from zeus_core.settings import PowerLimitKnob, SmClockKnob
+    from zeus_core.settings.clock_knob import SmClockKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
     from zeus_core.settings.clock_knob import CommonClockKnob
     gpus = discover_gpus({})
     limits, clocks = PowerLimitKnob(gpus, 25), SmClockKnob(gpus[0])
@@ -136,7 +137,7 @@ def test_a_limit_of_somebody_else_stays(world):
 def test_a_client_that_knows_another_original_clock_than_the_daemon_is_informed(world):
     output, errors = world.run("""
         from zeus_core.device import discover_gpus
-        from zeus_core.settings import SmClockKnob
+        from zeus_core.settings.clock_knob import SmClockKnob
         knob = SmClockKnob(discover_gpus({})[0], 1710)
         knob.apply(1410)
         knob.apply(1380)

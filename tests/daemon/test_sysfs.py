@@ -19,7 +19,7 @@ pytestmark = needs_root
 TRAINING = """
     import sys
     from zeus_core.device import discover_gpus
-    from zeus_core.settings import PowerLimitKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
     knob = PowerLimitKnob([gpu for gpu in discover_gpus({}) if gpu.driver == "amdgpu"], 25)
     knob.apply(knob.settings[-1])
     print("ready", flush=True)

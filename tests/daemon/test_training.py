@@ -80,7 +80,7 @@ OVER_A_STOP = """
 
 CLOCKS = """
     from zeus_core.device import discover_gpus
-    from zeus_core.settings import SmClockKnob
+    from zeus_core.settings.clock_knob import SmClockKnob
 
     knob = SmClockKnob(discover_gpus()[0])
     for clock in knob.settings[::20]:

@@ -14,7 +14,7 @@ from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
-from zeus_core.settings import PowerLimitKnob
+from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.testing import FaultyGpu, VirtualTime
 
 ORIGINAL_WATTS, MODULE_WATTS = 450.0, 900.0
@@ -125,7 +125,7 @@ def test_the_guardian_restores_the_limit_of_the_gpu(make_driver):
     program = """
         import os, signal
         from zeus_core.device import discover_gpus
-        from zeus_core.settings import PowerLimitKnob
+        from zeus_core.settings.limit_knob import PowerLimitKnob
         PowerLimitKnob(discover_gpus({}), 25).apply(300)
         os.kill(os.getpid(), signal.SIGKILL)
     """

@@ -115,7 +115,6 @@ def refusals(folder):
     makers = [
         lambda: UnevenBatches(make_trainer(folder, kind, 4), [6, 1, 1]),
         lambda: UnevenBatches(make_trainer(folder, kind, 4, auto_find_batch_size=True), [6, 2]),
-        lambda: UnevenBatches(3, [6, 2]),
         lambda: UnevenBatches(make_trainer(folder, kind, 4), [6, 2], tokens="all"),
     ]
     texts = []
@@ -134,7 +133,6 @@ def test_what_cannot_be_split_is_refused(tmp_path):
     wanted = [
         "batches is [6, 1, 1], which is for 3 ranks; this job has 2",
         "auto_find_batch_size is true, which changes the batches of all ranks; turn it off",
-        "trainer is 3; it must be a Trainer",
         "tokens is 'all'; it must be a function",
         "which are 7 samples; the global batch has 8 samples",
     ]

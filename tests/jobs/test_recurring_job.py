@@ -121,10 +121,10 @@ class Largest:
     ("changes", "message"),
     [
         ({"default": 48}, "default is 48; it must be one of batch_sizes: 16, 32, 64, 128"),
-        ({"batch_sizes": []}, r"batch_sizes is \[\]; it must be batch sizes, such as \[64, 128, 256\]"),
+        ({"batch_sizes": []}, r"batch_sizes is \(\); it must be batch sizes, such as \[64, 128, 256\]"),
         ({"batch_sizes": [64, 0.5]}, r"batch_sizes\[1\] is 0.5; it must be a whole number, at least 1"),
         ({"name": " "}, 'name is .*; it must be a name, such as "nightly"'),
-        ({"target": 0.84}, r'target is 0.84; it must be a Target, such as Target\("eval_accuracy", 0.84\)'),
+        ({"target": 0.84}, r'target is 0.84; it must be a Target\("eval_accuracy", 0.84\)'),
         ({"max_epochs": 0}, "max_epochs is 0"),
         ({"objective": MaxSlowdownConstraint(1.1)}, "objective is .*, whose cost is a power limit"),
         ({"objective": EnergyWithin(1.1)}, "objective is EnergyWithin.*, and no run is the original of others"),

@@ -37,7 +37,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import Energy, EnergyWithin, GlobalClockOptimizer, GlobalPowerLimitOptimizer
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.search import GridSearch
-from zeus_core.settings import PowerLimitKnob
+from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.training.record.run_file import read_run
 from zeus_lightning import ZeusCallback
 from zeus_lightning._batch_counts import samples_in

@@ -146,7 +146,6 @@ def test_a_device_that_fails_for_a_while_is_a_gap(make_driver):
         (lambda power: power.get_power_timeline("memory"), "power_domain is 'memory'"),
         (lambda power: power.energy(2.0, 1.0), "end_time is 1.0, before"),
         (lambda power: power.energy(math.nan, 1.0), "a time is nan"),
-        (lambda power: PowerMonitor(power), "monitor is"),
     ],
 )
 def test_wrong_arguments_are_named(make_driver, call, words):

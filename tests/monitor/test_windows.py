@@ -287,7 +287,7 @@ def test_an_unwritable_log_file_is_an_error_at_construction(gpu, tmp_path):
 
 @pytest.mark.parametrize(
     ("gpu_indices", "message"),
-    [([1], "there is no GPU 1; there are: 0"), ([-1], "no GPU -1"), (["0"], "no GPU '0'"), ([0, 0], "twice")],
+    [([1], "there is no GPU 1; there are: 0"), ([-1], r"gpu_indices\[0\] is -1"), (["0"], "is '0'"), ([0, 0], "twice")],
 )
 def test_wrong_gpu_indices_are_named(gpu, gpu_indices, message):
     with pytest.raises(UsageError, match=message):

@@ -255,7 +255,6 @@ def test_profile_is_shared_with_a_search_for_a_power_limit(tmp_path):
         ),
         (lambda o: o.choose(0, 1, print), "batch_size is 0"),
         (lambda o: o.choose(64, "8", print), "micro_batch is '8'"),
-        (lambda o: o.choose(64, 8, 3), "run is 3; it must be a function of a size"),
         (lambda o: o.choose(64, 8, print, world=3), "world is 3"),
         (lambda o: o.choose(64, 8, print, work=3), "work is 3"),
         (lambda o: MicroBatchOptimizer(3), "monitor is 3"),

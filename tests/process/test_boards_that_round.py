@@ -157,7 +157,7 @@ def test_a_process_killed_before_it_could_read_back_what_the_board_took(make_dri
     driver[0].take_limits(**BOARDS[board])
     program = """
         from zeus_core.device import discover_gpus
-        from zeus_core.settings import PowerLimitKnob
+        from zeus_core.settings.limit_knob import PowerLimitKnob
         knob = PowerLimitKnob(discover_gpus({}), 5)
         BEFORE
         print("begun", flush=True)
@@ -208,7 +208,7 @@ def test_a_limit_that_an_administrator_sets_beside_ours_stays(make_driver, is_ro
 
 def test_after_a_reload_of_the_driver_the_message_names_it(make_driver, caplog):
     from zeus_core.device import discover_gpus
-    from zeus_core.settings import PowerLimitKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
 
     driver = make_driver(DEVICE)
     knob = PowerLimitKnob(discover_gpus({}), 25)
@@ -244,7 +244,7 @@ def test_a_second_object_takes_over_where_the_board_refuses_the_original(make_dr
 def test_a_process_that_tries_its_right_lowers_no_limit_for_good(make_driver, monkeypatch):
     """It sets the limit in force again, which a board may round."""
     from zeus_core.device import discover_gpus
-    from zeus_core.settings import PowerLimitKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
 
     driver = make_driver(dataclasses.replace(DEVICE, power_limit_watts=OFF_GRID_WATTS))
     driver[0].take_limits(step_watts=30)
@@ -262,7 +262,7 @@ def test_an_administrators_limit_stays_also_if_it_was_tried_before(make_driver, 
     program = f"""
         import os
         from zeus_core.device import discover_gpus
-        from zeus_core.settings import PowerLimitKnob
+        from zeus_core.settings.limit_knob import PowerLimitKnob
         knob = PowerLimitKnob(discover_gpus({{}}), 25)
         for limit_watts in (450, 425, 400, 375, 350, 300):
             knob.apply(limit_watts)

@@ -39,7 +39,7 @@ BEGIN = """
     logging.basicConfig(format="%(message)s")
     from zeus_core.device import discover_gpus
     from zeus_core.errors import DeviceHeldError
-    from zeus_core.settings import PowerLimitKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
 
     knob = PowerLimitKnob(discover_gpus({}), 25)
     print(knob.settings[0], flush=True)

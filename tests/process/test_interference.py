@@ -50,7 +50,7 @@ class Job:
             machine.gpu.uuid, "A40", POWER_LIMIT, machine.gpu._gpu.read_power_limit_watts()
         )
         owner = machine.processes.begin(pid)
-        self.entry = entry.replacing(owner=owner, owner_token=f"token {owner.start_ticks}")
+        self.entry = entry._replace(owner=owner, owner_token=f"token {owner.start_ticks}")
         self.in_force = ()
         self.has_claimed = self.is_refused = False
 
@@ -128,7 +128,7 @@ class Interleavings(RuleBasedStateMachine):
         found = self.ledger.entries()
         self.all_jobs.append(Job(self, pid))
         if found:
-            self.all_jobs[-1].entry = self.all_jobs[-1].entry.replacing(original=found[0].original)
+            self.all_jobs[-1].entry = self.all_jobs[-1].entry._replace(original=found[0].original)
         return self.all_jobs[-1]
 
     @rule(job=jobs, watts=OURS, dies=st.sampled_from([None, None, "before", "after"]))

@@ -178,7 +178,7 @@ def test_a_kernel_of_a_notebook_that_is_killed_leaves_no_limit(make_driver):
     client.start_channels()
     client.execute(
         "from zeus_core.device import discover_gpus\n"
-        "from zeus_core.settings import PowerLimitKnob\n"
+        "from zeus_core.settings.limit_knob import PowerLimitKnob\n"
         "knob = PowerLimitKnob(discover_gpus({}), 25)\n"
         "knob.apply(200)\n"
     )

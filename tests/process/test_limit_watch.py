@@ -11,7 +11,7 @@ from tests.support.daemons import is_unprivileged
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
 from zeus_core.device.remote.client import DaemonConnection
 from zeus_core.errors import DeviceHeldError
-from zeus_core.settings import PowerLimitKnob
+from zeus_core.settings.limit_knob import PowerLimitKnob
 
 WAIT_SECONDS = 240.0  # far more than a look takes
 LIMIT, ENFORCED = "nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetEnforcedPowerLimit"

@@ -30,7 +30,7 @@ OWNER = """
     from tests.support.hooks import be_patient
     be_patient()
     from zeus_core.device import discover_gpus
-    from zeus_core.settings import PowerLimitKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
     knob = PowerLimitKnob(discover_gpus({}), 25)
     for watts in knob.settings[-2:]:
         knob.apply(watts)
@@ -58,7 +58,7 @@ COMMAND = """
 NEXT_START = """
     import time
     from zeus_core.device import discover_gpus
-    from zeus_core.settings import PowerLimitKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
     print(time.monotonic())
     knob = PowerLimitKnob(discover_gpus({}), 25)
     assert knob.settings[0] == 450, knob.settings

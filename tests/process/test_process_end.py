@@ -185,7 +185,8 @@ def test_without_rights_nothing_is_changed_and_the_warning_holds_the_command(mak
 KNOBS_ALONE = """
     import time
     from zeus_core.device import discover_gpus
-    from zeus_core.settings import PowerLimitKnob, SmClockKnob
+    from zeus_core.settings.clock_knob import SmClockKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
 
     gpus = discover_gpus({})
     knobs = PowerLimitKnob(gpus, 25), SmClockKnob(gpus[0], 1710), SmClockKnob(gpus[1])

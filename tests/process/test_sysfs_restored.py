@@ -22,9 +22,9 @@ from zeus_core.cli.program import main
 from zeus_core.device import discover_gpus
 from zeus_core.errors import DeviceHeldError
 from zeus_core.optimizer.global_setting.phases import Phase
-from zeus_core.settings import PowerLimitKnob
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.settings.restoring import BareGpus, restore_device
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can write files of root")
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root
 OWNER = """
     import ctypes, os, signal, sys, time
     from zeus_core.device import discover_gpus
-    from zeus_core.settings import PowerLimitKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -153,7 +153,7 @@ def test_an_original_out_of_the_range_gives_way_to_the_default(tree):
     board.set_file("hwmon/hwmon3/power1_cap_default", "600000000\n")
     POWER_LIMIT.restore(gpu, ORIGINAL_WATTS)
     assert board.cap_watts == 600
-    assert restore_device(BareGpus().gpu, entry.replacing(values=(600.0,))).is_done
+    assert restore_device(BareGpus().gpu, entry._replace(values=(600.0,))).is_done
 
 
 # In training.

@@ -250,7 +250,7 @@ def test_steps_after_another_object_took_the_gpu_are_none_at_the_choice(make_dri
 
 
 def test_a_change_that_was_interrupted_before_it_began_holds_nothing(gpu, monkeypatch):
-    from zeus_core.settings import PowerLimitKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
 
     def interrupted():
         raise KeyboardInterrupt
@@ -267,7 +267,7 @@ def test_a_change_that_was_interrupted_before_it_began_holds_nothing(gpu, monkey
 
 def test_two_simulated_gpus_of_one_process_are_held_as_well(gpu, monitor):
     """No ledger knows them: the holder in this process does."""
-    from zeus_core.settings import PowerLimitKnob
+    from zeus_core.settings.limit_knob import PowerLimitKnob
 
     first, second = PowerLimitKnob([gpu], 25), PowerLimitKnob([gpu], 25)
     first.apply(300)
@@ -372,7 +372,7 @@ def test_where_the_guardian_was_killed_first_the_next_start_restores(make_driver
     process.communicate("\n", timeout=240)
     assert not is_as_before(driver[0]), "both were killed"
     driver.run(
-        "from zeus_core.device import discover_gpus; from zeus_core.settings import PowerLimitKnob\n"
+        "from zeus_core.device import discover_gpus; from zeus_core.settings.limit_knob import PowerLimitKnob\n"
         "PowerLimitKnob(discover_gpus({}), 25)"
     )
     assert is_as_before(driver[0])

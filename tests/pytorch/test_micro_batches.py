@@ -116,8 +116,6 @@ def test_a_contrastive_loss_is_refused(caplog):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m, f: MicroBatches(3, f), "model is 3"),
-        (lambda m, f: MicroBatches(m, 3), "loss_of is 3; it must be a function"),
         (lambda m, f: MicroBatches(m, f, "all"), "micro_batch is 'all'; it must be \"auto\""),
         (lambda m, f: MicroBatches(m, f, monitor=3), "monitor is 3"),
         (lambda m, f: MicroBatches(m, f).backward({"text": ["a", "b"]}), "the batch has no tensor with samples"),

@@ -22,8 +22,8 @@ from zeus_core.errors import (
     PermissionDeniedError,
     UsageError,
 )
-from zeus_core.settings import PowerLimitKnob, SmClockKnob
-from zeus_core.settings.clock_knob import CommonClockKnob
+from zeus_core.settings.clock_knob import CommonClockKnob, SmClockKnob
+from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.testing import FaultyGpu, VirtualTime
 
 A40 = find_preset("A40")  # 100 to 300 W

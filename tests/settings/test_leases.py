@@ -52,7 +52,7 @@ def gpu():
 
 def entry_of(gpu, **changes):
     entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, POWER_LIMIT, ORIGINAL_WATTS)
-    return entry.replacing(**changes)
+    return entry._replace(**changes)
 
 
 def left_behind(gpu, value=150.0, **changes):
@@ -89,27 +89,11 @@ class TestProcessIdentity:
 
     @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another"}])
     def test_a_process_with_the_same_id_is_another_one(self, change):
-        assert not ProcessIdentity.current().replacing(**change).is_alive()
+        assert not ProcessIdentity.current()._replace(**change).is_alive()
 
     def test_one_in_another_namespace_counts_as_alive_as_its_id_says_nothing_here(self):
-        assert ProcessIdentity.current().replacing(pid_namespace="pid:[1]").is_alive()
-        assert GONE.replacing(pid_namespace="pid:[1]").is_alive()
-
-
-class TestRecord:
-    def test_values_with_equal_fields_are_equal(self):
-        here, again = ProcessIdentity("boot", "pid:[1]", 7, 1), ProcessIdentity("boot", "pid:[1]", pid=7, start_ticks=1)
-        assert here == again
-        assert {here: "found"}[again] == "found"
-        assert here != here.replacing(pid=8) == ProcessIdentity("boot", "pid:[1]", 8, 1)
-        assert here != UnreadableEntry("boot", "pid:[1]")
-        assert repr(here) == "ProcessIdentity(boot_id='boot', pid_namespace='pid:[1]', pid=7, start_ticks=1)"
-
-    def test_a_field_too_many_or_too_few_is_refused(self):
-        with pytest.raises(TypeError, match="no fields user"):
-            GONE.replacing(user=7)
-        with pytest.raises(AttributeError, match="reason"):
-            UnreadableEntry("a file")
+        assert ProcessIdentity.current()._replace(pid_namespace="pid:[1]").is_alive()
+        assert GONE._replace(pid_namespace="pid:[1]").is_alive()
 
 
 class TestRestoring:
@@ -160,7 +144,7 @@ class TestRestoring:
         entry = LedgerEntry.of_this_process("GPU-1", "A40", SM_CLOCK, original_mhz)
         assert restore_entry(Clocks(), entry).kind == "restored"
         assert calls == [original_mhz]
-        before = entry.replacing(owner=entry.owner.replacing(boot_id="earlier"))
+        before = entry._replace(owner=entry.owner._replace(boot_id="earlier"))
         assert restore_entry(Clocks(), before).kind == "original", "a start of the machine has unlocked it"
         assert calls == [original_mhz]
 
@@ -234,7 +218,7 @@ class TestLedger:
         assert not ledger.is_stale(entry_of(gpu, keeper=ProcessIdentity.current()))
 
     def test_the_lock_of_an_entry_shows_whether_a_process_in_another_namespace_lives(self, ledger, gpu):
-        entry = entry_of(gpu, owner=GONE.replacing(pid_namespace="pid:[1]"))
+        entry = entry_of(gpu, owner=GONE._replace(pid_namespace="pid:[1]"))
         assert ledger.is_stale(entry), "nobody has locked it"
         ledger.claim(entry, never)
         assert not ledger.is_stale(entry)
@@ -244,7 +228,7 @@ class TestLedger:
         assert ledger.is_stale(entry)
 
     def test_a_forked_child_keeps_no_lock_of_its_parent(self, ledger, gpu):
-        entry = ledger.claim(entry_of(gpu, owner=GONE.replacing(pid_namespace="pid:[1]")), never)
+        entry = ledger.claim(entry_of(gpu, owner=GONE._replace(pid_namespace="pid:[1]")), never)
         with ledger.locked(gpu.uuid):
             child = os.fork()
             if child == 0:
@@ -318,7 +302,7 @@ class TestLedger:
             ("values", [150.0, None], "LedgerEntry.values[1] is None; it must be a finite number"),
             ("owner", 71, "LedgerEntry.owner is 71; it must be an object"),
             ("owner", {}, "LedgerEntry.owner lacks boot_id, pid, pid_namespace, start_ticks"),
-            ("keeper", {**vars(GONE), "pid": "1"}, "LedgerEntry.keeper.pid is '1'; it must be a whole number"),
+            ("keeper", {**GONE._asdict(), "pid": "1"}, "LedgerEntry.keeper.pid is '1'; it must be a whole number"),
             ("colour", "red", "LedgerEntry has unknown colour"),
         ],
     )
@@ -519,7 +503,7 @@ def test_a_file_of_an_earlier_version_is_read(ledger, gpu):
     document = {name: value for name, value in entry.to_json().items() if name != "is_changing"}
     path = Path(ledger._files.path(entry.key))
     path.write_text(json.dumps(document) + "\n\n[200.0, 150.0]\n", encoding="utf-8")
-    assert ledger.entries() == [entry.replacing(values=(200.0, 150.0))]
+    assert ledger.entries() == [entry._replace(values=(200.0, 150.0))]
 
 
 @pytest.mark.parametrize("values", [(150.0, 300.0), (300.0, 150.0)])

@@ -8,9 +8,8 @@ from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
-from zeus_core.settings import Kind
 from zeus_core.settings.entry import LedgerEntry
-from zeus_core.settings.kinds import KINDS
+from zeus_core.settings.kinds import KINDS, Kind
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import restore_entry
 from zeus_core.testing import VirtualTime
@@ -98,8 +97,8 @@ def entry(gpu):
     """The entry of a process that has ended, and left the fan at its lowest speed, as files hold it."""
     gpu.fan_percent = LOWEST
     entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, KINDS["fan_speed"], ORIGINAL)
-    owner = entry.owner.replacing(pid=2**22 + 1)
-    return LedgerEntry.from_json(entry.replacing(owner=owner, values=(float(LOWEST),)).to_json())
+    owner = entry.owner._replace(pid=2**22 + 1)
+    return LedgerEntry.from_json(entry._replace(owner=owner, values=(float(LOWEST),)).to_json())
 
 
 def test_a_search_measures_each_speed_chooses_the_best_and_restores_the_original(gpu, optimizer):

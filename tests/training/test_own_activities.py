@@ -40,9 +40,7 @@ def is_sum(account):
     return sum(tally.measured_joules for tally in account.activities.values()) == account.total.measured_joules
 
 
-@pytest.mark.parametrize(
-    "name", ["", "1st", "roll out", "rôle", "a" * 33, "per_token", "redone", "token", None, 3, "a-b"]
-)
+@pytest.mark.parametrize("name", ["", "1st", "roll out", "rôle", "a" * 33, "per_token", "redone", "token", "a-b"])
 def test_bad_names_raise_where_they_are_given(name):
     _, energy = begun()
     with pytest.raises(UsageError, match="activity is"), energy.during(name):
@@ -54,7 +52,6 @@ def test_names_of_kinds_are_the_kinds_also_when_copied():
     assert pickle.loads(pickle.dumps(Activity.STEPS)) is Activity.STEPS
     assert decode(Activity, encode(Activity.STEPS)) is Activity.STEPS
     assert Activity("rollout") == pickle.loads(pickle.dumps(Activity("rollout")))
-    assert list(Activity) == list(Activity.KINDS)
 
 
 def test_an_activity_of_ones_own_has_metrics_and_a_row(tmp_path):

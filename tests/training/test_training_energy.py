@@ -123,7 +123,7 @@ actions = st.lists(
     st.one_of(
         st.tuples(st.just("work"), st.integers(1, 40)),
         st.tuples(st.sampled_from(["on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end"]), st.none()),
-        st.tuples(st.sampled_from(["on_pause", "on_pass_begin"]), st.sampled_from(list(Activity))),
+        st.tuples(st.sampled_from(["on_pause", "on_pass_begin"]), st.sampled_from(Activity.KINDS)),
         st.tuples(st.sampled_from(["on_resume", "on_pass_end", "log", "evaluation", "state_dict"]), st.none()),
         st.tuples(st.just("on_train_begin"), st.none()),
     ),

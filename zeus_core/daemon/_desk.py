@@ -186,7 +186,7 @@ class Desk:
             raise NotAllowedError(str(error)) from error
         entry = LedgerEntry.of_this_process(
             gpu.uuid, gpu.name, kind, self._read_original(kind), driver_of(gpu)
-        ).replacing(
+        )._replace(
             owner=client.identity,
             owner_token=client.token,
             keeper=self._this_process,

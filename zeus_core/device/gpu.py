@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from zeus_core._identity import THIS_MACHINE
 from zeus_core._sysfs import is_place
 from zeus_core.errors import DeviceError, UsageError
-from zeus_core.validate import checked_list, checked_object, shown
+from zeus_core.validate import shown
 
 SIMULATED_GPUS_VARIABLE = "ZEUS_SIMULATED_GPUS"
 """The environment variable that asks for simulated GPUs."""
@@ -336,21 +336,3 @@ def _optional(gpu: Gpu, name: str) -> Any:
         return None if read is None else read()
     except DeviceError:
         return None
-
-
-def checked_gpu(argument: str, gpu: Gpu) -> Gpu:
-    """Return the GPU of an argument.
-
-    Raises:
-        UsageError: It is something else, such as an index.
-    """
-    return checked_object(argument, gpu, "read_power_watts", "a Gpu object, such as discover_gpus()[0]")
-
-
-def checked_gpus(argument: str, gpus: Iterable[Gpu], minimum: int = 0) -> list[Gpu]:
-    """Return the GPUs of an argument.
-
-    Raises:
-        UsageError: They are something else, such as indices, or too few.
-    """
-    return checked_list(argument, gpus, checked_gpu, "a list of Gpu objects, such as discover_gpus()", minimum)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.errors import UsageError
-from zeus_core.validate import checked_instance, checked_number, checked_text, checked_whole_number, shown
+from zeus_core.validate import checked_number, checked_whole_number, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,6 @@ class DriftingSlices(Sequence[DriftingSlice]):
         if not 0 < self._boundary < self._window:
             raise UsageError(f"train_fraction is {fraction:g}, by which a part of {self._window} rows is empty")
         self._seed = checked_whole_number("seed", seed, 0)
-        checked_instance("stride", stride, timedelta, "datetime.timedelta(days=1)")
         if stride <= timedelta(0):
             raise UsageError(f"stride is {stride!r}; it must be above 0, such as datetime.timedelta(days=1)")
         times = _times("timestamps", timestamps)
@@ -107,7 +106,6 @@ class DriftingSlices(Sequence[DriftingSlice]):
         Raises:
             UsageError: There is no such column, or an argument is wrong.
         """
-        checked_text("column", column, "the name of a column, such as date")
         try:
             timestamps = table[column]
         except Exception as error:

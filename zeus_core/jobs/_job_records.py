@@ -11,7 +11,7 @@ from zeus_core._documents import JsonFormat, parse_json
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import BatchRun
-from zeus_core.validate import checked_flag, checked_number, checked_text
+from zeus_core.validate import checked_number
 
 _RUN = JsonFormat("zeus-core run", 1)
 
@@ -204,14 +204,13 @@ class Target:
     def __post_init__(self) -> None:
         """Check the attributes, and choose the better direction by the name."""
         wanted = 'the name of a metric, such as "eval_accuracy"'
-        if not checked_text("Target.metric", self.metric, wanted):
+        if not self.metric:
             raise UsageError(f"Target.metric is ''; it must be {wanted}")
         value = checked_number("Target.value", self.value, -math.inf, math.inf, "a finite number, such as 0.84")
         object.__setattr__(self, "value", value)
         if self.is_higher_better is None:
             words = set(re.split(r"[^a-z0-9]+", self.metric.lower()))
             object.__setattr__(self, "is_higher_better", words.isdisjoint(_LOWER_IS_BETTER))
-        checked_flag("Target.is_higher_better", self.is_higher_better)
 
     def __str__(self) -> str:
         return f"{self.metric} {'>=' if self.is_higher_better else '<='} {self.value:g}"

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +33,16 @@ from zeus_core.jobs.recurring_run import BegunRun, RecurringRun, is_out_of_memor
 from zeus_core.ports import TimeSource, World
 from zeus_core.ports.background import ThreadBackground
 from zeus_core.ports.exchange import Exchange
-from zeus_core.ports.time_source import checked_time_source, clock_seconds
+from zeus_core.ports.time_source import MonotonicTime, clock_seconds
 from zeus_core.ports.world import checked_world
 from zeus_core.search.objectives import Objective
 from zeus_core.training.run_meter import JobGpus
 from zeus_core.validate import (
-    checked_function,
-    checked_instance,
-    checked_list,
     checked_number,
     checked_object,
     checked_path,
-    checked_text,
     checked_whole_number,
+    wrong_argument,
 )
 
 # After so many runs without one that reached the target, each begin says so: it may be out of reach.
@@ -132,25 +128,25 @@ class RecurringJob:
         time_source: TimeSource | None = None,
     ) -> None:
         self.name: str = _checked_name(name)
-        check = partial(checked_whole_number, minimum=1)
-        sizes = checked_list("batch_sizes", batch_sizes, check, "batch sizes, such as [64, 128, 256]", minimum=1)
-        self._problem = BatchProblem(tuple(sizes), default, max_epochs, half_life_runs)
+        self._problem = BatchProblem(tuple(batch_sizes), default, max_epochs, half_life_runs)
         self.batch_sizes: tuple[int, ...] = self._problem.batch_sizes
         self.default: int = self._problem.default
-        self.target: Target = checked_instance("target", target, Target, 'Target("eval_accuracy", 0.84)')
+        if not isinstance(target, Target):  # such as the value alone: it would fail after the first epoch
+            raise wrong_argument("target", target, 'a Target("eval_accuracy", 0.84)')
+        self.target: Target = target
         self.max_epochs: int = self._problem.max_epochs
         self._objective = checked_objective(objective)
         self._policy = _checked_policy(policy)
         self._rule = checked_rule(learning_rate_rule)
         self._world = checked_world(world)
         self._is_world_given = world is not None
-        self._gpu_model = None if gpu_model is None else checked_text("gpu_model", gpu_model)
+        self._gpu_model = gpu_model
         self._heartbeat_seconds = checked_whole_number("heartbeat_seconds", heartbeat_seconds, 1, maximum=10**6)
         self._max_retries = checked_whole_number("max_retries", max_retries, 0)
         folder = Path(checked_path("pending_folder", pending_folder, "zeus-pending", "folder"))
         self._seed = checked_whole_number("seed", seed, 0)
-        self._time_source = checked_time_source(time_source)
-        self._storage = check_storage(checked_text("storage", storage, "the URL of a database, as sqlite:///zeus.db"))
+        self._time_source = time_source or MonotonicTime()
+        self._storage = check_storage(storage)
         self._pending = PendingRuns(folder, shown_storage(storage), self.name)
 
     @contextmanager
@@ -191,7 +187,6 @@ class RecurringJob:
             UsageError: As `run`, or an argument is wrong.
             WorldError: As `run`.
         """
-        checked_function("train", train, "the function of a run that trains")
         seconds = checked_number("seconds", seconds, 0.0, math.inf, "seconds above 0, such as 5", is_open=True)
         gpus, exchange = self._place()
         reporters: list[RunReporter] = []  # on rank 0
@@ -333,7 +328,7 @@ def _has_trained(probe: EpochProbe, train: Callable[[RecurringRun], object]) -> 
 
 def _checked_name(name: str) -> str:
     wanted = 'a name, such as "nightly"'
-    if not checked_text("name", name, wanted).strip() or len(name) > 200:
+    if not name.strip() or len(name) > 200:
         raise UsageError(f"name is {name!r:.60}; it must be {wanted}, of 1 to 200 characters")
     return name
 

@@ -16,7 +16,7 @@ from zeus_core.ports import TimeSource
 from zeus_core.ports.exchange import Exchange
 from zeus_core.training.run_meter import JobGpus, RunMeter, Spent
 from zeus_core.units import number_text
-from zeus_core.validate import checked_instance, checked_number, shown
+from zeus_core.validate import checked_number, shown
 
 _ROUNDING = 1e-9  # epochs are quotients of steps
 
@@ -69,7 +69,6 @@ class RecurringRun:
     """
 
     def __init__(self, begun: BegunRun) -> None:
-        checked_instance("begun", begun, BegunRun, "that of RecurringJob.run()")
         self.batch_size: int = begun.record.batch_size
         self.number: int | None = begun.number
         self.reason: str = begun.record.reason

@@ -5,7 +5,6 @@ from __future__ import annotations
 from zeus_core.measurement import Measurement
 from zeus_core.ports import World
 from zeus_core.ports.world import checked_world
-from zeus_core.validate import checked_instance
 
 
 def measure_job(measurement: Measurement, world: World) -> Measurement:
@@ -24,6 +23,5 @@ def measure_job(measurement: Measurement, world: World) -> Measurement:
         UsageError: An argument is wrong; the message names it.
         WorldError: A rank did not answer in time.
     """
-    checked_instance("measurement", measurement, Measurement, "monitor.end_window(name)")
     world = checked_world(world)
     return Measurement.from_ranks(map(Measurement.from_json, world.gather(measurement.to_json())))

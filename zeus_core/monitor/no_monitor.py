@@ -12,7 +12,7 @@ from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.monitor.selection import local_rank_of
 from zeus_core.monitor.windows import ZeusMonitor
 from zeus_core.ports import TimeSource
-from zeus_core.validate import checked_flag, checked_instance
+from zeus_core.validate import checked_object
 
 _logger = logging.getLogger(__name__)
 
@@ -53,7 +53,6 @@ def training_monitor(
         UsageError: `monitor` is something else, or measures no GPU on purpose.
         DeviceError: No GPU can be measured, and `strict` is true.
     """
-    checked_flag("strict", strict)
     if monitor is None:
         try:
             monitor = make()
@@ -76,7 +75,7 @@ def checked_monitor(monitor: ZeusMonitor) -> ZeusMonitor:
     Raises:
         UsageError: It is something else, or measures no GPU on purpose.
     """
-    checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor(gpu_indices=[0])")
+    checked_object("monitor", monitor, "begin_window", "a ZeusMonitor, such as ZeusMonitor(gpu_indices=[0])")
     if monitor.no_gpu_because is not None:
         cpus = CpuDiscovery(tuple(monitor.cpus.values()), "this rank measures none")
         return _without_gpus(monitor.no_gpu_because, cpus, logging.WARNING, monitor.time_source)

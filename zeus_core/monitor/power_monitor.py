@@ -20,7 +20,7 @@ from zeus_core.monitor.windows import ZeusMonitor
 from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import clock_seconds
 from zeus_core.process.sampler import weakly
-from zeus_core.validate import checked_instance, checked_number, checked_one_of, checked_whole_number
+from zeus_core.validate import checked_number, checked_one_of, checked_whole_number
 
 _DOMAINS = ("device_instant",)
 
@@ -65,8 +65,7 @@ class PowerMonitor:
     def __init__(
         self, monitor: ZeusMonitor | None = None, period_seconds: float = 0.1, max_samples: int = 4096
     ) -> None:
-        wanted = "a ZeusMonitor, such as ZeusMonitor(gpu_indices=[0])"
-        self._monitor = ZeusMonitor() if monitor is None else checked_instance("monitor", monitor, ZeusMonitor, wanted)
+        self._monitor = ZeusMonitor() if monitor is None else monitor
         self.period_seconds: float = checked_number(
             "period_seconds", period_seconds, 0.0, math.inf, "seconds, such as 0.1", is_open=True
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.device.silent import SilentGpu
 from zeus_core.errors import NoDeviceError, UsageError
 from zeus_core.ports.accelerator import INDEXED_TYPES, torch_gpus
-from zeus_core.validate import checked_list, shown
+from zeus_core.validate import checked_whole_number, shown
 
 # Set by torchrun and accelerate; by deepspeed; by all. The last counts the ranks of all nodes: better than nothing.
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE")
@@ -28,18 +27,11 @@ def checked_indices(argument: str, indices: Iterable[int] | None) -> list[int] |
     """Return the indices of an argument as whole numbers of Python, also those of numpy or torch; None stays None.
 
     Raises:
-        UsageError: It is no list, such as a single index. Whether there are such devices is checked with the choice.
+        UsageError: One is not a whole number. Whether there are such devices is checked with the choice.
     """
     if indices is None:
         return None
-    return checked_list(argument, indices, _to_index, "a list of indices, such as [0] or [0, 1]")
-
-
-def _to_index(name: str, index: Any) -> Any:
-    try:
-        return index if isinstance(index, bool) else operator.index(index)
-    except Exception:  # it is no whole number, and so no index of a device
-        return index
+    return [checked_whole_number(f"{argument}[{place}]", index, 0) for place, index in enumerate(indices)]
 
 
 def select_gpus(gpus: Sequence[Gpu], indices: Sequence[int] | None, environment: Mapping[str, str]) -> dict[int, Gpu]:

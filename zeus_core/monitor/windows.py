@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 
 from zeus_core.device import Gpu, discover_cpus, discover_gpus
 from zeus_core.device.cpu import Cpu
-from zeus_core.device.gpu import checked_gpus
 from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.errors import NoDeviceError, UsageError
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
@@ -24,10 +23,10 @@ from zeus_core.monitor.reading import Reading
 from zeus_core.monitor.selection import checked_indices, select_cpus, select_gpus
 from zeus_core.ports import TimeSource
 from zeus_core.ports.accelerator import Synchronize, synchronize_with
-from zeus_core.ports.time_source import checked_time_source
+from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.process.deadline import waiting_for
 from zeus_core.units import rows_html
-from zeus_core.validate import checked_flag, checked_function, checked_instance, checked_path
+from zeus_core.validate import checked_path
 
 if TYPE_CHECKING:
     from zeus_core.monitor._log import WindowLog
@@ -106,18 +105,16 @@ class ZeusMonitor:
         cpu_indices = checked_indices("cpu_indices", cpu_indices)
         self.gpus: dict[int, Gpu] = {}
         """The measured GPUs by index."""
-        given_gpus = None if gpus is None else checked_gpus("gpus", gpus)
         self.no_gpu_because: str | None = None
         """Why no GPU is measured, though all were to be; None if some are, or none was wanted."""
         found_gpus: Sequence[Gpu] = ()
         found_cpus = discover_cpus() if cpus is None else cpus
-        checked_instance("cpus", found_cpus, CpuDiscovery, "discover_cpus()")
         if gpu_indices is None or len(gpu_indices) > 0:
             try:
-                found_gpus = discover_gpus() if given_gpus is None else given_gpus
+                found_gpus = discover_gpus() if gpus is None else gpus
                 self.gpus = select_gpus(found_gpus, gpu_indices, os.environ)
             except NoDeviceError as error:
-                if gpu_indices is not None or given_gpus is not None or not found_cpus.cpus or cpu_indices == []:
+                if gpu_indices is not None or gpus is not None or not found_cpus.cpus or cpu_indices == []:
                     raise
                 self.no_gpu_because = str(error)
                 _logger.warning("no GPU is measured, and CPUs are: %s", error)
@@ -130,18 +127,18 @@ class ZeusMonitor:
         """The measured CPU packages by index."""
         self.cpu_indices: list[int] = list(self.cpus)
         """Indices of the measured CPU packages."""
-        self.time_source: TimeSource = checked_time_source(time_source)
+        self.time_source: TimeSource = time_source or MonotonicTime()
         """The source of time of the windows."""
-        self.approx_instant_energy: bool = checked_flag("approx_instant_energy", approx_instant_energy)
+        self.approx_instant_energy: bool = approx_instant_energy
         if synchronize is None:
             synchronize = synchronize_with(sync_execution_with)
-        self._wait = checked_function("synchronize", synchronize, "a function that waits for some GPUs")
+        self._wait = synchronize
         self._log: WindowLog | None = None
         if log_file is not None:
             from zeus_core.monitor._log import WindowLog
 
             self._log = WindowLog(Path(checked_path("log_file", log_file, "energy.csv")), self.gpu_indices)
-        self._instruments = Instruments(self.gpus, self.cpus, self.time_source, checked_flag("precise", precise))
+        self._instruments = Instruments(self.gpus, self.cpus, self.time_source, precise)
         self.devices: tuple[Device, ...] = self._instruments.devices
         """All measured devices: the keys of `Measurement.devices`, in the same order."""
         self.peak_watts: dict[int, float] = dict(zip(self.gpus, self._instruments.peak_watts, strict=True))

@@ -14,10 +14,9 @@ slower and give the same. docs/pipeline.md explains the method.
 
 from typing import TYPE_CHECKING
 
-from zeus_core._lazy_names import imported_on_use as _imported_on_use
+from zeus_core.pipeline import schedules
 
 if TYPE_CHECKING:
-    from zeus_core.pipeline import schedules
     from zeus_core.pipeline.planner.clock_plan import write_plan
     from zeus_core.pipeline.planner.frontier.frontier import Frontier
     from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
@@ -29,9 +28,14 @@ _HOMES = {
     "Frontier": "zeus_core.pipeline.planner.frontier.frontier",
     "PipelineProfile": "zeus_core.pipeline.planner.pipeline_profile",
     "make_plan": "zeus_core.pipeline.planner.plan_making",
-    "schedules": "zeus_core.pipeline.schedules",
     "write_plan": "zeus_core.pipeline.planner.clock_plan",
 }
 
-if not TYPE_CHECKING:
-    __getattr__, __dir__ = _imported_on_use(__name__, _HOMES)
+if not TYPE_CHECKING:  # type checkers would take every name for one of it
+
+    def __getattr__(name: str) -> object:  # the command is declared for each help, which needs none of these
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)

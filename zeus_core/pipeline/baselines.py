@@ -13,7 +13,7 @@ import numpy as np
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Numbers
-from zeus_core.pipeline.planner.pipeline_problem import Problem, checked_problem
+from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction
 from zeus_core.pipeline.planner.simple_plans import one_clock_options, stage_clocks_options
 from zeus_core.validate import checked_number
@@ -23,7 +23,6 @@ __all__ = ["envpipe_plan", "global_clock_plan", "highest_clocks_plan", "stage_cl
 
 def highest_clocks_plan(problem: Problem) -> Plan:
     """Return the plan with every instruction at its highest clock: the meaning of "no slowdown"."""
-    checked_problem(problem)
     options = problem.highest_clock_options
     return Plan.from_options("highest clocks", problem, [options[kind] for kind in problem.kind_of.tolist()])
 
@@ -34,7 +33,6 @@ def global_clock_plan(problem: Problem, time_seconds: float) -> Plan:
     Raises:
         UsageError: No clock was measured for all instructions, or none keeps the time.
     """
-    checked_problem(problem)
     time_seconds = checked_number("time_seconds", time_seconds, 0.0, math.inf, "a finite number of seconds")
     return Plan.from_options("one clock", problem, one_clock_options(problem, time_seconds))
 
@@ -46,7 +44,6 @@ def stage_clocks_plan(problem: Problem, time_seconds: float) -> Plan:
         UsageError: A stage has no clock that all its instructions were measured at, or the highest ones do not keep
             the time.
     """
-    checked_problem(problem)
     time_seconds = checked_number("time_seconds", time_seconds, 0.0, math.inf, "a finite number of seconds")
     return Plan.from_options("one clock per stage", problem, stage_clocks_options(problem, time_seconds))
 
@@ -61,7 +58,6 @@ def envpipe_plan(problem: Problem) -> Plan:
     runs at the highest clocks. All else begins at its clock of lowest energy. While a longest path contains other
     instructions that can be faster, all of these are raised by 30 MHz.
     """
-    checked_problem(problem)
     numbers = {instruction: number for number, instruction in enumerate(problem.graph.instructions)}
     envelope = {
         numbers[instruction]

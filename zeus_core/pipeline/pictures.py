@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zeus_core.errors import UsageError
 from zeus_core.pipeline import Frontier, PipelineProfile
 from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.planner.pipeline_schedule import TRANSFER_KINDS
 from zeus_core.report.figure import new_figure, write_figure
 from zeus_core.units import duration_text, energy_text
-from zeus_core.validate import checked_instance, checked_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,8 +82,8 @@ def draw_timelines(profile: PipelineProfile, plans: Sequence[Plan], path: str | 
             suffix is no format.
         OSError: The file cannot be written.
     """
-    checked_instance("profile", profile, PipelineProfile, "PipelineProfile.from_csv(path, 80)")
-    plans = checked_list("plans", plans, partial(checked_instance, kind=Plan, example="make_plan(...)"), "plans", 1)
+    if not plans:
+        raise UsageError("plans is []; give at least one plan, such as make_plan(...)")
     shown = [(plan, 0.0, max(each.time_seconds for each in plans), "") for plan in plans]
     last = plans[-1]
     if last.schedule.microbatches > _MAX_READABLE_MICROBATCHES:

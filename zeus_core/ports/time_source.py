@@ -4,8 +4,6 @@ import threading
 import time
 from typing import Protocol
 
-from zeus_core.validate import checked_object
-
 
 class TimeSource(Protocol):
     """A monotonic source of seconds that can also be waited on.
@@ -31,17 +29,6 @@ class MonotonicTime:
     def wait(self, event: threading.Event, timeout_seconds: float) -> None:
         """Block the calling thread, releasing the interpreter lock."""
         event.wait(max(timeout_seconds, 0.0))
-
-
-def checked_time_source(time_source: TimeSource | None) -> TimeSource:
-    """Return the time source of an argument; real time if it is None.
-
-    Raises:
-        UsageError: It is something else, such as the class of a time source.
-    """
-    if time_source is None:
-        return MonotonicTime()
-    return checked_object("time_source", time_source, "now", "a TimeSource object, such as VirtualTime()")
 
 
 def clock_seconds(time_source: TimeSource) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol
 
-from zeus_core.validate import checked_instance, checked_list, checked_object
+from zeus_core.validate import checked_object
 
 _logger = logging.getLogger(__name__)
 
@@ -30,20 +30,12 @@ class WholeNumbers(NamedTuple):
 
     @classmethod
     def of_all(cls, ranks: Iterable[WholeNumbers]) -> WholeNumbers:
-        """Combine those of some ranks. Where a rank has fewer than another, it adds nothing to the rest.
-
-        Raises:
-            UsageError: They are something else.
-        """
-        parts = checked_list("ranks", ranks, _checked_numbers, "a list of WholeNumbers")
+        """Combine those of some ranks. Where a rank has fewer than another, it adds nothing to the rest."""
+        parts = list(ranks)
         return cls(
             [sum(values) for values in zip_longest(*(part.sums for part in parts), fillvalue=0)],
             [max(values) for values in zip_longest(*(part.largest for part in parts), fillvalue=LEAST_NUMBER)],
         )
-
-
-def _checked_numbers(argument: str, numbers: WholeNumbers) -> WholeNumbers:
-    return checked_instance(argument, numbers, WholeNumbers, "WholeNumbers([3])")
 
 
 class World(Protocol):

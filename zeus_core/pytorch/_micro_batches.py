@@ -17,7 +17,7 @@ from zeus_core.pytorch.batch_parts import part_of, samples_in
 from zeus_core.pytorch.kept_state import random_state
 from zeus_core.pytorch.micro_batch import choose_micro_batch, drop_gradients, is_out_of_memory
 from zeus_core.pytorch.plain_loop import PlainLoop
-from zeus_core.validate import checked_function, checked_instance, checked_whole_number
+from zeus_core.validate import checked_object, checked_whole_number
 
 _logger = logging.getLogger(__name__)
 
@@ -61,11 +61,11 @@ class MicroBatches:
         original: int | None = None,
         monitor: ZeusMonitor | None = None,
     ) -> None:
-        self._model = checked_instance("model", model, torch.nn.Module, "torch.nn.Linear(8, 8)")
-        self._loss_of = checked_function("loss_of", loss_of, "a function of a batch that returns its mean loss")
+        self._model = model
+        self._loss_of = loss_of
         self._loop = PlainLoop(model, loss_of=loss_of)
         if monitor is not None:
-            checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor(gpu_indices=[0])")
+            checked_object("monitor", monitor, "begin_window", "a ZeusMonitor(gpu_indices=[0])")
         self.micro_batch: int | MicroBatchOptimizer | None = checked_micro_batch(micro_batch, monitor)
         self._original = None if original is None else checked_whole_number("original", original, 1)
         self._size: int | None = self.micro_batch if isinstance(self.micro_batch, int) else None

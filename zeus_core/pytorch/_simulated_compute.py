@@ -12,7 +12,7 @@ from torch.autograd import Variable
 
 from zeus_core.device import SimulatedGpu, Work
 from zeus_core.errors import UsageError
-from zeus_core.validate import checked_instance, checked_number, checked_whole_number, shown
+from zeus_core.validate import checked_number, checked_whole_number, shown
 
 _BACKWARD_PER_FORWARD = 2.0  # two matrix products (by inputs, by weights) for each one of the forward pass
 
@@ -102,16 +102,11 @@ class SimulatedCompute:
                 f"gpu is {shown(gpu)}; only a SimulatedGpu can simulate (set ZEUS_SIMULATED_GPUS to get one)"
             )
         self._gpu = gpu
-        checked_instance("module", module, torch.nn.Module, "torch.nn.Linear(8, 8)")
-        self._forward = checked_instance("forward", forward, Work, "Work(0.1, 300.0)")
+        self._forward = forward
         if backward is None:
             backward = replace(forward, seconds=_BACKWARD_PER_FORWARD * forward.seconds)
-        self._backward = checked_instance("backward", backward, Work, "Work(0.2, 300.0)")
+        self._backward = backward
         self._decoding = decoding
-        if decoding is not None:
-            checked_instance("decoding", decoding, Work, "Work(0.02, 275.0, compute_bound_fraction=0.05)")
-        if batches is not None:
-            checked_instance("batches", batches, SimulatedBatches, "SimulatedBatches(samples=32, half_samples=5.0)")
         self._batches = batches
         self._backward_now = self._backward  # that of the latest forward pass
         self._latest_run = -1

@@ -17,7 +17,6 @@ from zeus_core.ports.world import checked_world
 from zeus_core.pytorch.batch_parts import part_of
 from zeus_core.pytorch.torch_world import torch_world
 from zeus_core.pytorch.training_loop import StepSamples, TrainingLoop
-from zeus_core.validate import checked_instance
 
 _WRAP = "model = torch.nn.parallel.DistributedDataParallel(model)"
 # Hooks of torch that do not average the gradients of all ranks in each step.
@@ -116,7 +115,7 @@ class PlainLoop(TrainingLoop):
     def check_averaging(self) -> None:
         """Check that the gradients of the model are averaged over all ranks; see `TrainingLoop`."""
         ranks = self.world.size
-        model = checked_instance("model", self._model, torch.nn.Module, _WRAP)
+        model = self._model
         model = getattr(model, "_orig_mod", model)  # the one inside a compiled model
         kinds = {kind.__name__ for kind in type(model).__mro__}
         if isinstance(model, DataParallel):

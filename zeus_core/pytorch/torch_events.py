@@ -11,7 +11,7 @@ from zeus_core.errors import UsageError
 from zeus_core.ports import DeviceEvent, DeviceEvents, TimeSource
 from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.ports.device_events import HostEvents
-from zeus_core.ports.time_source import checked_time_source
+from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.validate import shown
 
 _ANCHOR_SECONDS = 4.0
@@ -148,7 +148,7 @@ def device_events_for(device: torch.device | str, time_source: TimeSource) -> De
     Raises:
         UsageError: An argument is wrong; the message names it.
     """
-    time_source = checked_time_source(time_source)
+    time_source = time_source or MonotonicTime()
     try:
         kind = torch.device(device).type
     except Exception as error:  # torch knows no such device, or refuses the type of the argument

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from functools import partial
 from typing import Protocol
 
 from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement
 from zeus_core.search.trial import Trial
-from zeus_core.validate import checked_list, checked_whole_number
+from zeus_core.validate import checked_whole_number, wrong_argument
 
 
 class Search(Protocol):
@@ -37,11 +36,12 @@ def checked_settings(settings: Sequence[int]) -> tuple[int, ...]:
     """Return each setting once, the highest first.
 
     Raises:
-        UsageError: They are no list of positive whole numbers, or empty.
+        UsageError: There is none, or one is not a whole number of at least 1.
     """
-    wanted = "a list of settings, such as [300, 250]"
-    numbers = checked_list("settings", settings, partial(checked_whole_number, minimum=1), wanted, minimum=1)
-    return tuple(sorted(set(numbers), reverse=True))
+    if not len(settings):
+        raise wrong_argument("settings", settings, "at least one setting, such as [300, 250]")
+    numbers = {checked_whole_number(f"settings[{place}]", setting, 1) for place, setting in enumerate(settings)}
+    return tuple(sorted(numbers, reverse=True))
 
 
 class Told:
@@ -93,12 +93,13 @@ class GridSearch:
         selector: Not used: the optimizer makes every search from the settings and the selector.
 
     Raises:
-        UsageError: The settings are no list of whole numbers.
+        UsageError: A setting is not a whole number.
     """
 
     def __init__(self, settings: Sequence[int], selector: OptimumSelector | None = None) -> None:
-        check = partial(checked_whole_number, minimum=0)
-        self._untried = checked_list("settings", settings, check, "a list of settings, such as [300, 250]")
+        self._untried = [
+            checked_whole_number(f"settings[{place}]", setting, 0) for place, setting in enumerate(settings)
+        ]
 
     def ask(self) -> int | None:
         """Return the first setting that has not been tried."""

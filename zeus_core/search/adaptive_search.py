@@ -20,7 +20,7 @@ from zeus_core.search.objectives import Energy, OptimumSelector, PowerLimitMeasu
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.trial import Trial
 from zeus_core.settings.kinds import KINDS, POWER_LIMIT, Kind
-from zeus_core.validate import checked_instance, checked_number, checked_one_of, checked_whole_number
+from zeus_core.validate import checked_number, checked_one_of, checked_whole_number
 
 # The second trial: below the draw, where the limit begins to bind, so that it shows how steeply time rises. Of 0.8,
 # 0.82, 0.85 and 0.88, this needed the fewest trials for the same regret (benchmarks/search_replay.py).
@@ -93,9 +93,7 @@ class AdaptiveSearch:
             )
         self._aim: Aim | None = aim_for(selector, checked_number("confidence", confidence, 0.5, 0.999, wanted))
         self._max_trials = checked_whole_number("max_trials", max_trials, 1)
-        known = (
-            read_prior() if prior is None else checked_instance("prior", prior, CurvePrior, "that of `read_prior()`")
-        )
+        known = read_prior() if prior is None else prior
         self._belief = Belief(self._settings, known, self.kind, LEARNT_MISFIT)
         self._told = Told()
 

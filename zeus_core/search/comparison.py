@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from zeus_core.search.trial import Trial
 from zeus_core.units import duration_text, energy_text, rows_html
-from zeus_core.validate import checked_instance
 
 # Two normal standard errors hold the truth in 95 % of cases.
 STANDARD_ERRORS = 1.96
@@ -43,9 +42,6 @@ class Comparison:
         slowdown: The same of the duration after over that before.
         has_drifted: Whether the work or the machine has changed between the visits.
         doubt: The reason that the two cannot be compared, so that nothing is claimed; None if they can.
-
-    Raises:
-        UsageError: One of them is no trial.
     """
 
     before: Trial
@@ -55,13 +51,6 @@ class Comparison:
     slowdown: tuple[float, float] | None = None
     has_drifted: bool = False
     doubt: str | None = None
-
-    def __post_init__(self) -> None:
-        """Check that both are trials."""
-        checked_instance("before", self.before, Trial, "optimizer.trials[0]")
-        checked_instance("after", self.after, Trial, "optimizer.confirmation")
-        if self.repeated is not None:
-            checked_instance("repeated", self.repeated, Trial, "optimizer.trials[1], or None")
 
     @property
     def saving_fraction(self) -> float:

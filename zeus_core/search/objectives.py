@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import dataclass
 
 from zeus_core.search.trial import Trial
-from zeus_core.validate import checked_instance, checked_number, checked_object, checked_whole_number
+from zeus_core.validate import checked_number, checked_object, checked_whole_number
 
 _logger = logging.getLogger(__name__)
 
@@ -46,9 +46,8 @@ class PowerLimitMeasurement:
         """Scale a trial to a number of steps.
 
         Raises:
-            UsageError: An argument is wrong; the message names it.
+            UsageError: `steps` is not a whole number of at least 1.
         """
-        checked_instance("trial", trial, Trial, "Trial(setting=250, steps=40, measurement=...)")
         steps = checked_whole_number("steps", steps, 1)
         return cls(
             trial.setting,

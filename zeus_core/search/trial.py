@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
-from zeus_core.validate import checked_instance, checked_number, checked_whole_number
+from zeus_core.validate import checked_number, checked_whole_number
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ class Trial:
         """Check the attributes."""
         object.__setattr__(self, "setting", checked_whole_number("Trial.setting", self.setting, 1))
         object.__setattr__(self, "steps", checked_whole_number("Trial.steps", self.steps, 1))
-        checked_instance("Trial.measurement", self.measurement, Measurement, "that of a window")
         if not self.measurement.time > 0 or self.measurement.total_energy is None:
             raise UsageError(f"the trial at {self.setting} has no time or no energy")
         wanted = "seconds, at least 0"

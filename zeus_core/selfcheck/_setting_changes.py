@@ -15,7 +15,9 @@ from zeus_core.errors import NotSupportedError
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.selfcheck._bench import Bench, Finding
-from zeus_core.settings import Knob, PowerLimitKnob, SmClockKnob
+from zeus_core.settings.clock_knob import SmClockKnob
+from zeus_core.settings.knob import Knob
+from zeus_core.settings.limit_knob import PowerLimitKnob
 
 _LOWER_FRACTION = 0.65  # of the original limit, or of the highest clock: low enough to bind, above most minimums
 _POLL_SECONDS = 0.004

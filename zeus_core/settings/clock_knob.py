@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import checked_gpu, index_doubt_of
+from zeus_core.device.gpu import index_doubt_of
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, UsageError
 from zeus_core.process.deadline import CALL_SECONDS
@@ -145,7 +145,7 @@ class SmClockKnob:
     """
 
     def __init__(self, gpu: Gpu, original_mhz: int | None = None) -> None:
-        self._gpu = checked_gpu("gpu", gpu)
+        self._gpu = gpu
         if original_mhz is not None:
             original_mhz = checked_whole_number("original_clock_mhz", original_mhz, 1)
         calls = ParallelCalls()

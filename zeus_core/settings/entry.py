@@ -6,17 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from zeus_core._identity import ProcessIdentity, job_id, printable, program_name, program_token
-from zeus_core._record import Record
 from zeus_core.errors import UsageError
 from zeus_core.settings.kinds import KINDS, Kind
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
-    _Record = TypeVar("_Record", bound=Record)
 
 KindName = str
 LedgerKey = tuple[str, KindName]
@@ -26,7 +20,7 @@ _VERSION = 1
 _FIRST_DRIVER = "nvml"
 
 
-class LedgerEntry(Record):
+class LedgerEntry(NamedTuple):
     """One setting of one device that a process has changed, or is about to.
 
     Attributes:
@@ -136,7 +130,7 @@ class LedgerEntry(Record):
         if value in self.values and not self.is_changing:
             return self
         others = tuple(other for other in in_force if other != value)
-        return self.replacing(values=(*others, value), is_changing=True)
+        return self._replace(values=(*others, value), is_changing=True)
 
     def showing(self, value: float | None) -> LedgerEntry:
         """Return the entry once the board shows a value for the one that was set; this one if nothing is new.
@@ -147,20 +141,20 @@ class LedgerEntry(Record):
         new = () if value is None or value in self.values else (value,)
         if not new and not self.is_changing:
             return self
-        return self.replacing(values=(*self.values, *new), is_changing=False)
+        return self._replace(values=(*self.values, *new), is_changing=False)
 
     def without_values(self) -> LedgerEntry:
         """Return the entry after the original was restored."""
-        return self.replacing(values=(), is_changing=False)
+        return self._replace(values=(), is_changing=False)
 
     def failed(self, why: str) -> LedgerEntry:
         """Return the entry after it could not be restored."""
-        return self.replacing(failure=why)
+        return self._replace(failure=why)
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry in JSON types."""
-        processes = {"owner": vars(self.owner), "keeper": self.keeper and vars(self.keeper)}
-        fields = {"format": "zeus-core lease", "version": _VERSION, **vars(self), **processes}
+        processes = {"owner": self.owner._asdict(), "keeper": self.keeper and self.keeper._asdict()}
+        fields = {"format": "zeus-core lease", "version": _VERSION, **self._asdict(), **processes}
         if self.driver == _FIRST_DRIVER:  # earlier versions, which know no other, read the entry
             del fields["driver"]
         return fields
@@ -178,7 +172,8 @@ class LedgerEntry(Record):
             raise UsageError(f"its version is {document.get('version')!r}; this program reads version {_VERSION}")
         fields = {"is_changing": False, "driver": _FIRST_DRIVER, **document}  # which earlier versions have not written
         del fields["format"], fields["version"]
-        return _decoded(cls.__name__, cls, fields)
+        entry: LedgerEntry = _decoded(cls.__name__, cls, fields)
+        return entry
 
 
 # By annotation: what a field must be, in words, and a test of it.
@@ -193,9 +188,9 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def _decoded(name: str, kind: type[_Record], fields: dict[str, Any]) -> _Record:
-    """Return the record with these fields in JSON types. Raises `UsageError`, which names the field."""
-    annotations = kind.__annotations__
+def _decoded(name: str, kind: Any, fields: dict[str, Any]) -> Any:
+    """Return the named tuple with these fields in JSON types. Raises `UsageError`, which names the field."""
+    annotations = {field: hint.__forward_arg__ for field, hint in kind.__annotations__.items()}
     for complaint, names in (("lacks", annotations.keys() - fields), ("has unknown", fields.keys() - annotations)):
         if names:
             raise UsageError(f"{name} {complaint} {', '.join(sorted(names))}")

@@ -9,8 +9,8 @@ import _thread
 import gc
 import os
 import time
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from zeus_core.errors import DeviceError
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import Outcome, restore_device
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class Keeper:
@@ -45,7 +42,7 @@ class Keeper:
                 # restored is what the caller knows: the file may have been written by somebody else since.
                 due = entry.showing(None)
                 if written is not None:
-                    due = entry.replacing(values=written.values, is_changing=written.is_changing)
+                    due = entry._replace(values=written.values, is_changing=written.is_changing)
                 outcome = self.ledger.finish(self.restore_device(due))
         except DeviceError as error:
             return Outcome(entry.failed(str(error)), "failed")

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import checked_gpus, index_doubt_of
+from zeus_core.device.gpu import index_doubt_of
 from zeus_core.device.retry import retried
-from zeus_core.errors import DeviceError, DriverFaultError, NotSupportedError
+from zeus_core.errors import DeviceError, DriverFaultError, NotSupportedError, UsageError
 from zeus_core.process.deadline import CALL_SECONDS
 from zeus_core.process.parallel import ParallelCalls
 from zeus_core.process.restore_registry import restore_registry
@@ -73,7 +73,9 @@ class CommonKnob:
 
     def __init__(self, kind: Kind, gpus: Sequence[Gpu]) -> None:
         self._kind = kind
-        self._gpus = checked_gpus("gpus", gpus, minimum=1)
+        self._gpus = list(gpus)
+        if not self._gpus:
+            raise UsageError("gpus is []; it must be at least one Gpu object, such as discover_gpus()")
         calls = ParallelCalls()
         self._usable = [
             calls.call_one_within(CALL_SECONDS, number, partial(_usable, gpu, kind))

@@ -297,7 +297,7 @@ class Lease(Claim):
         if self._remote is None:
             # What is ours at this moment is known here; the record also has the value before.
             is_known = bool(self.in_force) and not (self.is_changing or self.entry.is_changing)
-            entry = self.entry.replacing(values=self.in_force) if is_known else self.entry
+            entry = self.entry._replace(values=self.in_force) if is_known else self.entry
             return restore_entry(self._gpu, entry)
         try:
             kind, instead = cast("tuple[OutcomeKind, float | None]", self._remote.release())

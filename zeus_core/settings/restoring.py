@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from zeus_core._nvml import BareNvml
-from zeus_core._record import Record
 from zeus_core._sysfs import is_card_uuid, open_card
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.settings.entry import LedgerEntry
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Literal, TypeVar
+OutcomeKind = Literal["restored", "original", "replaced", "failed"]
 
-    OutcomeKind = Literal["restored", "original", "replaced", "failed"]
-
-    _Answer = TypeVar("_Answer")
-else:
-    OutcomeKind = str
+_Answer = TypeVar("_Answer")
 
 # Between the tries, as in `zeus_core/device/retry.py`: faults that pass are over in milliseconds.
 _WAITS_SECONDS = (0.01, 0.03, 0.1)
@@ -27,7 +21,7 @@ _SECOND_LOOK_SECONDS = 0.01  # a driver may answer from what it has kept for som
 _FINAL = (PermissionDeniedError, NotSupportedError)  # another try answers the same
 
 
-class Outcome(Record):
+class Outcome(NamedTuple):
     """The end of one entry.
 
     Attributes:

@@ -84,6 +84,6 @@ class Safeguard:
         self._ledger = ledger
         if written != entry:  # this process has an entry already, from which the original is taken
             before = (value for value in written.values if value not in entry.values)
-            entry = written.replacing(values=(*before, *entry.values), is_changing=True)
+            entry = written._replace(values=(*before, *entry.values), is_changing=True)
             ledger.note(entry)
         return entry

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from zeus_core.errors import WorldError
 from zeus_core.ports import World
 from zeus_core.ports.world import WholeNumbers
-from zeus_core.validate import checked_function, checked_number, checked_whole_number
+from zeus_core.validate import checked_number, checked_whole_number
 
 _Result = TypeVar("_Result")
 _Sent = TypeVar("_Sent")
@@ -68,7 +68,6 @@ class ThreadWorld:
         """
         wanted = f"the number of ranks, 1 to {_MAX_THREADS}"
         checked_whole_number("size", size, 1, wanted, _MAX_THREADS)
-        checked_function("rank_main", rank_main, "a function of a World")
         checked_number("timeout_seconds", timeout_seconds, 0.0, threading.TIMEOUT_MAX, "seconds, at least 0")
         meeting = _Meeting(threading.Barrier(size, timeout=timeout_seconds))
 

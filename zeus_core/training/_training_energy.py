@@ -47,7 +47,7 @@ from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values, remark_rows
 from zeus_core.training.account import Account
 from zeus_core.training.charges.charged_electricity import checked_electricity
-from zeus_core.validate import checked_flag, checked_object, checked_path, shown
+from zeus_core.validate import checked_object, checked_path, shown
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
@@ -125,7 +125,6 @@ class TrainingEnergy(TrainingHooks, Hooked):
         recurring_run: MeteredRun | None = None,
         trace: bool | str | Path = False,
     ) -> None:
-        checked_flag("strict", strict)
         if isinstance(optimizer, str):
             from zeus_core.optimizer.asked import automatic_optimizer  # imported here, as it imports the search
 
@@ -142,7 +141,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self.optimizer = optimizer
         self._optimizer: TrainingOptimizer = optimizer or TrainingOptimizer()  # without one, its answers
         self._summary: TrainingSummary | None = None  # of the latest run that has ended
-        self.quiet: bool = checked_flag("quiet", quiet)
+        self.quiet: bool = quiet
         if optimizer is not None:
             optimizer.quiet = True  # its result is part of the one shown here
         self._training: TrainBegin | None = None  # under way

@@ -52,9 +52,8 @@ class PerseusConfig:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        checked_flag("enabled", self.enabled)
-        checked_flag("monitor_events", self.monitor_events)
-        checked_flag("strict", self.strict)
+        for key in ("enabled", "monitor_events", "strict"):
+            checked_flag(key, getattr(self, key))  # the text "false" would count as true
         for key in ("folder", "trace"):
             if (value := getattr(self, key)) is not None:
                 checked_path(key, value, "output", "folder")

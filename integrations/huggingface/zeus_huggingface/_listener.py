@@ -32,7 +32,6 @@ from zeus_core.optimizer.micro_batch.micro_batch_optimizer import MicroBatchOpti
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.training import TrainingSummary
-from zeus_core.validate import checked_flag
 from zeus_huggingface._passes_of_steps import PassHooks
 
 if TYPE_CHECKING:
@@ -186,7 +185,7 @@ class TrainerListener:
         self.reporter = reporter  # one that does nothing, while this callback steps aside
         self._monitor = monitor
         self._roles = roles
-        self._is_quiet = checked_flag("quiet", quiet)
+        self._is_quiet = quiet
         self.micro_batch = micro_batch
         self.recurring_run: RecurringRun | None = None
         self._work = TrainingWork(optimizer)

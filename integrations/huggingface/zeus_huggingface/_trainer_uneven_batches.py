@@ -18,7 +18,6 @@ from zeus_core.mixed.pytorch.uneven_training import (
     check_total,
 )
 from zeus_core.pytorch.training_loop import scaled
-from zeus_core.validate import checked_instance
 from zeus_huggingface._trainer_loop import TrainerLoop
 from zeus_huggingface._uneven_shard import UnevenShard, check_loader, global_batch
 
@@ -58,7 +57,6 @@ class UnevenBatches:
     """
 
     def __init__(self, trainer: Trainer, batches: AnyBatches, *, tokens: TokenCounter | None = None) -> None:
-        checked_instance("trainer", trainer, Trainer, "transformers.Trainer(...)")
         loop = TrainerLoop(trainer)
         self._training = UnevenTraining(loop, batches, tokens)
         self._trainer = trainer

@@ -18,7 +18,7 @@ from zeus_core.optimizer.micro_batch.micro_batch_optimizer import checked_micro_
 from zeus_core.process.restore_registry import restore_registry
 from zeus_core.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
 from zeus_core.training import TrainingEnergy, TrainingSummary
-from zeus_core.validate import checked_flag, checked_object
+from zeus_core.validate import checked_object
 from zeus_lightning._batch_counts import BatchCounts
 from zeus_lightning._energy_source import EnergySource
 from zeus_lightning._fit_session import Session
@@ -115,7 +115,7 @@ class ZeusCallback(Callback):
         if recurring_run is not None:
             checked_object("recurring_run", recurring_run, "report", "the run of `with job.run() as run:`")
         self._run = recurring_run
-        self._is_quiet = checked_flag("quiet", quiet)
+        self._is_quiet = quiet
         self.is_uninvited: bool = False  # made by an entry point, for scripts that have none of their own
         self._has_trained = False
         self._counts = BatchCounts(batch_size, tokens)

@@ -19,7 +19,6 @@ from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
 from zeus_core.training.charges.charged_electricity import checked_electricity
 from zeus_core.training.run_trace import checked_trace
-from zeus_core.validate import checked_flag
 from zeus_lightning._namespaces import Trainer
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class EnergySource:
     ) -> None:
         checked_trace(trace)
         self._trace = trace
-        self.strict: bool = checked_flag("strict", strict)
+        self.strict: bool = strict
         if isinstance(optimizer, str):
             optimizer = automatic_optimizer(optimizer)
         self._make_optimizer = optimizer if callable(optimizer) else None

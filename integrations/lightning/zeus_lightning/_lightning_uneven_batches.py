@@ -19,7 +19,7 @@ from zeus_core.mixed.pytorch.uneven_training import (
     check_total,
     checked_given,
 )
-from zeus_core.validate import checked_function, shown
+from zeus_core.validate import shown, wrong_argument
 from zeus_lightning._lightning_loop import LightningLoop
 from zeus_lightning._namespaces import Callback, LightningModule, Trainer
 
@@ -57,8 +57,8 @@ class UnevenBatches(Callback):
         super().__init__()
         self._given = checked_given(batches)
         self._batches = () if isinstance(self._given, BatchAllocation) else self._given
-        if tokens is not None:
-            checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
+        if tokens is not None and not callable(tokens):
+            raise wrong_argument("tokens", tokens, "a function that returns the tokens in a batch, or None")
         self._tokens = tokens
         self._training: UnevenTraining | None = None
         self._sampler: UnevenBatchSampler | None = None

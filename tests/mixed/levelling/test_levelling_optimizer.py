@@ -165,8 +165,6 @@ def test_steps_without_a_report_of_the_end_of_work_are_not_counted():
         ({"budget_watts": -5}, "budget_watts"),
         ({"budget_watts": float("nan")}, "budget_watts"),
         ({"world": 3}, "world"),
-        ({"events": 3}, "events"),
-        ({"quiet": "yes"}, "quiet"),
         ({"original_clock_mhz": -1}, "original_clock_mhz"),
     ],
 )

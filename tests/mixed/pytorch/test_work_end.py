@@ -127,15 +127,6 @@ def test_a_tensor_parallel_model_is_refused_by_name():
     assert all("tensor-parallel" in message for message in run_ranks(2, tensor_parallel_rank))
 
 
-def test_arguments_in_another_order_are_named():
-    model = Model()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with pytest.raises(UsageError, match="model"):
-        report_work_end(optimizer, model, Noted())
-    with pytest.raises(UsageError, match="levelling"):
-        report_work_end(model, optimizer, None)
-
-
 def train_as_on_the_page():
     torch.manual_seed(0)
     names = {"model": Model(), "batches": [torch.rand(2, 4) for _ in range(12)]}

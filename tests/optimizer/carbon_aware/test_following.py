@@ -299,7 +299,6 @@ def test_two_settings_in_turn_are_no_gain_of_following(hours: float) -> None:
         ({"max_slowdown": 2.0, "idle_watts": -1}, "idle_watts is -1"),
         ({"max_slowdown": 2.0, "checkpoint": 3}, "checkpoint is 3"),
         ({"max_slowdown": 2.0, "exit_from_seconds": -5}, "exit_from_seconds is -5"),
-        ({"max_slowdown": 2.0, "may_pause": "yes"}, "may_pause is 'yes'"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, object], named: str) -> None:

@@ -91,8 +91,6 @@ def test_points_that_no_schedule_needs_are_left_out() -> None:
     [
         [],
         [PAUSE],
-        [300],
-        "points",
         [OperatingPoint(300, -1.0, 200.0)],
         [OperatingPoint(300, 1.0, math.nan)],
     ],

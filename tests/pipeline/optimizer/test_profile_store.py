@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -74,6 +75,16 @@ def test_two_jobs_that_share_a_file_keep_a_profile_each(tmp_path, caplog):
     assert kept_profile(other, {}, path) == JobProfile(other, PROFILE.ranks)
     assert kept_profile(JOB, {}, path) == PROFILE
     assert not list(tmp_path.glob("*.aside-*"))
+
+
+def test_jobs_that_save_at_the_same_time_keep_a_profile_each(tmp_path, monkeypatch):
+    monkeypatch.setattr("zeus_core.files._LOCK_SECONDS", 100.0)  # the machine may be busy
+    jobs = [a_job([(0,), (1,)], identity={"layers": [1, layers]}) for layers in range(4)]
+    for number in range(10):
+        path = str(tmp_path / f"{number}.json")
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda job, path=path: save_profile(path, JobProfile(job, PROFILE.ranks)), jobs))
+        assert [kept_profile(job, {}, path).job for job in jobs] == jobs
 
 
 def test_without_a_file_there_is_no_profile_and_no_warning(tmp_path, caplog):

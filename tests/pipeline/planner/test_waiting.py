@@ -153,7 +153,6 @@ def test_a_power_of_waiting_is_given_once():
 @pytest.mark.parametrize(
     ("waiting", "message"),
     [
-        ("850", "waiting_clocks_mhz is '850'"),
         ([[850] * 3] * 2, r"has \[3, 3\] clocks for the \[13, 13\] waits"),
         ([[850.5] * 13] * 2, r"waiting_clocks_mhz\[0\]\[0\] is 850.5"),
         ([[None] * 12 + [-1]] * 2, r"waiting_clocks_mhz\[0\]\[12\] is -1"),

@@ -24,7 +24,7 @@ from zeus_core.device.rapl.powercap import (
 from zeus_core.errors import DeviceError, PermissionDeniedError
 from zeus_core.process.deadline import CALL_SECONDS, RESTORE_SECONDS
 from zeus_core.process.parallel import ParallelCalls
-from zeus_core.validate import checked_function, checked_path
+from zeus_core.validate import checked_path
 
 if TYPE_CHECKING:
     from zeus_core.device.remote.client import DaemonConnection
@@ -108,7 +108,7 @@ def discover_cpus(root: Path = POWERCAP_ROOT, read_text: ReadText = direct_or_da
 
         return CpuDiscovery(*find_apple_cpus())
     folder = Path(checked_path("root", root, str(POWERCAP_ROOT), "folder"))
-    survey = _Survey(folder, checked_function("read_text", read_text, "a function that reads a file"))
+    survey = _Survey(folder, read_text)
     cpus = tuple(survey.find_cpus())
     psys = tuple(zone for folder in survey.named(_PSYS) for zone in survey.open([folder]))
     return CpuDiscovery(cpus, survey.explain(cpus), psys)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from zeus_core.device.gpu import PowerRange
 from zeus_core.device.simulated.power_model import GpuPhysics
 from zeus_core.errors import UsageError
-from zeus_core.validate import checked_text, shown
+from zeus_core.validate import shown
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def find_preset(model: str) -> GpuPreset:
     Raises:
         UsageError: There is no such preset; the message lists those there are.
     """
-    wanted = "".join(_words(checked_text("model", model, "the name of a GPU, such as A100-SXM4-80GB")))
+    wanted = "".join(_words(model))
     for preset in PRESETS.values():
         if wanted in itertools.accumulate(_words(preset.name)):
             return preset

@@ -15,8 +15,8 @@ from zeus_core.device.simulated.power_model import OperatingPoint, Work
 from zeus_core.device.simulated.presets import GpuPreset
 from zeus_core.errors import PermissionDeniedError, UsageError
 from zeus_core.ports import TimeSource
-from zeus_core.ports.time_source import checked_time_source
-from zeus_core.validate import checked_flag, checked_instance, checked_number, checked_whole_number
+from zeus_core.ports.time_source import MonotonicTime
+from zeus_core.validate import checked_number, checked_whole_number
 
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples, less their whole part, are spread evenly
 
@@ -152,18 +152,17 @@ class SimulatedGpu:
         noise: SimulatedNoise | None = None,
         grants_control: bool = True,
     ) -> None:
-        self.preset: GpuPreset = checked_instance("preset", preset, GpuPreset, 'find_preset("A40")')
+        self.preset: GpuPreset = preset
         index = checked_whole_number("index", index, 0)
         self._noise = SimulatedNoise(time_cv=0.0, power_cv=0.0) if noise is None else noise
-        checked_instance("noise", self._noise, SimulatedNoise, "SimulatedNoise(time_cv=0.01)")
         self.name: str = f"{preset.name} (simulated)"
         self.uuid: str = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core simulated {preset.name} {index}')}"
         self.energy_counter_period_seconds: float = preset.counter_period_seconds
-        self._time_source = checked_time_source(time_source)
+        self._time_source = time_source or MonotonicTime()
         self.submitted: int = 0
         """How many pieces of work were submitted."""
         self._random = random.Random(f"{self._noise.seed} {index}")
-        self._grants_control = checked_flag("grants_control", grants_control)
+        self._grants_control = grants_control
         self._power_factor = 1 + self._noise.board_spread * self._noise._place_of(index)
         self._idle_watts = self._power_factor * preset.physics.blocking_power_watts
         self._operating_point = lru_cache(maxsize=256)(self._own_operating_point)

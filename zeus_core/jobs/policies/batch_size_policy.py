@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal, Protocol, get_args
 
 from zeus_core.errors import UsageError
 from zeus_core.validate import (
-    checked_list,
-    checked_mapping,
     checked_number,
     checked_one_of,
-    checked_text,
     checked_whole_number,
     shown,
+    wrong_argument,
 )
 
 Outcome = Literal["reached", "stopped", "infeasible", "failed", "running"]
@@ -67,8 +64,6 @@ class BatchRun:
         for name in ("epochs", "seconds", "energy_joules", "cost", "started_at"):
             value = checked_number(f"BatchRun.{name}", getattr(self, name), 0.0, math.inf, "a number, at least 0")
             object.__setattr__(self, name, value)
-        if self.gpu_model is not None:
-            checked_text("BatchRun.gpu_model", self.gpu_model, 'the name of a GPU model, such as "A40", or None')
         if self.outcome == "reached" and not (self.cost > 0 and self.epochs > 0):
             raise UsageError(
                 f"a run at batch size {self.batch_size} that reached its target has a cost of {self.cost:g} and "
@@ -104,9 +99,10 @@ class BatchProblem:
 
     def __post_init__(self) -> None:
         """Check the attributes."""
-        check = partial(checked_whole_number, minimum=1)
-        sizes = checked_list("batch_sizes", self.batch_sizes, check, "batch sizes, such as [64, 128, 256]", minimum=1)
-        object.__setattr__(self, "batch_sizes", tuple(sorted(set(sizes))))
+        if not len(self.batch_sizes):
+            raise wrong_argument("batch_sizes", self.batch_sizes, "batch sizes, such as [64, 128, 256]")
+        sizes = {checked_whole_number(f"batch_sizes[{place}]", size, 1) for place, size in enumerate(self.batch_sizes)}
+        object.__setattr__(self, "batch_sizes", tuple(sorted(sizes)))
         object.__setattr__(self, "default", checked_whole_number("default", self.default, 1))
         if self.default not in self.batch_sizes:
             raise UsageError(
@@ -119,8 +115,6 @@ class BatchProblem:
             object.__setattr__(self, "half_life_runs", half_life)
         _check_by_size("known_epochs", self.known_epochs, is_endless_allowed=True)
         _check_by_size("epoch_costs", self.epoch_costs)
-        if self.gpu_model is not None:
-            checked_text("gpu_model", self.gpu_model, 'the name of a GPU model, such as "A40", or None')
 
 
 @dataclass(frozen=True)
@@ -148,7 +142,6 @@ class BatchProposal:
             wanted = "a cost above 0, or None"
             max_cost = checked_number("BatchProposal.max_cost", self.max_cost, 0.0, math.inf, wanted, is_open=True)
             object.__setattr__(self, "max_cost", max_cost)
-        checked_text("BatchProposal.reason", self.reason)
 
 
 class BatchSizePolicy(Protocol):
@@ -192,7 +185,7 @@ def feasible_sizes(problem: BatchProblem, runs: Sequence[BatchRun]) -> list[int]
 
 
 def _check_by_size(name: str, values: Mapping[int, float], *, is_endless_allowed: bool = False) -> None:
-    for size, value in checked_mapping(name, values, "{128: 9.0}").items():
+    for size, value in values.items():
         checked_whole_number(f"a batch size of {name}", size, 1)
         if not (is_endless_allowed and isinstance(value, float) and value == math.inf):
             wanted = "a number above 0"

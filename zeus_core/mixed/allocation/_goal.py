@@ -10,7 +10,7 @@ from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
 from zeus_core.mixed.allocation.device_options import DeviceOptions
 from zeus_core.search.objectives import Objective, PowerLimitMeasurement
-from zeus_core.validate import checked_object, shown
+from zeus_core.validate import shown
 
 _WANTED = (
     "an Objective whose cost is a weighted sum of energy and time, such as Energy(), Time(), ZeusCost(eta_knob=0.5) or "
@@ -43,7 +43,6 @@ class Goal(NamedTuple):
         Raises:
             UsageError: It is no objective, or its cost is no weighted sum of energy and time.
         """
-        checked_object("objective", objective, "completed", _WANTED)
         energy_weight, time_weight = (1.0, 0.0) if objective.prefers_lowest else _weights(objective, devices)
         if not energy_weight:
             return cls(1.0, 0.0, 1.0, is_time=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from zeus_core.mixed.allocation.allocation_plan import AllocationPlan, checked_d
 from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOptions, checked_kind
 from zeus_core.search.objectives import MaxSlowdownConstraint, Objective
 from zeus_core.settings.kinds import POWER_LIMIT
-from zeus_core.validate import checked_list, checked_number, checked_whole_number
+from zeus_core.validate import checked_number, checked_whole_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,8 +55,9 @@ def level(
     objective = MaxSlowdownConstraint(factor=1.0) if objective is None else objective
     goal = Goal.from_objective(objective, devices)
     wanted = f"a whole number of samples, 0 to {MAX_BATCH}"
-    check = partial(checked_whole_number, minimum=0, wanted=wanted, maximum=MAX_BATCH)
-    batches = checked_list("batches", batches, check, "a list of batches, one for each device")
+    batches = [
+        checked_whole_number(f"batches[{rank}]", batch, 0, wanted, MAX_BATCH) for rank, batch in enumerate(batches)
+    ]
     if len(batches) != len(devices) or not any(batches):
         raise UsageError(
             f"batches has {len(batches)} entries, {sum(batches)} samples; there are {len(devices)} devices"

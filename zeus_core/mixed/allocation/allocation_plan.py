@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from zeus_core._documents import JsonFormat
@@ -15,12 +14,8 @@ from zeus_core.files import is_special
 from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOptions, checked_kind
 from zeus_core.units import duration_text, energy_text, rows_html
 from zeus_core.validate import (
-    checked_flag,
-    checked_instance,
-    checked_list,
     checked_number,
     checked_path,
-    checked_text,
     checked_whole_number,
 )
 
@@ -55,14 +50,12 @@ class RankShare:
 
     def __post_init__(self) -> None:
         """Check all values, which may come from a file."""
-        checked_text("device", self.device)
         wanted = f"a whole number of samples, 0 to {MAX_BATCH}"
         object.__setattr__(self, "batch", checked_whole_number("batch", self.batch, 0, wanted, MAX_BATCH))
         object.__setattr__(self, "setting", checked_whole_number("setting", self.setting, 1))
         for name in ("busy_seconds", "energy_joules"):
             number = checked_number(name, getattr(self, name), 0.0, math.inf, "a finite number, at least 0")
             object.__setattr__(self, name, number)
-        checked_flag("is_extrapolated", self.is_extrapolated)
         checked_kind(self.knob)
 
 
@@ -95,17 +88,15 @@ class AllocationPlan:
 
     def __post_init__(self) -> None:
         """Check all values, which may come from a file."""
-        for name in ("name", "objective"):
-            checked_text(name, getattr(self, name))
-        check = partial(checked_instance, kind=RankShare, example='RankShare("A40", 64, 250, 0.1, 22.0)')
-        ranks = checked_list("ranks", self.ranks, check, "a list of shares, one for each rank", 1)
-        object.__setattr__(self, "ranks", tuple(ranks))
+        if not self.ranks:
+            raise UsageError("ranks is (); it must be a list of shares, one for each rank")
+        object.__setattr__(self, "ranks", tuple(self.ranks))
         wanted = "a finite number, at least 0"
         for name in ("step_seconds", "energy_joules", "reduce_seconds", "cost", "bound_cost"):
             value = getattr(self, name)
             if value is not None or name not in ("cost", "bound_cost"):
                 object.__setattr__(self, name, checked_number(name, value, 0.0, math.inf, wanted))
-        slowest = max(share.busy_seconds for share in ranks)
+        slowest = max(share.busy_seconds for share in self.ranks)
         if slowest > self.step_seconds:
             raise UsageError(f"a rank computes for {slowest:g} s, longer than the step, {self.step_seconds:g} s")
 
@@ -139,12 +130,11 @@ class AllocationPlan:
             UsageError: An argument is wrong, such as fewer batches than devices; the message names it.
         """
         checked = checked_devices(devices)
-        whole = partial(checked_whole_number, minimum=0, maximum=MAX_BATCH)
-        batches = checked_list("batches", batches, whole, "a list of batches, one for each device")
-        settings = checked_list("settings", settings, whole, "a list of settings, one for each device")
         for argument, values in (("batches", batches), ("settings", settings)):
             if len(values) != len(checked):
                 raise UsageError(f"{argument} has {len(values)} entries, but there are {len(checked)} devices")
+            for rank, value in enumerate(values):
+                checked_whole_number(f"{argument}[{rank}]", value, 0, maximum=MAX_BATCH)
         reduce_seconds = checked_reduce_seconds(reduce_seconds)
         options = [device.option(setting) for device, setting in zip(checked, settings, strict=True)]
         busy = [option.seconds(batch) if batch else 0.0 for option, batch in zip(options, batches, strict=True)]
@@ -189,10 +179,11 @@ def checked_devices(devices: Sequence[DeviceOptions]) -> list[DeviceOptions]:
     """Return the devices of a job.
 
     Raises:
-        UsageError: They are something else, or none.
+        UsageError: There is none.
     """
-    check = partial(checked_instance, kind=DeviceOptions, example="profile.options()")
-    return checked_list("devices", devices, check, "a list of the options of devices, one for each rank", 1)
+    if not devices:
+        raise UsageError("devices is []; it must be a list of the options of devices, one for each rank")
+    return list(devices)
 
 
 def checked_reduce_seconds(seconds: float) -> float:
@@ -211,7 +202,6 @@ def write_plan(plan: AllocationPlan, path: str | Path) -> None:
         UsageError: An argument is wrong; the message names it.
         OSError: The file cannot be written.
     """
-    checked_instance("plan", plan, AllocationPlan, "allocate(devices, global_batch=512)")
     _FORMAT.write(Path(checked_path("path", path)), encode(plan))
 
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 from zeus_core.errors import UsageError
 from zeus_core.settings.kinds import KINDS, POWER_LIMIT, Kind
 from zeus_core.validate import (
-    checked_instance,
-    checked_list,
     checked_number,
     checked_one_of,
-    checked_text,
     checked_whole_number,
 )
 
@@ -88,8 +84,9 @@ class DeviceOption:
         if self.measured_batches is None:
             return
         wanted = "the smallest and the largest batch, such as (8, 256), or None"
-        check = partial(checked_whole_number, minimum=1, maximum=MAX_BATCH)
-        measured = checked_list("measured_batches", self.measured_batches, check, wanted)
+        measured = [
+            checked_whole_number("measured_batches", batch, 1, wanted, MAX_BATCH) for batch in self.measured_batches
+        ]
         if len(measured) != 2 or measured[0] > measured[1]:
             raise UsageError(f"measured_batches is {tuple(measured)}; it must be {wanted}")
         object.__setattr__(self, "measured_batches", (measured[0], measured[1]))
@@ -145,10 +142,9 @@ class DeviceOptions:
 
     def __post_init__(self) -> None:
         """Check all values, and sort the options."""
-        checked_text("name", self.name, 'a name, such as "A100-SXM4-80GB"')
-        check = partial(checked_instance, kind=DeviceOption, example="DeviceOption(250, 0.005, 0.0004, 230.0)")
-        given = checked_list("options", self.options, check, "a list of options, one for each setting", 1)
-        options = tuple(sorted(given, key=lambda option: -option.setting))
+        if not self.options:
+            raise UsageError("options is (); it must be a list of options, one for each setting")
+        options = tuple(sorted(self.options, key=lambda option: -option.setting))
         object.__setattr__(self, "options", options)
         settings = [option.setting for option in options]
         if len(set(settings)) < len(settings):

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,8 @@ from zeus_core.mixed.allocation._fit import MeasuredBatch, fitted_option
 from zeus_core.mixed.allocation._measured_steps_csv import read_table
 from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOption, DeviceOptions, checked_kind
 from zeus_core.validate import (
-    checked_instance,
-    checked_list,
     checked_number,
     checked_path,
-    checked_text,
     checked_whole_number,
 )
 
@@ -53,11 +50,9 @@ class DeviceProfile:
 
     def __post_init__(self) -> None:
         """Check all values, and fit them."""
-        checked_text("gpu_model", self.gpu_model, 'the name of a GPU, such as "NVIDIA A40"')
-        checked_text("work", self.work, 'a text, such as "cifar100/shufflenetv2"')
-        check = partial(checked_instance, kind=MeasuredBatch, example="MeasuredBatch(250, 64, 0.09, 230.0)")
-        points = checked_list("points", self.points, check, "a list of measured steps", 1)
-        object.__setattr__(self, "points", tuple(points))
+        if not self.points:
+            raise UsageError("points is (); it must be a list of measured steps")
+        object.__setattr__(self, "points", tuple(self.points))
         wanted = "watts, 0 to 1e6, such as 68"
         blocking = checked_number("blocking_power_watts", self.blocking_power_watts, 0.0, 1e6, wanted)
         object.__setattr__(self, "blocking_power_watts", blocking)
@@ -141,7 +136,6 @@ def keep_profile(profile: DeviceProfile, folder: str | Path) -> None:
     Raises:
         UsageError: An argument is wrong; the message names it.
     """
-    checked_instance("profile", profile, DeviceProfile, "DeviceProfile(gpu_model, points, 68.0)")
     _store(folder, profile.gpu_model, profile.work, profile.knob).save(encode(profile))
 
 
@@ -158,11 +152,11 @@ def kept_profile(folder: str | Path, gpu_model: str, work: str = "", knob: str =
 
 def _store(folder: str | Path, gpu_model: str, work: str, knob: str) -> JsonStore:
     owner = {
-        "gpu_model": checked_text("gpu_model", gpu_model),
-        "work": checked_text("work", work),
+        "gpu_model": gpu_model,
+        "work": work,
         "knob": checked_kind(knob).words,
     }
     place = Path(checked_path("folder", folder, "profiles", "folder"))
     readable = re.sub("[^a-z0-9]+", "-", gpu_model.lower()).strip("-")[:40]
     job = hashlib.sha256(json.dumps(owner, sort_keys=True).encode()).hexdigest()[:8]
-    return JsonStore(place / f"{readable or 'gpu'}-{job}.json", _FORMAT, "profile", owner)
+    return JsonStore(place / f"{readable or 'gpu'}-{job}.json", _FORMAT, "profile")

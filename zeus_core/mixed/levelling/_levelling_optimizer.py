@@ -35,7 +35,7 @@ from zeus_core.ports.device_events import HostEvents
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import checked_world
 from zeus_core.settings.holders import user_of
-from zeus_core.validate import checked_flag, checked_function, checked_instance, checked_number, checked_one_of
+from zeus_core.validate import checked_number, checked_one_of, wrong_argument
 
 LevelKnob = Literal["clock", "power limit"]
 LevelMode = Literal["level", "observe"]
@@ -113,13 +113,11 @@ class LevellingOptimizer(TrainingOptimizer):
         self._after = _checked_after(after, monitor, budget_watts)
         self._search: TrainingOptimizer = self._after or TrainingOptimizer()
         self._has_own_events = events is not None
-        self._events = (
-            HostEvents(monitor.time_source) if events is None else checked_function("events", events, "a maker")
-        )
+        self._events = HostEvents(monitor.time_source) if events is None else events
         self._exchange = Exchange(checked_world(world), self._step_aside)
         if world is not None:
             self._search.use_world(world)
-        self.quiet: bool = checked_flag("quiet", quiet)
+        self.quiet: bool = quiet
         """Whether the end of training shows no result."""
         self._session: LevelledTraining | None = None
         self._level: CommonLevel | None = None
@@ -163,7 +161,7 @@ class LevellingOptimizer(TrainingOptimizer):
     def use_events(self, events: DeviceEvents) -> None:
         """Time the work by these events of the device, if none were passed to the constructor."""
         if not self._has_own_events:
-            self._events = checked_function("events", events, "a maker")
+            self._events = events
 
     def use_work(self, work: Mapping[str, int | str]) -> None:
         """Distinguish the work of a step from other work; see `GlobalPowerLimitOptimizer.use_work`."""
@@ -302,8 +300,9 @@ def _checked_after(
 ) -> SearchOptimizer | None:
     if after is None:
         return None
-    wanted = "a search for the common level, such as GlobalPowerLimitOptimizer(monitor)"
-    checked_instance("after", after, SearchOptimizer, wanted)
+    if not isinstance(after, SearchOptimizer):  # such as another levelling
+        wanted = "a search for the common level, such as GlobalPowerLimitOptimizer(monitor)"
+        raise wrong_argument("after", after, wanted)
     if after.monitor is not monitor:
         raise UsageError("after has another monitor than the one given; give both the same")
     if budget_watts is not None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation import DeviceProfile
 from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
 from zeus_core.mixed.allocation.device_options import checked_global_batch
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.search.objectives import Objective
 from zeus_core.validate import (
-    checked_list,
     checked_number,
     checked_object,
     checked_path,
-    checked_text,
     checked_whole_number,
 )
 
@@ -77,16 +76,15 @@ class BatchAllocation:
             checked_object("objective", objective, "cost", "an Objective, such as Time()")
         self.objective: Objective | None = objective
         wanted = "a fraction of the original limit, above 0 and at most 1, such as 0.8"
-        self.limit_fractions: list[float] = checked_list(
-            "limit_fractions",
-            limit_fractions,
-            lambda name, value: checked_number(name, value, 0.0, 1.0, wanted, is_open=True),
-            "a list of fractions of the original limit, such as [1.0, 0.8]",
-            minimum=1,
-        )
+        self.limit_fractions: list[float] = [
+            checked_number(f"limit_fractions[{place}]", fraction, 0.0, 1.0, wanted, is_open=True)
+            for place, fraction in enumerate(limit_fractions)
+        ]
+        if not self.limit_fractions:
+            raise UsageError("limit_fractions is []; it must be a list of fractions, such as [1.0, 0.8]")
         self.max_batch: int | None = None if max_batch is None else checked_whole_number("max_batch", max_batch, 1)
         self.folder: str | None = None if folder is None else checked_path("folder", folder, "profiles", "folder")
-        self.work: str = checked_text("work", work)
+        self.work: str = work
         self.steps: int = checked_whole_number("steps", steps, 1)
         self.plan: AllocationPlan | None = None
         self.profile: DeviceProfile | None = None

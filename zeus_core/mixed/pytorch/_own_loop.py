@@ -15,10 +15,6 @@ from zeus_core.ports import World
 from zeus_core.pytorch.plain_loop import PlainLoop
 from zeus_core.pytorch.training_loop import scaled
 from zeus_core.validate import (
-    checked_flag,
-    checked_instance,
-    checked_mapping,
-    checked_object,
     checked_whole_number,
     shown,
 )
@@ -97,7 +93,6 @@ class UnevenBatches:
         Raises:
             UsageError: An argument is wrong; the message names it.
         """
-        checked_object("dataset", dataset, "__getitem__", "a dataset with a length and an index, such as TensorDataset")
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise UsageError(
                 f"dataset is {shown(dataset)}, of which no rank can choose its samples; it must have a length"
@@ -106,10 +101,8 @@ class UnevenBatches:
         if refused:
             raise UsageError(f"{min(refused)} is set by the batches of the ranks; leave it out")
         wanted = "a whole number, at least 0, such as 42"
-        order = EpochOrder(
-            len(dataset), checked_whole_number("seed", seed, 0, wanted, _MAX_SEED), checked_flag("shuffle", shuffle)
-        )
-        sampler = self._training.sampler(order, checked_flag("drop_last", drop_last))
+        order = EpochOrder(len(dataset), checked_whole_number("seed", seed, 0, wanted, _MAX_SEED), shuffle)
+        sampler = self._training.sampler(order, drop_last)
         return UnevenLoader(DataLoader(dataset, batch_sampler=sampler, **arguments), sampler, order, self._on_batch)
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:
@@ -118,7 +111,6 @@ class UnevenBatches:
         Raises:
             UsageError: It is no tensor, or no batch of a loader of `loader` has begun.
         """
-        checked_instance("loss", loss, torch.Tensor, "loss_function(model(inputs), targets)")
         if self._weight is None:
             raise UsageError("no batch has begun: go through the batches of loader(...), and weight each loss there")
         return scaled(loss, self._weight())
@@ -179,7 +171,6 @@ class UnevenLoader:
         Raises:
             UsageError: It is not the state of a loader, or of another dataset.
         """
-        checked_mapping("state", state, "that of state_dict()")
         names = ("epoch", "samples", "seed", "of")
         epoch, samples, seed, of = (checked_whole_number(f"state[{name!r}]", state.get(name, -1), 0) for name in names)
         if of != len(self._order):

@@ -10,7 +10,7 @@ from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
 from zeus_core.process.deadline import CALL_SECONDS
 from zeus_core.process.parallel import ParallelCalls
-from zeus_core.settings import PowerLimitKnob
+from zeus_core.settings.limit_knob import PowerLimitKnob
 
 SETTLING_STEPS = 1  # after a change of the split: the ranks have not yet waited for each other as they will
 

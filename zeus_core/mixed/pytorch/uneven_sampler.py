@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation.trial_windows import split_in_proportion
-from zeus_core.validate import checked_list, checked_whole_number, shown
+from zeus_core.validate import checked_whole_number, shown
 
 _SHUFFLED_AT_ONCE = 1024  # indices that are turned into Python numbers in one piece: 100 M in one take 4 GB
 
@@ -160,10 +160,9 @@ def checked_batches(batches: Sequence[int], ranks: int | None = None, total: int
         total: Samples of all ranks; any number if None.
 
     Raises:
-        UsageError: It is no list of whole numbers, none is above 0, or there are too many or too few.
+        UsageError: One is not a whole number, none is above 0, or there are too many or too few.
     """
-    wanted = "a list with the samples of each rank, such as [24, 8]"
-    sizes = checked_list("batches", batches, lambda name, size: checked_whole_number(name, size, 0), wanted, minimum=1)
+    sizes = [checked_whole_number(f"batches[{rank}]", size, 0) for rank, size in enumerate(batches)]
     if not any(sizes):
         raise UsageError(f"batches is {shown(batches)}; at least one rank must have samples, as in [24, 8]")
     if ranks is not None and len(sizes) != ranks:

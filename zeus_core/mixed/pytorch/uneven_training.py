@@ -18,7 +18,7 @@ from zeus_core.mixed.pytorch.uneven_sampler import IndexOrder, UnevenBatchSample
 from zeus_core.ports import World
 from zeus_core.ports.exchange import Exchange
 from zeus_core.pytorch.training_loop import TrainingLoop, Weight
-from zeus_core.validate import checked_function
+from zeus_core.validate import wrong_argument
 
 AnyBatches = Sequence[int] | AllocationPlan | BatchAllocation
 TokenCounter: TypeAlias = Callable[[Any], "int | torch.Tensor"]
@@ -53,8 +53,8 @@ class UnevenTraining:
         world = loop.world
 
         def check_all() -> None:
-            if tokens is not None:
-                checked_function("tokens", tokens, "a function that returns the tokens in a batch, or None")
+            if tokens is not None and not callable(tokens):
+                raise wrong_argument("tokens", tokens, "a function that returns the tokens in a batch, or None")
             loop.check_averaging()
             check()
             if isinstance(batches, BatchAllocation):

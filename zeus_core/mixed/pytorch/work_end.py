@@ -11,7 +11,6 @@ from zeus_core.adapters import contained
 from zeus_core.errors import UsageError
 from zeus_core.mixed.levelling import LevellingOptimizer
 from zeus_core.pytorch.torch_events import device_events_for
-from zeus_core.validate import checked_instance
 
 
 class WorkReports:
@@ -116,9 +115,6 @@ def report_work_end(
         UsageError: An argument is something else; or it is a model of DeepSpeed, or is tensor-parallel: its ranks wait
             for each other where this does not see it.
     """
-    checked_instance("model", model, torch.nn.Module, "a torch.nn.Module")
-    checked_instance("optimizer", optimizer, torch.optim.Optimizer, "a torch optimizer")
-    checked_instance("levelling", levelling, LevellingOptimizer, "a LevellingOptimizer")
     _check_waits(model)
     return _ShardedReports(model, levelling) if _is_sharded(model) else _GradientReports(model, optimizer, levelling)
 

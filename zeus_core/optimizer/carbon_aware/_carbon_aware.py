@@ -10,7 +10,7 @@ from pathlib import Path
 from zeus_core.electricity import Signal
 from zeus_core.electricity.signal import checked_signal, checked_time
 from zeus_core.errors import UsageError
-from zeus_core.validate import checked_flag, checked_function, checked_number, checked_path, shown
+from zeus_core.validate import checked_number, checked_path, shown, wrong_argument
 
 
 class CarbonAware:
@@ -72,7 +72,7 @@ class CarbonAware:
             None if budget is None else checked_number("budget", budget, 0.0, 1e15, "grams or money, at least 0")
         )
         """The most that training may emit or cost."""
-        self.may_pause: bool = checked_flag("may_pause", may_pause)
+        self.may_pause: bool = may_pause
         """Whether training may pause."""
         self.idle_watts: float | None = (
             None if idle_watts is None else checked_number("idle_watts", idle_watts, 0.0, 1e9, "watts, at least 0")
@@ -82,9 +82,9 @@ class CarbonAware:
             "interval_seconds", interval_seconds, 60.0, 86_400.0, "seconds, from 60 to one day"
         )
         """The time between decisions."""
-        self.checkpoint: Callable[[], object] | None = (
-            None if checkpoint is None else checked_function("checkpoint", checkpoint, "a function of no arguments")
-        )
+        if checkpoint is not None and not callable(checkpoint):  # it would fail in the first pause
+            raise wrong_argument("checkpoint", checkpoint, "a function of no arguments")
+        self.checkpoint: Callable[[], object] | None = checkpoint
         """Called before a pause."""
         self.exit_from_seconds: float = (
             math.inf

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
 from zeus_core.search import Trial
-from zeus_core.validate import checked_instance, checked_list, checked_number
+from zeus_core.validate import checked_number
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,7 @@ class OperatingPoint:
 
     @classmethod
     def from_trial(cls, trial: Trial) -> OperatingPoint:
-        """Make the point that a trial measured.
-
-        Raises:
-            UsageError: It is no trial.
-        """
-        checked_instance("trial", trial, Trial, "that of a search")
+        """Make the point that a trial measured."""
         return cls(trial.setting, 1.0 / trial.seconds_per_step, trial.joules_per_step / trial.seconds_per_step)
 
     @classmethod
@@ -44,11 +39,11 @@ def checked_points(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
     """Return points, of which at least one trains, the quickest first.
 
     Raises:
-        UsageError: They are no points, or none of them trains.
+        UsageError: None of them trains, or one has a speed or a power that cannot be.
     """
-    checked = checked_list("points", points, _checked_point, "a list of OperatingPoint", 1)
+    checked = [_checked_point(f"points[{place}]", point) for place, point in enumerate(points)]
     if not any(point.steps_per_second > 0 for point in checked):
-        raise UsageError("points has only pauses; give at least one point that trains")
+        raise UsageError("points has no point that trains; give at least one point that trains")
     return sorted(checked, key=lambda point: (-point.steps_per_second, point.power_watts))
 
 
@@ -75,7 +70,6 @@ def _slope(slow: OperatingPoint, quick: OperatingPoint) -> float:
 
 
 def _checked_point(argument: str, point: OperatingPoint) -> OperatingPoint:
-    checked_instance(argument, point, OperatingPoint, "OperatingPoint(250, 2.0, 240.0)")
     checked_number(f"{argument}.steps_per_second", point.steps_per_second, 0.0, 1e9, "steps a second, at least 0")
     checked_number(f"{argument}.power_watts", point.power_watts, 0.0, 1e9, "watts, at least 0")
     return point

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from zeus_core._step_gaps import StepGaps
 from zeus_core.adapters import contained
 from zeus_core.device.gpu import read_temperature_celsius
 from zeus_core.measurement import DeviceEnergy
@@ -22,6 +21,7 @@ from zeus_core.optimizer.global_setting._trials import (
     usual_seconds,
 )
 from zeus_core.ports import TimeSource
+from zeus_core.ports.step_gaps import StepGaps
 from zeus_core.search.comparison import standard_deviation
 
 _numbers = itertools.count(1)

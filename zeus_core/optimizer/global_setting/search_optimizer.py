@@ -53,7 +53,7 @@ from zeus_core.ports.world import checked_world
 from zeus_core.search.objectives import OptimumSelector
 from zeus_core.settings.holders import user_of
 from zeus_core.settings.kinds import SM_CLOCK
-from zeus_core.validate import checked_flag, checked_path
+from zeus_core.validate import checked_path
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
@@ -121,7 +121,7 @@ class SearchOptimizer(SearchFacts):
         """Keeps the trials."""
         self._recorder = TrialRecorder(monitor, sets_clocks=SM_CLOCK in options.kinds and not options.takes_first)
         self._history = SettingHistory(monitor.time_source)
-        self.quiet: bool = checked_flag("quiet", quiet)
+        self.quiet: bool = quiet
         """Whether the end of training shows no result."""
         self._is_result_due = False
         self._under_way: set[type[Event]] = set()  # what has begun: TrainBegin, EpochBegin, StepBegin

@@ -21,7 +21,12 @@ from zeus_core.search.objectives import (
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_search import RunSearch
 from zeus_core.settings.kinds import KINDS, SM_CLOCK, Kind
-from zeus_core.validate import checked_function, checked_instance, checked_one_of, checked_whole_number, shown
+from zeus_core.validate import (
+    checked_one_of,
+    checked_whole_number,
+    shown,
+    wrong_argument,
+)
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.carbon_aware import CarbonAware
@@ -97,7 +102,8 @@ class SearchOptions:
         if self.aware is not None:
             from zeus_core.optimizer.carbon_aware import CarbonAware  # needs numpy
 
-            checked_instance("carbon_aware", self.aware, CarbonAware, "CarbonAware(signal, deadline=...)")
+            if not isinstance(self.aware, CarbonAware):  # such as a signal: it would fail after the first block
+                raise wrong_argument("carbon_aware", self.aware, "a CarbonAware(signal, deadline=...)")
             if len(self.kinds) > 1 or not self.kinds[0].is_ordered:
                 knob = "auto" if len(self.kinds) > 1 else self.kinds[0].option
                 raise UsageError(f'carbon_aware follows one knob, and knob is "{knob}"; pass "power limit" or "clock"')
@@ -107,9 +113,9 @@ class SearchOptions:
         checked_whole_number("changes_per_hour", self.changes_per_hour, 0)
         if self.has_own_settings:
             self._check_own_settings()
-        if self.make is not None:
+        if self.make is not None and not callable(self.make):  # such as a search that is made already
             wanted = "a function of settings and a selector that makes a Search, such as GridSearch"
-            checked_function("search", self.make, wanted)
+            raise wrong_argument("search", self.make, wanted)
 
     def _check_own_settings(self) -> None:
         others = {"search": self.make, "profile_steps": self.profile_steps}

@@ -28,9 +28,8 @@ from zeus_core.search.comparison import Comparison, percentage
 from zeus_core.search.objectives import Energy, OptimumSelector, checked_selector
 from zeus_core.units import duration_text, energy_text
 from zeus_core.validate import (
-    checked_function,
-    checked_instance,
     checked_number,
+    checked_object,
     checked_path,
     checked_whole_number,
 )
@@ -85,7 +84,7 @@ class MicroBatchOptimizer:
         profile_path: str | Path | None = None,
     ) -> None:
         if monitor is not None:
-            checked_instance("monitor", monitor, ZeusMonitor, "ZeusMonitor(gpu_indices=[0])")
+            checked_object("monitor", monitor, "begin_window", "a ZeusMonitor(gpu_indices=[0])")
         self.monitor: ZeusMonitor | None = monitor
         self._selector = (
             Energy() if optimum_selector is None else checked_selector(optimum_selector, "optimum_selector")
@@ -149,7 +148,6 @@ class MicroBatchOptimizer:
         possible = micro_batch_sizes(batch_size, micro_batch)
         if sizes is not None:
             possible = [size for size in possible if size in sizes or size == micro_batch]
-        checked_function("run", run, "a function of a size that runs a forward and a backward pass")
         facts = checked_facts("work", work or {})
         exchange = Exchange(checked_world(world))
         self._begin(batch_size, micro_batch)

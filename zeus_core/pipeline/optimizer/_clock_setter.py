@@ -15,7 +15,7 @@ from zeus_core.errors import DeviceHeldError, NotSupportedError, PermissionDenie
 from zeus_core.ports import Background, DeviceEvent, TimeSource
 from zeus_core.process.deadline import held
 from zeus_core.process.restore_registry import restore_registry
-from zeus_core.settings import SmClockKnob
+from zeus_core.settings.clock_knob import SmClockKnob
 from zeus_core.settings.holders import KnobUser
 from zeus_core.settings.restoration import used_by
 

@@ -34,7 +34,7 @@ from zeus_core.ports.background import ThreadBackground
 from zeus_core.ports.device_events import HostEvents, LostEvent
 from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import checked_world
-from zeus_core.validate import checked_function, checked_instance, checked_number, checked_object, shown
+from zeus_core.validate import checked_number, shown, wrong_argument
 
 _hook = contained(on_fault=lambda self, error: self._fail(error))
 
@@ -99,17 +99,16 @@ class PipelineFrequencyOptimizer:
                 "ZeusMonitor(gpu_indices=[local_rank])"
             )
         self._exchange = Exchange(checked_world(world), self._step_aside)
-        own = PipelineRank(self._exchange.rank) if pipeline_rank is None else pipeline_rank
-        self._pipeline_rank = checked_instance("pipeline_rank", own, PipelineRank, "PipelineRank(0)")
-        settings = PipelineFrequencySettings() if settings is None else settings
-        self._settings = checked_instance(
-            "settings", settings, PipelineFrequencySettings, "PipelineFrequencySettings(slowdown_factor=1.05)"
-        )
+        self._pipeline_rank = PipelineRank(self._exchange.rank) if pipeline_rank is None else pipeline_rank
+        self._settings = PipelineFrequencySettings() if settings is None else settings
+        if not isinstance(self._pipeline_rank, PipelineRank):  # such as a number: it would fail in a hook
+            raise wrong_argument("pipeline_rank", pipeline_rank, "a PipelineRank(0)")
+        if not isinstance(self._settings, PipelineFrequencySettings):  # such as a dict
+            raise wrong_argument("settings", settings, "a PipelineFrequencySettings(slowdown_factor=1.05)")
         self._identity = _checked_identity({} if identity is None else identity)
         self._work: dict[str, Any] = {}
-        events = HostEvents(monitor.time_source) if device_events is None else device_events
-        self._device_events: DeviceEvents = checked_function("device_events", events, "a function that makes events")
-        self._backgrounds = (_made_background(make_background), _made_background(make_background))
+        self._device_events: DeviceEvents = HostEvents(monitor.time_source) if device_events is None else device_events
+        self._backgrounds = (make_background(), make_background())
         self._timeline = Timeline(self._mark, self._pipeline_rank.rank)
         self._board = AnnouncementBoard()
         self._step_begin_seconds = 0.0
@@ -336,15 +335,6 @@ class PipelineFrequencyOptimizer:
         self._exchange.fail(error)
         if self._exchange.size == 1:
             self._course.follow(Fault(reason=str(error) or repr(error)))
-
-
-def _made_background(make_background: Callable[[], Background]) -> Background:
-    wanted = "a function that makes a Background"
-    try:
-        background = checked_function("make_background", make_background, wanted)()
-    except TypeError as error:  # it wants arguments
-        raise UsageError(f"make_background is {shown(make_background)}; it must be {wanted}: {error}") from error
-    return checked_object("make_background()", background, "soon", "a Background")
 
 
 def _checked_identity(identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,17 +14,14 @@ from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import MAX_CLOCK_MHZ, CostedOption
 from zeus_core.pipeline.planner.dependencies import ROUNDING
 from zeus_core.pipeline.planner.execution import Execution, SwitchPrice
-from zeus_core.pipeline.planner.pipeline_problem import Problem, checked_problem
+from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
 from zeus_core.pipeline.planner.waiting_clocks import WaitingClocks, execute_waits, watts_after_work
 from zeus_core.units import duration_text, energy_text, rows_html
 from zeus_core.validate import (
-    checked_instance,
-    checked_list,
     checked_number,
     checked_path,
-    checked_text,
     checked_whole_number,
 )
 
@@ -90,10 +86,6 @@ class Plan:
         Raises:
             UsageError: An argument is wrong, such as fewer options than instructions; the message names it.
         """
-        checked_text("name", name)
-        checked_problem(problem)
-        check = partial(checked_instance, kind=CostedOption, example="one of problem.options")
-        chosen = checked_list("chosen", chosen, check, "a list of options, one for each instruction")
         if len(chosen) != len(problem.graph.instructions):
             raise UsageError(
                 f"chosen has {len(chosen)} options; there are {len(problem.graph.instructions)} instructions"
@@ -177,10 +169,10 @@ def _checked_waits(problem: Problem, clocks_mhz: WaitingClocks) -> WaitingClocks
     Raises:
         UsageError: They do not; the message names the argument.
     """
-    name, example = "waiting_clocks_mhz", "[[None, 850, None], ...], one clock or None for each wait of each rank"
+    name = "waiting_clocks_mhz"
     ranks = [
-        tuple(checked_list(f"{name}[{rank}]", of_rank, _checked_clock_of_wait, example))
-        for rank, of_rank in enumerate(checked_list(name, clocks_mhz, lambda _, value: value, example))
+        tuple(_checked_clock_of_wait(f"{name}[{rank}][{wait}]", clock) for wait, clock in enumerate(of_rank))
+        for rank, of_rank in enumerate(clocks_mhz)
     ]
     waits = [len(order) + 1 for order in problem.schedule.ranks]
     if ranks and [len(of_rank) for of_rank in ranks] != waits:
@@ -245,7 +237,6 @@ def write_plan(plan: Plan, path: str | Path) -> None:
         UsageError: An argument is wrong; the message names it.
         OSError: The file cannot be written.
     """
-    checked_instance("plan", plan, Plan, "make_plan(frontier, slowdown_factor=1.1)")
     file = Path(checked_path("path", path))
     ranks = tuple(
         tuple(_PlannedInstruction(*instruction, clock) for instruction, clock in zip(order, clocks, strict=True))

@@ -14,7 +14,6 @@ from zeus_core.pipeline.planner.clock_options import CostedOption, MeasuredOptio
 from zeus_core.pipeline.planner.dependencies import DependencyGraph, Indices, Numbers
 from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import BLOCKING_KIND, TRANSFER_KINDS, Schedule
-from zeus_core.validate import checked_instance
 
 
 class WaitingPower(NamedTuple):
@@ -76,8 +75,6 @@ class Problem:
 
     def __post_init__(self) -> None:
         """Check that profile and schedule fit."""
-        checked_instance("profile", self.profile, PipelineProfile, "PipelineProfile.from_csv(path, 80)")
-        checked_instance("schedule", self.schedule, Schedule, "schedules.one_f_one_b(4, 8)")
         if self.profile.stages != self.schedule.stages:
             raise UsageError(
                 f"the profile has {self.profile.stages} stages, but the schedule {self.schedule.name} has "
@@ -267,12 +264,3 @@ class Problem:
     def durations_of(self, options: Sequence[CostedOption]) -> Numbers:
         """Return the durations with one option for each of `kinds`, [instructions]."""
         return np.array([option.time_seconds for option in options])[self.kind_of]
-
-
-def checked_problem(problem: Problem) -> Problem:
-    """Return the problem of an argument.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    return checked_instance("problem", problem, Problem, "Problem(profile, schedule)")

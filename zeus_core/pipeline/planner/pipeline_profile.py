@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from zeus_core.pipeline.planner.clock_options import MAX_QUANTITY, MeasuredOptio
 from zeus_core.pipeline.planner.pipeline_profile_csv import read_blocking, read_options, write_options
 from zeus_core.pipeline.planner.pipeline_schedule import BLOCKING_KIND, FIXED_KINDS, PROFILED_KINDS, check_kind
 from zeus_core.validate import (
-    checked_instance,
-    checked_list,
     checked_number,
     checked_path,
     checked_whole_number,
@@ -56,9 +54,7 @@ class InstructionProfile:
         """Check all values, and sort the options."""
         object.__setattr__(self, "stage", checked_whole_number("stage", self.stage, 0))
         check_kind(self.kind, PROFILED_KINDS, f"stage {self.stage}")
-        check = partial(checked_instance, kind=MeasuredOption, example="MeasuredOption(1410, 0.05, 24.0)")
-        given = checked_list("options", self.options, check, "a list of measured options")
-        options = tuple(sorted(given, key=lambda option: -(option.clock_mhz or 0)))
+        options = tuple(sorted(self.options, key=lambda option: -(option.clock_mhz or 0)))
         object.__setattr__(self, "options", options)
         if self.kind in FIXED_KINDS:
             if len(options) != 1:
@@ -112,9 +108,7 @@ class PipelineProfile:
         gpus: int | Sequence[int] = 1,
         node_power_watts: float = 0.0,
     ) -> None:
-        check = partial(checked_instance, kind=InstructionProfile, example='InstructionProfile(0, "forward", options)')
-        given = checked_list("instructions", instructions, check, "a list of instruction profiles")
-        ordered = tuple(sorted(given, key=lambda profile: (profile.stage, PROFILED_KINDS.index(profile.kind))))
+        ordered = tuple(sorted(instructions, key=lambda profile: (profile.stage, PROFILED_KINDS.index(profile.kind))))
         stages = _check_stages(ordered)
         powers = _blocking_powers(ordered, blocking_power_watts, stages)
         counts = _one_each(gpus, stages, "gpus")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple
 
 from zeus_core.errors import UsageError
-from zeus_core.validate import checked_instance, checked_list, checked_text, checked_whole_number, shown
+from zeus_core.validate import checked_whole_number, shown
 
 COMPUTE_KINDS = ("forward", "backward", "backward-input", "backward-weight", "recompute")
 """Work whose clock is chosen: a profile has several options for each kind."""
@@ -86,9 +86,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         """Check that the schedule can run."""
-        checked_text("name", self.name)
-        ranks = checked_list("ranks", self.ranks, _checked_rank, "a list of instructions for each rank")
-        object.__setattr__(self, "ranks", tuple(ranks))
+        object.__setattr__(self, "ranks", tuple(map(tuple, self.ranks)))
         _check_known(self.ranks)
         _check_complete(self)
         if self.has_transfers:
@@ -189,11 +187,6 @@ def checked_counts(**counts: int) -> list[int]:
         given = ", ".join(f"{name} is {shown(count)}" for name, count in counts.items())
         raise UsageError(f"{given}; their product must be at most {_MAX_FORWARDS}, as larger schedules take hours")
     return checked
-
-
-def _checked_rank(argument: str, instructions: Iterable[Instruction]) -> tuple[Instruction, ...]:
-    check = partial(checked_instance, kind=Instruction, example='Instruction("forward", 0, 0)')
-    return tuple(checked_list(argument, instructions, check, "a list of instructions"))
 
 
 def _sender(receive: Instruction) -> Instruction:

@@ -18,7 +18,7 @@ from zeus_core.pipeline.planner.simple_plans import simple_plans, stage_clocks_b
 from zeus_core.pipeline.planner.switching.switching import plan_switches
 from zeus_core.pipeline.planner.waiting_clocks import choose_waiting_clocks
 from zeus_core.units import number_text
-from zeus_core.validate import checked_instance, checked_number
+from zeus_core.validate import checked_number
 
 _NAME = "frontier"
 _MAX_EFFORT = 1000.0  # minutes become days, for gains that ended long before
@@ -54,7 +54,6 @@ def make_plan(
     Raises:
         UsageError: An argument is out of its range, or the time too short for any iteration or for the switches.
     """
-    checked_instance("frontier", frontier, Frontier, "Frontier.from_profile(profile, schedule)")
     limit = _limit_seconds(frontier, time_seconds, slowdown_factor, straggler_seconds)
     wanted = "a finite number, at least 0"
     price = SwitchPrice(

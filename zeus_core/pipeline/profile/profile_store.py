@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from zeus_core._documents import JsonFormat, JsonStore
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
+from zeus_core.files import folder_lock, is_special
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 from zeus_core.pipeline.profile.rank_profile import RankProfile
@@ -28,7 +30,8 @@ def profile_to_json(profile: JobProfile) -> dict[str, Any]:
 
 def save_profile(path: str, profile: JobProfile) -> None:
     """Save a profile in a file, which is replaced as a whole. Never raises."""
-    _store(path, profile.job).save(_fields(profile))
+    with folder_lock(Path(path).parent):  # two jobs that begin together must not take the same file
+        _store(path, profile.job).save(_fields(profile))
 
 
 def kept_profile(job: PipelineJob, checkpoint: Any, path: str | None) -> JobProfile | None:
@@ -48,11 +51,41 @@ def kept_profile(job: PipelineJob, checkpoint: Any, path: str | None) -> JobProf
         except UsageError as error:
             _logger.warning("the profile of the checkpoint is not used; measuring again: %s", error)
             return None
-    return None if path is None else _store(path, job).load(lambda fields: _profile(job, fields))
+    if path is None:
+        return None
+    store = _store(path, job)
+    if store.path != Path(path):
+        level = logging.INFO if store.path.exists() else logging.WARNING  # once is enough
+        words = "the profile %s is that of another job: %s. It stays, and this job keeps its own in %s"
+        _logger.log(level, words, path, _difference_of_jobs(_FORMAT.read(Path(path)), job), store.path.name)
+    return store.load(lambda fields: _profile(job, fields))
 
 
 def _store(path: str, job: PipelineJob) -> JsonStore:
-    return JsonStore(Path(path), _FORMAT, "profile", {"fingerprint": json.loads(json.dumps(job.fingerprint))})
+    """Return the file of a job: the one that its user names, or one beside it if that holds another job's profile."""
+    file, fingerprint = Path(path), _fingerprint(job)
+    try:
+        saved = None if is_special(file) else _FORMAT.read(file).get("fingerprint")
+    except (OSError, UsageError):  # there is none, or it holds nobody's profile
+        saved = None
+    if saved is not None and saved != fingerprint:
+        name = hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:8]
+        file = file.with_name(f"{file.stem}-{name}{file.suffix}")
+    return JsonStore(file, _FORMAT, "profile")
+
+
+def _fingerprint(job: PipelineJob) -> list[Any]:
+    """Return the fingerprint of a job as it is read from a file: JSON makes lists of tuples."""
+    fingerprint: list[Any] = json.loads(json.dumps(job.fingerprint))
+    return fingerprint
+
+
+def _difference_of_jobs(fields: Mapping[str, Any], job: PipelineJob) -> str:
+    try:
+        _check_fingerprint(fields.get("fingerprint"), _fingerprint(job))
+    except UsageError as difference:
+        return str(difference)
+    return "it was replaced meanwhile"
 
 
 def _fields(profile: JobProfile) -> dict[str, Any]:
@@ -60,7 +93,7 @@ def _fields(profile: JobProfile) -> dict[str, Any]:
 
 
 def _profile(job: PipelineJob, fields: Mapping[str, Any]) -> JobProfile:
-    _check_fingerprint(fields.get("fingerprint"), json.loads(json.dumps(job.fingerprint)))
+    _check_fingerprint(fields.get("fingerprint"), _fingerprint(job))
     ranks = decode(tuple[RankProfile, ...], _with_new_fields(fields.get("ranks")), "ranks")
     if len(ranks) != len(job.ranks):
         raise UsageError(f"it holds profiles of {len(ranks)} ranks; this job has {len(job.ranks)}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
-from zeus_core.validate import checked_flag, checked_list, checked_mapping, shown
+from zeus_core.validate import shown
 
 _DEEPSPEED = {
     "ForwardPass": "forward",
@@ -47,7 +47,7 @@ def from_instruction_lists(
         UsageError: See `Schedule`.
     """
     lists: list[tuple[Instruction, ...]] = []
-    for rank, instructions in enumerate(_checked_lists("ranks", ranks, "the instructions of each rank")):
+    for rank, instructions in enumerate(ranks):
         try:
             lists.append(tuple(Instruction(*instruction) for instruction in instructions))
         except Exception as error:  # also that of an object whose own methods fail
@@ -69,22 +69,13 @@ def from_deepspeed(streams: Sequence[Iterable[Iterable[Any]]], has_fixed: bool =
     Raises:
         UsageError: An instruction is unknown; or see `Schedule`.
     """
-    checked_flag("has_fixed", has_fixed)
-    stages = _checked_lists("streams", streams, "the steps of each stage")
-    return Schedule("deepspeed", tuple(_deepspeed_rank(stage, steps, has_fixed) for stage, steps in enumerate(stages)))
+    return Schedule("deepspeed", tuple(_deepspeed_rank(stage, steps, has_fixed) for stage, steps in enumerate(streams)))
 
 
-def _checked_lists(argument: str, lists: Iterable[Iterable[Any]], wanted: str) -> list[list[Any]]:
-    def check(name: str, elements: Iterable[Any]) -> list[Any]:
-        return checked_list(name, elements, lambda _, element: element, "a list")
-
-    return checked_list(argument, lists, check, f"{wanted}, as lists")
-
-
-def _deepspeed_rank(stage: int, steps: list[Any], has_fixed: bool) -> tuple[Instruction, ...]:
+def _deepspeed_rank(stage: int, steps: Iterable[Iterable[Any]], has_fixed: bool) -> tuple[Instruction, ...]:
     counts: dict[str, int] = {}
     order = []
-    for step in _checked_lists(f"streams[{stage}]", steps, "the instructions of each step"):
+    for step in steps:
         for command in step:
             name = type(command).__name__
             if name not in _DEEPSPEED:
@@ -108,11 +99,9 @@ def from_torch(orders: Mapping[int, Sequence[Any]], name: str = "torch") -> Sche
     Raises:
         UsageError: An action is not of that form, or a rank is missing; or see `Schedule`.
     """
-    checked_mapping("orders", orders, '{0: ["0F0", "0B0"]}')
     if set(orders) != set(range(len(orders))):
         raise UsageError(f"orders are of the ranks {shown(list(orders))}; give one for each rank from 0")
-    actions = _checked_lists("orders", (orders[rank] for rank in range(len(orders))), "the actions of each rank")
-    return Schedule(name, tuple(_torch_rank(rank, actions[rank]) for rank in range(len(orders))))
+    return Schedule(name, tuple(_torch_rank(rank, orders[rank]) for rank in range(len(orders))))
 
 
 def _torch_rank(rank: int, actions: Sequence[Any]) -> tuple[Instruction, ...]:

@@ -22,7 +22,6 @@ from zeus_core.errors import UsageError, ZeusError
 from zeus_core.events import Activity
 from zeus_core.pipeline.pipeline_observer import PipelineObserver
 from zeus_core.pipeline.taps.step_shapes import StepShapes
-from zeus_core.validate import checked_function
 
 _SCHEDULES = ("forward_backward_pipelining_without_interleaving", "forward_backward_pipelining_with_interleaving")
 _NO_PIPELINE = "forward_backward_no_pipelining"
@@ -89,7 +88,7 @@ class MegatronTap:
     """
 
     def __init__(self, start: Callable[[MegatronRun], PipelineObserver | None]) -> None:
-        self._start = checked_function("start", start, "a function of a MegatronRun")
+        self._start = start
         schedules = megatron_core("pipeline_parallel.schedules")
         missing = [name for name in (*_SCHEDULES, *_PASSES) if not callable(getattr(schedules, name, None))]
         if missing:

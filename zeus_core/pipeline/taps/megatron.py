@@ -17,7 +17,7 @@ from zeus_core.ports.world import checked_world
 from zeus_core.pytorch.torch_events import device_events_for
 from zeus_core.pytorch.torch_world import torch_world
 from zeus_core.pytorch.work_facts import facts_of_models
-from zeus_core.validate import checked_function, checked_instance
+from zeus_core.validate import wrong_argument
 
 __all__ = ["attach"]
 
@@ -37,7 +37,9 @@ class AttachedMegatron:
     """
 
     def __init__(self, make_optimizer: Callable[[MegatronRun], PipelineFrequencyOptimizer]) -> None:
-        self._make_optimizer = checked_function("make_optimizer", make_optimizer, "a function of a MegatronRun")
+        if not callable(make_optimizer):  # such as an optimizer: it would fail in the first step
+            raise wrong_argument("make_optimizer", make_optimizer, "a function of a MegatronRun")
+        self._make_optimizer = make_optimizer
         self.optimizer: PipelineFrequencyOptimizer | None = None
         self.tap: MegatronTap = MegatronTap(self._start)
 
@@ -74,8 +76,6 @@ def attach(
     Raises:
         UsageError: An argument is wrong; Megatron-core is not installed, or lacks what this relies on.
     """
-    if settings is not None:
-        checked_instance("settings", settings, PipelineFrequencySettings, "PipelineFrequencySettings()")
     if monitor is not None:
         checked_monitor(monitor)
     if world is not None:

@@ -23,7 +23,7 @@ from zeus_core.ports.exchange import Exchange
 from zeus_core.ports.world import checked_world
 from zeus_core.pytorch.torch_world import torch_world
 from zeus_core.pytorch.work_facts import facts_of_models
-from zeus_core.validate import checked_instance, shown
+from zeus_core.validate import shown
 
 __all__ = ["with_planned_clocks"]
 
@@ -60,8 +60,6 @@ def with_planned_clocks(
             f"model_spec is {shown(model_spec)}; it must be a ModelSpec of torchtitan with a pipelining_fn, such as "
             "llama3's"
         )
-    if settings is not None:
-        checked_instance("settings", settings, PipelineFrequencySettings, "PipelineFrequencySettings()")
     if monitor is not None:
         checked_monitor(monitor)
     if world is not None:

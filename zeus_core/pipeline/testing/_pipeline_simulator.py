@@ -18,7 +18,7 @@ from zeus_core.pipeline import PipelineProfile
 from zeus_core.pipeline.planner.clock_options import MeasuredOption
 from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction
-from zeus_core.validate import checked_instance, checked_number
+from zeus_core.validate import checked_number
 
 _SENDS = ("send-activation", "send-gradient")
 _RECEIVES = ("receive-activation", "receive-gradient")
@@ -62,8 +62,6 @@ def simulate_pipeline(profile: PipelineProfile, plan: Plan, switch_seconds: floa
     Raises:
         UsageError: An argument is wrong, or the ranks wait for each other for ever.
     """
-    checked_instance("profile", profile, PipelineProfile, "PipelineProfile.from_csv(path, 80)")
-    checked_instance("plan", plan, Plan, "make_plan(frontier, slowdown_factor=1.1)")
     seconds = plan.switch_seconds if switch_seconds is None else switch_seconds
     seconds = checked_number("switch_seconds", seconds, 0.0, math.inf, "a finite number, at least 0")
     run = _Run(profile, plan, seconds)

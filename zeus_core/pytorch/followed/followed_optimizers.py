@@ -24,7 +24,7 @@ from zeus_core.adapters.contained import log_fault
 from zeus_core.errors import NotSupportedError
 from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.pytorch.followed._optimizer_turns import OptimizerTurns
-from zeus_core.validate import checked_function
+from zeus_core.validate import wrong_argument
 
 if TYPE_CHECKING:
     from zeus_core.events import TrainingOptimizer
@@ -54,8 +54,10 @@ def follow_optimizers(optimizer: Callable[[ZeusMonitor], TrainingOptimizer | Non
     if not hasattr(torch.compiler, "is_compiling"):
         raise NotSupportedError(f"torch {torch.__version__} is too old to follow optimizers; 2.3 or newer is needed")
     if optimizer is not None:
-        wanted = "a function of a monitor that makes an optimizer, such as GlobalPowerLimitOptimizer"
-        _follower.make_optimizer = checked_function("optimizer", optimizer, wanted)
+        if not callable(optimizer):  # such as one that is made already; it would fail in the first step
+            wanted = "a function of a monitor that makes an optimizer, such as GlobalPowerLimitOptimizer"
+            raise wrong_argument("optimizer", optimizer, wanted)
+        _follower.make_optimizer = optimizer
     if not _handles:
         _handles.append(register_optimizer_step_pre_hook(_before))
         _handles.append(register_optimizer_step_post_hook(_after))

@@ -10,7 +10,6 @@ import torch
 
 from zeus_core.adapters import contained
 from zeus_core.pytorch.followed.followed_optimizers import end_loop, follow_optimizers, followed_energy
-from zeus_core.validate import checked_object
 
 _logger = logging.getLogger(__name__)
 
@@ -31,7 +30,6 @@ class TorchtuneLogger:
         logger: A logger of torchtune, or its configuration.
 
     Raises:
-        UsageError: `logger` is no logger.
         ImportError: `logger` is a configuration, and torchtune is not installed.
     """
 
@@ -41,7 +39,7 @@ class TorchtuneLogger:
             from torchtune.config import instantiate
 
             logger = instantiate(OmegaConf.create(dict(logger)))
-        self._logger = checked_object("logger", logger, "log_dict", "a logger of torchtune, or its configuration")
+        self._logger = logger
         distributed = torch.distributed
         self._is_alone = not distributed.is_initialized() or distributed.get_world_size() == 1
         if self._is_alone:

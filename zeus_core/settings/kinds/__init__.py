@@ -1,7 +1,7 @@
 """The kinds of settings: one module each, and the table of them.
 
 Kinds load fast and small, as the guardian of each training process and the first stage of the daemon import them: no
-`dataclasses`, and `typing` for type checkers alone (`TYPE_CHECKING`).
+`dataclasses`.
 """
 
 from __future__ import annotations

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from zeus_core._nvml import limit_command
 from zeus_core._sysfs import is_card_uuid
 from zeus_core._sysfs import limit_command as card_command
 from zeus_core.errors import DeviceError, UsageError
 from zeus_core.settings.kinds.kind import Kind
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _EXACT_WATTS = 0.01  # drivers count milliwatts
 

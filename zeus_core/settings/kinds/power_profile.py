@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.settings.kinds.kind import Kind
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # NVML_POWER_PROFILE_..., by id (nvml.h of CUDA 13). Later ones are shown by their number.
 _NAMES = (

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from zeus_core._nvml import clock_command
 from zeus_core.errors import UsageError
 from zeus_core.settings.kinds.kind import Kind
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class SmClock(Kind):

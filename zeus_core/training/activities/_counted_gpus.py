@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from zeus_core._step_gaps import StepGaps
 from zeus_core.adapters import contained
 from zeus_core.attribution.amount import Amount, whole_quanta
 from zeus_core.attribution.divided_energy import Division
@@ -16,6 +15,7 @@ from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.reading import Reading
+from zeus_core.ports.step_gaps import StepGaps
 from zeus_core.process.lock import ProcessLock
 from zeus_core.training.activities._counted_gpu import CountedGpu
 from zeus_core.training.activities._repeated_call import MIN_WAIT_SECONDS, RepeatedCall

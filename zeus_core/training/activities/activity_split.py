@@ -7,12 +7,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeus_core._step_gaps import StepGaps
 from zeus_core.attribution.timeline import Timeline
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.reading import Reading
 from zeus_core.monitor.windows import synchronize
+from zeus_core.ports.step_gaps import StepGaps
 from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.training.account import TRAINING
 from zeus_core.training.activities._counted_gpus import CountedGpus

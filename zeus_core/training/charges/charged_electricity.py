@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zeus_core.training.account import Account
 from zeus_core.training.charges.charging import Charge
 from zeus_core.units import amount_text, duration_text, energy_text, kilowatt_hours_from_joules, number_text
-from zeus_core.validate import checked_instance
+from zeus_core.validate import wrong_argument
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity, Signal
@@ -28,7 +28,9 @@ def checked_electricity(electricity: Electricity | None) -> Electricity | None:
         return None
     from zeus_core.electricity import Electricity
 
-    return checked_instance("electricity", electricity, Electricity, "Electricity(ConstantSignal(380, 'g/kWh'))")
+    if not isinstance(electricity, Electricity):  # such as a signal alone: it would fail in a log
+        raise wrong_argument("electricity", electricity, "an Electricity(ConstantSignal(380, 'g/kWh'))")
+    return electricity
 
 
 def electricity_log_values(account: Account, electricity: Electricity) -> dict[str, float | None]:

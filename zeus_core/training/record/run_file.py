@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zeus_core._documents import JsonFormat, document_of
+from zeus_core._documents import JsonFormat, parse_json
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.training.record.run_records import RunRecord
@@ -76,7 +76,7 @@ def read_owned_run(place: Path) -> tuple[RunRecord, os.stat_result]:
     try:
         with path.open("rb") as file:
             state, data = os.fstat(file.fileno()), file.read()
-        record = record_from_document(document_of(data))
+        record = record_from_document(parse_json(data))
         for part in record.parts:
             part.search_record()
         return record, state

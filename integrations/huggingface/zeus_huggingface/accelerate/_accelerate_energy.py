@@ -23,7 +23,7 @@ from zeus_core.optimizer.micro_batch.micro_batch_optimizer import (
 from zeus_core.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training.account import TRAINING
-from zeus_core.validate import checked_function, checked_whole_number
+from zeus_core.validate import checked_whole_number, wrong_argument
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
 from zeus_huggingface.accelerate._accelerate_loop import AccelerateLoop, ComputeLoss
 from zeus_huggingface.accelerate._accelerate_optimizer import PowerLimitOptimizer
@@ -122,8 +122,8 @@ class ZeusAccelerate(AcceleratorLoop):
         compute_loss: ComputeLoss | None = None,
         trace: bool | str | Path = False,
     ) -> None:
-        if compute_loss is not None:
-            checked_function("compute_loss", compute_loss, "a function of a batch that returns its loss")
+        if compute_loss is not None and not callable(compute_loss):
+            raise wrong_argument("compute_loss", compute_loss, "a function of a batch that returns its loss")
         checked_micro_batch(micro_batch)
         self._counts_batches = samples_per_step is None
         samples = 0 if samples_per_step is None else samples_per_step

@@ -17,7 +17,6 @@ from zeus_core.mixed.pytorch.uneven_training import (
     UnevenTraining,
     check_total,
 )
-from zeus_core.validate import checked_instance
 from zeus_huggingface._uneven_shard import UnevenShard, check_loader, global_batch
 from zeus_huggingface.accelerate._accelerate_loop import AccelerateLoop
 
@@ -59,7 +58,6 @@ class UnevenBatches:
         tokens: TokenCounter | None = None,
         dataloader: Any = None,
     ) -> None:
-        checked_instance("accelerator", accelerator, Accelerator, "accelerate.Accelerator()")
         loop = AccelerateLoop(accelerator)
 
         def check() -> None:

@@ -11,12 +11,10 @@ from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import monitor_of_gpus, training_monitor
 from zeus_core.ports.accelerator import INDEXED_TYPES
-from zeus_core.validate import checked_flag, checked_instance
 
 
 def checked_accelerator(accelerator: Accelerator) -> Accelerator:
     """Return an accelerator whose optimizer steps can be seen; raise `UsageError` for anything else."""
-    checked_instance("accelerator", accelerator, Accelerator, "accelerate.Accelerator()")
     if not accelerator._optimizers:
         raise UsageError("accelerator has no optimizer yet; call accelerator.prepare(model, optimizer, ...) first")
     optimizer = accelerator._optimizers[0].optimizer
@@ -86,4 +84,4 @@ def monitor_for(accelerator: Accelerator, monitor: ZeusMonitor | None, strict: b
         present = getattr(torch, device.type).current_device
         return ZeusMonitor(gpu_indices=[present() if device.index is None else device.index])
 
-    return training_monitor(monitor, checked_flag("strict", strict), make)
+    return training_monitor(monitor, strict, make)

@@ -19,7 +19,6 @@ from zeus_core.monitor.selection import warn_unless_measured
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.training.account import TRAINING
-from zeus_core.validate import checked_flag
 from zeus_huggingface.accelerate._accelerator_checks import checked_accelerator, is_compiling, trained_models
 from zeus_huggingface.accelerate._pass_rules import PassKind, PassRules
 
@@ -54,7 +53,7 @@ class AcceleratorLoop:
     ) -> None:
         self._accelerator = checked_accelerator(accelerator)
         self._observer = observer
-        self._is_quiet = checked_flag("quiet", quiet)
+        self._is_quiet = quiet
         self._is_open = True
         self._world = torch_world()
         self.steps = 0

@@ -13,7 +13,7 @@ from accelerate import tracking
 
 from zeus_core.adapters import contained
 from zeus_core.files import without_links
-from zeus_core.validate import checked_path, checked_text
+from zeus_core.validate import checked_path
 
 
 class ZeusTracker(tracking.GeneralTracker):  # type: ignore[misc]
@@ -40,7 +40,7 @@ class ZeusTracker(tracking.GeneralTracker):  # type: ignore[misc]
     def __init__(self, run_name: str, logging_dir: str | Path) -> None:
         super().__init__()
         folder = Path(checked_path("logging_dir", logging_dir, "logs", "folder"))
-        self.path = folder / f"{checked_text('run_name', run_name)}.jsonl"
+        self.path = folder / f"{run_name}.jsonl"
         """The file."""
 
     @property

@@ -24,7 +24,7 @@ from zeus_core.pipeline.planner.frontier._network import Network, make_network
 from zeus_core.pipeline.planner.pipeline_problem import Problem
 from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import Schedule
-from zeus_core.validate import checked_function, checked_number
+from zeus_core.validate import checked_number
 
 _MAX_SNAPSHOTS = 32  # states to resume from: more make `at` quicker and take more memory
 _PIECES_PER_CALL = 64  # pieces between two chances for a snapshot: fewer cost calls, more make `at` slower
@@ -105,7 +105,6 @@ class Frontier:
                 is out of its range.
             Exception: `on_progress` raised it.
         """
-        checked_function("on_progress", on_progress, "a function of a number, such as progress_bar.update")
         precision = checked_number("precision", precision, 0.0, 1.0, "0 for the exact frontier, up to 1, such as 0.002")
         problem = Problem(profile, schedule)
         hulls: Sequence[Sequence[CostedOption]] = problem.hulls
