@@ -141,10 +141,11 @@ def counted(table: pyarrow.Table, zone: tzinfo = UTC) -> Counted:
         np.zeros(len(share), bool),
     )
     ends = numbers(table, "begin_ms"), numbers(table, "end_ms")
-    for cluster in clusters(*ends, device, np.flatnonzero(share)):
+    overlapping = list(clusters(*ends, device, np.flatnonzero(share)))
+    for cluster in overlapping:
         overlaps[cluster] = True
-        for row, *found in cut(table, cluster, run, runs):
-            share[row], energy[row], off[row] = found
+    for row, *found in cut(table, overlapping, run, runs):
+        share[row], energy[row], off[row] = found
     has_device, counts = np.zeros(len(records), bool), np.zeros(len(records), bool)
     has_device[file[latest & ~is_run]] = True
     counts[file[share > 0]] = True

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,23 +38,31 @@ def clusters(begin: _Numbers, end: _Numbers, device: _Numbers, rows: _Numbers) -
 
 
 def cut(
-    table: pyarrow.Table, rows: _Numbers, run: _Numbers, runs: Sequence[str]
+    table: pyarrow.Table, found: Sequence[_Numbers], run: _Numbers, runs: Sequence[str]
 ) -> Iterator[tuple[int, float, int, int]]:
-    """Cut rows of one device: yield each that does not count whole, and what counts of it, as in `Counted`."""
+    """Cut the rows of `clusters`: yield each that does not count whole, and what counts of it, as in `Counted`."""
+    if not found:
+        return
+    rows = np.concatenate(found)
+    # All at once: to take a few rows of a table costs as much as it has chunks, one for each file of the catalogue.
     names = ("begin_ms", "end_ms", "millijoules", "limit_milliwatts", "power")
     columns = [table.column(name).take(rows).to_pylist() for name in names]
-    cluster = sorted(
-        zip(rows.tolist(), *columns, strict=True),
-        key=lambda each: (each[1] - each[2], each[1], runs[run[each[0]]], -each[3]),
-    )
+    entries = zip(rows.tolist(), *columns, (runs[code] for code in run[rows].tolist()), strict=True)
+    for cluster in found:
+        yield from _cut(list(islice(entries, len(cluster))))
+
+
+def _cut(cluster: list[tuple[Any, ...]]) -> Iterator[tuple[int, float, int, int]]:
+    """Cut the rows of one device that are connected: those of longer runs first."""
+    cluster.sort(key=lambda entry: (entry[1] - entry[2], entry[1], entry[6], -entry[3]))
     begins: list[int] = []
     ends: list[int] = []  # of the time that is covered so far
-    for row, begin, end, millijoules, limit, power in cluster:
+    for row, begin, end, millijoules, limit, power, _ in cluster:
         pieces = _uncovered(begins, ends, begin, end)
         counted_ms = sum(to - from_ for from_, to in pieces)
         if counted_ms == end - begin > 0:
             continue
-        curve = (0, *(power or ()), millijoules)
+        curve = (0, *(power or ()), millijoules) if pieces else ()
         until = {
             moment: _energy_until(curve, limit, moment - begin, end - begin) for piece in pieces for moment in piece
         }
