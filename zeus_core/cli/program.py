@@ -219,9 +219,8 @@ def make_parser(commands: Iterable[str] = tuple(_COMMANDS)) -> argparse.Argument
             name,
             description=f"{module.SUMMARY}.",
             help=module.SUMMARY,
+            epilog=f"Example: {module.EXAMPLE}",
             formatter_class=argparse.RawDescriptionHelpFormatter,  # an example is not wrapped, so that it can be copied
         )
-        if hasattr(module, "EXAMPLE"):
-            made.epilog = f"Example: {module.EXAMPLE}"
         module.add_arguments(made)
     return parser
