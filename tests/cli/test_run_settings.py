@@ -228,9 +228,9 @@ def test_observing_changes_nothing(program, tmp_path):
 
 
 def test_trainings_of_the_command_are_asked_to_save(on_nothing):
-    show = ["sh", "-c", "echo $ZEUS $ZEUS_SAVE $ZEUS_OBSERVE"]
-    assert on_nothing("run", "--save", "10%", "--", *show).stdout == "1 10%\n"
-    assert on_nothing("run", "--observe", "--", *show).stdout == "1 1\n"
+    show = ["sh", "-c", "echo ${ZEUS:+followed} $ZEUS_SAVE $ZEUS_OBSERVE"]
+    assert on_nothing("run", "--save", "10%", "--", *show).stdout == "followed 10%\n"
+    assert on_nothing("run", "--observe", "--", *show).stdout == "followed 1\n"
 
 
 class _Reducing(SimulatedGpu):

@@ -175,5 +175,3 @@ def test_a_position_without_gradients_is_the_work_of_decoding(gpu, time_source):
         assert gpu.exact_energy_joules() - begin == pytest.approx(20.0)
         assert seconds_of(time_source, lambda: model(many)) == pytest.approx(1.0)
     assert seconds_of(time_source, lambda: model(one)) == pytest.approx(1.0)
-    with pytest.raises(UsageError, match="decoding is"):
-        SimulatedCompute(model, gpu, FORWARD, decoding=0.2)

@@ -169,7 +169,7 @@ def test_each_activity_of_five_seconds_is_known_within_three_percent(tmp_path):
     gpu = SimulatedGpu(find_preset("A100"))
     energy = TrainingEnergy(ZeusMonitor(gpus=[gpu]))
     work = Work(0.1, 484.9, 0.938, 0.744)
-    least, most = dict.fromkeys(Activity, 0.0), dict.fromkeys(Activity, 0.0)
+    least, most = dict.fromkeys(Activity.KINDS, 0.0), dict.fromkeys(Activity.KINDS, 0.0)
 
     def leave(activity, edge, *hooks):
         """Returns the energy before and after the hooks: a busy machine may take a while for them."""

@@ -90,8 +90,9 @@ def spawn(command: Sequence[str], mask: set[int], environment: Mapping[str, str]
 def wait_for(process_id: int) -> int:
     """Wait until the command has ended, pass signals on, and return its wait status."""
     while True:
-        received = signal.sigwaitinfo(_WAITED_FOR)
-        if received.si_signo != signal.SIGCHLD:
+        # A thread of a library that does not block SIGCHLD may have taken it: so we also look once a second.
+        received = signal.sigtimedwait(_WAITED_FOR, 1.0)
+        if received is not None and received.si_signo != signal.SIGCHLD:
             _pass_on(received, process_id)
             continue
         ended, status = os.waitpid(process_id, os.WNOHANG)

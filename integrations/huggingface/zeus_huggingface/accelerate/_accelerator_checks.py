@@ -11,10 +11,13 @@ from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import monitor_of_gpus, training_monitor
 from zeus_core.ports.accelerator import INDEXED_TYPES
+from zeus_core.validate import wrong_argument
 
 
 def checked_accelerator(accelerator: Accelerator) -> Accelerator:
     """Return an accelerator whose optimizer steps can be seen; raise `UsageError` for anything else."""
+    if not isinstance(accelerator, Accelerator):
+        raise wrong_argument("accelerator", accelerator, "an Accelerator, such as accelerate.Accelerator()")
     if not accelerator._optimizers:
         raise UsageError("accelerator has no optimizer yet; call accelerator.prepare(model, optimizer, ...) first")
     optimizer = accelerator._optimizers[0].optimizer
