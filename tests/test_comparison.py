@@ -6,7 +6,6 @@ import statistics
 
 import pytest
 
-from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, mean_uncertainty
@@ -83,11 +82,6 @@ def test_a_drift_shows_in_two_trials_at_the_chosen_setting():
     assert 0.10 < drifted.saving_uncertainty < 0.11
     assert drifted.slowdown_uncertainty == pytest.approx(0.1)
     assert not Comparison(before, after, trial(300, 4100.0)).is_certain
-
-
-def test_only_trials_can_be_compared():
-    with pytest.raises(UsageError, match="after is None; it must be"):
-        Comparison(trial(400, 4000.0), None)
 
 
 @pytest.mark.parametrize("steps", [3, 10, 40])

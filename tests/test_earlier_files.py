@@ -156,5 +156,5 @@ def test_a_recurring_job_goes_on(samples, monkeypatch, capsys):
     job = job_in(Path(), storage="sqlite:///zeus.db", pending_folder=Path("pending"))
     trained(job)
     assert not list(Path("pending").iterdir()), "what the fourth run had kept is reported"
-    assert main(["jobs", "export", "nightly", "--json"]) == 0
+    assert main(["jobs", "history", "nightly", "--format", "json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["runs"]) == 5

@@ -4,6 +4,7 @@ from zeus_core import events
 
 EVENTS: list[type[events.Event]] = [
     kind
-    for kind in map(vars(events).get, events.__all__)
-    if issubclass(kind, events.Event) and kind is not events.Event
+    for kind in vars(events).values()
+    if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
 ]
+assert EVENTS

@@ -29,7 +29,8 @@ def checked_electricity(electricity: Electricity | None) -> Electricity | None:
     from zeus_core.electricity import Electricity
 
     if not isinstance(electricity, Electricity):  # such as a signal alone: it would fail in a log
-        raise wrong_argument("electricity", electricity, "an Electricity(ConstantSignal(380, 'g/kWh'))")
+        wanted = "an Electricity, such as Electricity(ConstantSignal(380, 'g/kWh'))"
+        raise wrong_argument("electricity", electricity, wanted)
     return electricity
 
 
