@@ -201,7 +201,8 @@ def _shown(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     wanted, zone = arguments.run, _zone()
     found = [run for run in _runs(catalogue, None, zone) if run["run"].startswith(wanted)]
     if len(found) != 1:
-        raise UsageError(f"{len(found)} runs of the catalogue are named {wanted!r}; see zeus-core runs list")
+        many = f"{len(found)} runs" if found else "no run"
+        raise UsageError(f"the catalogue has {many} whose name begins with {wanted!r}; see zeus-core runs list")
     (run,) = found
     if arguments.format == "json":
         return json.dumps(_FORMAT.document(run), indent=2)
