@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CONDITION",
-        help="exit with 1 if it holds for certain, such as 'energy_per_token_j > 1.05 * baseline'; may be repeated",
+        help="exit with 1 if it holds for certain, such as 'energy_per_sample_j > 1.05 * baseline'; may be repeated",
     )
     parser.add_argument(
         "--baseline",

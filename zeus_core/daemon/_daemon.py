@@ -89,7 +89,7 @@ def run_daemon(settings: Settings) -> None:
         places = "by --socket, --policy and --audit"
         remedy = f"start it as root, or name places that it may use {places}"
         if isinstance(error, FileNotFoundError):
-            remedy = f"make it, or name other places {places}"
+            remedy = f"make it or its folder, or name other places {places}"
         raise ZeusError(f"the daemon cannot start: {fault}; {remedy}") from error
 
 

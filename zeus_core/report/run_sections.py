@@ -187,7 +187,11 @@ def _results(run: RunRecord, search: SearchResult | None) -> Section:
 def _electricity(run: RunRecord) -> Section:
     title = "Emissions and cost"
     if run.electricity is None:
-        return Section("electricity", title, "Not known: no carbon intensity and no price were given (electricity=).")
+        return Section(
+            "electricity",
+            title,
+            "Not known: no carbon intensity and no price were given, by --intensity and --price or electricity=.",
+        )
     metrics, rows = metrics_of(run), []
     for signal in run.electricity.signals:
         unit, name = signal.unit.partition("/")[0], "co2_eq_g" if signal.basis else "cost"

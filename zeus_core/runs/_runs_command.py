@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         mode.add_argument("catalogue", type=path, help="the folder of the catalogue")
     for name, argument, words, number in (
         ("add", "runs", "files of runs, or folders with any number of them", "+"),
-        ("show", "run", "the name of the run, or its begin", None),
+        ("show", "run", "the name of the run, or its beginning", None),
         ("report", "page", "the page to write, FILE.html; the sums are written to FILE.csv", None),
         ("export", "table", "the table to write, FILE.parquet or FILE.csv", None),
     ):
