@@ -129,6 +129,7 @@ def test_an_example_is_a_program(in_process):
     assert ended.stderr == ""
     assert "zeus-core example pytorch/toy.py > toy.py" in in_process("example", "pytorch").stderr
     assert "zeus-core example deepspeed/ds_config.json > ds_config.json" in in_process("example", "deepspeed").stderr
+    assert in_process("example", "slurm").stderr == "", "it names itself in its first lines"
 
 
 def test_a_report_is_no_pdf_and_a_new_folder_is_named(in_process, tmp_path):

@@ -132,7 +132,7 @@ def _losses(run: RunRecord) -> Section:
         rows.append((name, first, lowest, energy_text(best.joules), latest))
     if not rows:
         return Section("losses", "")
-    text = "The energy is that of all GPUs, from the first step of the run, as it was known at the latest log."
+    text = "This is the energy of all GPUs from the first step of the run, as known at the latest log."
     columns = ("", "first", "lowest", "energy until then", "latest")
     return Section("losses", "Losses beside the energy", text, columns, rows)
 
