@@ -163,7 +163,7 @@ def test_the_cheapest_start_is_printed_for_sbatch_and_at(tmp_path):
         (0, 9, 2, "start at once: 0.1 EUR/kWh are expected over 2 h, and no less later"),
         (0, 1, 1.5, "cannot be kept, the end is 30 min after it"),
         (0, -500, 1.5, "start at once: the deadline 2026-02-"),
-        (365 * 24, 19, 2, "too old to foresee any"),
+        (365 * 24, 19, 2, "too old for a forecast"),
     ],
 )
 def test_a_run_starts_at_once_where_waiting_gains_nothing(tmp_path, later_hours, deadline_hours, hours, said):

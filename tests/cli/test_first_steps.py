@@ -36,7 +36,15 @@ def test_alone_it_shows_all_commands_in_groups(in_process):
         (["plan", "x.csv", "--node-power", "1"], "there is no option '--node-power'; it is an argument of zeus_core."),
         (["trace", "merge", "--ouput=x"], "there is no option '--ouput' (did you mean --output?);"),
         (["report", "nosuch", "--price", "1"], "there is no run at nosuch"),
-        (["allocate", "no.csv", "--global-batch", "8", "--gpus", "1"], "there is no file 'no.csv'"),
+        (["allocate", "no.csv", "--global-batch", "8", "--gpus", "1"], "there is no file 'no.csv'; give a profile of"),
+        (["allocate", "/", "--global-batch", "8"], "'/' is a folder, not a file; give a profile of each model of GPU"),
+        (["plan", "gpt3"], "there is no file 'gpt3'; give a profile, or gpt3-like, which is an example"),
+        (["plan", "/"], "'/' is a folder, not a file"),
+        (["carbon", "DE", "--duration", "3h", "--deadline", "9h"], "there is no file 'DE'"),
+        (["carbon", "/", "--duration", "3h", "--deadline", "9h"], "'/' is a folder, not a file"),
+        (["trace", "show", "none.json"], "there is no file 'none.json'"),
+        (["jobs", "replay", "a.csv", "b.csv", "--job", "x:1:8:9"], "there is no file 'a.csv'"),
+        (["report", "output", "--format", "markdown"], "'markdown'; text is Markdown: --format text;"),
         (["example", "hugging"], "there is no example 'hugging'"),
     ],
 )
@@ -121,6 +129,7 @@ def test_an_example_is_a_program(in_process):
     assert ended.stderr == ""
     assert "zeus-core example pytorch/toy.py > toy.py" in in_process("example", "pytorch").stderr
     assert "zeus-core example deepspeed/ds_config.json > ds_config.json" in in_process("example", "deepspeed").stderr
+    assert in_process("example", "slurm").stderr == "", "it names itself in its first lines"
 
 
 def test_a_report_is_no_pdf_and_a_new_folder_is_named(in_process, tmp_path):

@@ -497,7 +497,7 @@ def test_without_a_statement_nothing_is_charged(on_simulated, tmp_path):
         (["--price", "no.csv,EUR/MWh,UTC"], "no.csv cannot be read"),
         (["--price", "no.csv,EUR/MWh,Mars"], "zone is 'Mars'; it must be the name of a time zone"),
         (["--intensity", "380g/kWh", "--pue", "0.5"], "pue is 0.5; it must be the energy of the data centre"),
-        (["--pue", "1.5"], "--pue is 1.5, and nothing to use it for; give --intensity or --price too"),
+        (["--pue", "1.5"], "--pue is 1.5, which needs --intensity or --price; give one of them too"),
     ],
 )
 def test_electricity_that_is_stated_wrongly_ends_before_the_command(in_process, options, complaint):

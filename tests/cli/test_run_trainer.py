@@ -69,7 +69,7 @@ def test_the_integration_follows_the_import_of_its_framework(folder, on_nothing)
 def test_the_total_is_said_to_be_that_of_the_command_where_a_training_shows_its_own(folder, on_nothing):
     write(folder / "train.py", TRAINING)
     environment = {**on_nothing.environment, "ZEUS_SIMULATED_GPUS": "A40"}
-    said = "The total is that of the whole command on this machine; the box of a training shows the training alone:"
+    said = "The total is for the whole command on this machine; the box of a training is for the training alone:"
     for name, expected in (("train.py", 1), ("-V", 0)):
         ended = on_nothing("run", "--trainer", "--", PYTHON, name, env=environment)
         assert (ended.returncode, ended.stderr.count("\n  total ")) == (0, 1)

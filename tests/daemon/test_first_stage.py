@@ -63,7 +63,7 @@ def test_a_daemon_that_cannot_start_restores_all_the_same(world):
     left_behind(world)
     world.write_policy("group = [")
     process = world.spawn_daemon()
-    assert "is no TOML" in process.communicate(timeout=WAIT_SECONDS)[1]
+    assert "is not TOML" in process.communicate(timeout=WAIT_SECONDS)[1]
     assert state(world) == (ORIGINAL_WATTS, None)
     assert world.entries() == []
 

@@ -51,9 +51,9 @@ def expect_failure(world, *words, arguments=(), code=2):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("grup = 1", ["'grup' is no key of this file", "group, original_sm_clock_mhz, allow, limits, commands"]),
+        ("grup = 1", ["'grup' is not a key of this file", "group, original_sm_clock_mhz, allow, limits, commands"]),
         ("group = 'no-such-group'", ["group is 'no-such-group'", "that this machine knows"]),
-        ("group = [", ["is no TOML"]),
+        ("group = [", ["is not TOML"]),
         ("allow = 3", ["allow is 3; it must be a list"]),
         ("[[allow]]\nknobs = ['power_limit']", ["allow[0] names nobody"]),
         ("[[allow]]\nusers = ['no-such-user']", ["allow[0].users is 'no-such-user'"]),
@@ -62,19 +62,19 @@ def expect_failure(world, *words, arguments=(), code=2):
         ("[[allow]]\nusers = [0]\npower_limit_watts = [300, 200]", ["power_limit_watts is [300, 200]", "[150, 300]"]),
         ("[[allow]]\nusers = [0]\npower_limit_watts = [nan, 200]", ["power_limit_watts is [nan, 200]"]),
         ("[[allow]]\nusers = [0]\nmay_exceed_original = 1", ["may_exceed_original is 1; it must be true or false"]),
-        ("[[allow]]\nusers = [0]\nwatts = 3", ["'watts' is no key of allow[0]"]),
+        ("[[allow]]\nusers = [0]\nwatts = 3", ["'watts' is not a key of allow[0]"]),
         ("allow = []\n[limits]\nrequests_per_second = 0", ["limits.requests_per_second is 0"]),
         ("allow = []\n[commands]\nset_power_limit = ['nvidia-smi']", ["commands.set_power_limit", "full path"]),
         ("allow = []\n[commands]\nset_power_limit = ['/bin/true', '{uuid}']", ["commands.set_power_limit", "{watts}"]),
         ("allow = []\n[commands]\nfailure_pattern = '('", ["commands.failure_pattern", "regular expression"]),
-        ("allow = []\n[commands]\nsudo = ['/bin/true']", ["'sudo' is no key of commands"]),
+        ("allow = []\n[commands]\nsudo = ['/bin/true']", ["'sudo' is not a key of commands"]),
         ("has_end = true\nallow = []", ["its last line is not [end]: it has been cut short"]),
         ("has_end = true\nallow = []\n[end]\n# more", ["its last line is not [end]"]),
         ("has_end = true\nallow = []\n[end]\n[limits]", ["its last line is not [end]"]),
         ("allow = []\nhas_end = true\n[end]", ["its first key must be has_end = true"]),
         ("has_end = false\nallow = []\n[end]", ["its first key must be has_end = true"]),
         ("allow = []\n[end]", ["its first key must be has_end = true"]),
-        ("has_end = true\nallow = []\nend = 3 # \n[end]", ["is no TOML"]),
+        ("has_end = true\nallow = []\nend = 3 # \n[end]", ["is not TOML"]),
     ],
 )
 def test_a_policy_that_says_something_else_is_refused(tmp_path, text, words):
@@ -102,13 +102,13 @@ def test_what_is_no_file_with_rules_is_refused(make_world):
     expect_failure(world, "No such file", world.folder / "missing", code=1)
     policy.unlink()
     os.mkfifo(policy)
-    expect_failure(world, f"{policy} is no regular file")
+    expect_failure(world, f"{policy} is a folder, a pipe or a device, not a file")
     policy.unlink()
     policy.symlink_to("/dev/null")
-    expect_failure(world, "/dev/null is no regular file")
+    expect_failure(world, "/dev/null is a folder, a pipe or a device, not a file")
     policy.unlink()
     policy.mkdir()
-    expect_failure(world, f"{policy} is no regular file")
+    expect_failure(world, f"{policy} is a folder, a pipe or a device, not a file")
     policy.rmdir()
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(policy))

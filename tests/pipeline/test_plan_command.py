@@ -124,9 +124,10 @@ def test_the_example_alone_prints_and_writes_nothing(tmp_path, capsys, monkeypat
     monkeypatch.chdir(tmp_path)
     assert main(["plan", "gpt3-like"]) == 0
     assert "frontier " in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "profile.csv").touch()
     assert main(["plan", "profile.csv"]) == 2
     assert "--microbatches is missing" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_example_is_planned_with_baselines_and_reports_its_actions_at_once(tmp_path, capsys):

@@ -286,7 +286,7 @@ def test_a_condition_holds_fails_or_is_open(condition, holds):
 @pytest.mark.parametrize(
     ("condition", "complaint"),
     [
-        ("energy > 3", "energy is no number of a run; these are: energy_j, power_w"),
+        ("energy > 3", "energy is not a number of a run; these are: energy_j, power_w"),
         ("tokens > 3", "tokens is not known of this run; these are: energy_j, power_w"),
         ("energy_j > baseline", "give its run by --baseline RUN"),
         ("energy_j > baseline.power_w", "which is not a name"),
@@ -321,7 +321,8 @@ def test_several_conditions_fail_if_one_does(plain, capsys):
 def test_an_unknown_name_on_the_command_line_lists_those_there_are(plain, capsys):
     assert main(["report", str(plain), "--fail-if", "joules > 3"]) == 2
     assert (
-        "joules is no number of a run; these are: energy_j, energy_kwh, energy_per_token_j" in capsys.readouterr().err
+        "joules is not a number of a run; these are: energy_j, energy_kwh, energy_per_token_j"
+        in capsys.readouterr().err
     )
 
 

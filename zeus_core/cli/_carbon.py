@@ -122,7 +122,7 @@ def best_start_lines(
         late = _duration_text(now + duration_seconds - deadline)
         reason = f"the deadline {_time_text(deadline)} cannot be kept, the end is {late} after it"
     elif signal.end_seconds < now - _PAST_SECONDS:
-        reason = f"the last value is of {_time_text(signal.end_seconds)}, too old to foresee any"
+        reason = f"the last value is of {_time_text(signal.end_seconds)}, too old for a forecast"
     elif best.begin_seconds <= now:
         reason = f"{expected}, and no less later ({published})"
     else:

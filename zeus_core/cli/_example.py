@@ -50,11 +50,11 @@ def execute(arguments: argparse.Namespace) -> int:
     text = found.read_text(encoding="utf-8")
     write(text.rstrip("\n"), sys.stdout)
     for other, beside in files.items():
-        is_named = beside.suffix != ".py" and beside.name in text
+        is_named = beside.suffix != ".py" and beside != found and beside.name in text
         if beside.parent == found.parent and (
             is_named or re.search(rf"^from {beside.stem} import", text, re.MULTILINE)
         ):
-            complain(f"zeus-core: it needs: zeus-core example {other} > {beside.name}")
+            complain(f"zeus-core: this example needs: zeus-core example {other} > {beside.name}")
     return 0
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeus_core.cli import moved
 from zeus_core.cli.arguments import path
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.text import complain, make_folder, write
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 SUMMARY = "Report where the energy of runs went, and compare them"
 EXAMPLE = "zeus-core report output --output report.html"
 
+_FORMATS = ("text", "html", "json", "csv", "card")
 _FORMAT_OF_SUFFIX = {"": "html", ".html": "html", ".md": "text", ".txt": "text", ".json": "json", ".csv": "csv"}
 _FAILED = 1
 
@@ -39,9 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=("text", "html", "json", "csv", "card"),
-        help="card is the energy of all runs together, for a model card or a paper; by default as the suffix of FILE "
-        "says, or text",
+        type=_format,
+        choices=_FORMATS,
+        help="text is Markdown; card is the energy of all runs together, for a model card or a paper; by default as "
+        "the suffix of FILE says, or text",
     )
     parser.add_argument("--output", type=path, metavar="FILE", help="write to this file, in place of the terminal")
     parser.add_argument(
@@ -49,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CONDITION",
-        help="exit with 1 if it holds for certain, such as 'energy_per_token_j > 1.05 * baseline'; may be repeated",
+        help="exit with 1 if it holds for certain, such as 'energy_per_sample_j > 1.05 * baseline'; may be repeated",
     )
     parser.add_argument(
         "--baseline",
@@ -62,6 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--location", metavar="PLACE", help="where the computers are, for a card or JSON")
     parser.add_argument("--training-type", choices=("pre-training", "fine-tuning"), help="for a card or JSON")
     add_electricity(parser)
+
+
+def _format(text: str) -> str:
+    """Say what to give in place of a format that went."""
+    if text in moved.FORMATS:
+        raise argparse.ArgumentTypeError(f"there is no format {text!r}; {moved.FORMATS[text]}: --format text")
+    return text
 
 
 def execute(arguments: argparse.Namespace) -> int:

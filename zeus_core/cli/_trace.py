@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.cli.arguments import path
+from zeus_core.cli.arguments import add_modes, check_exists, path
 from zeus_core.cli.text import NOT_MEASURED, complain, table, write
 from zeus_core.errors import UsageError
 from zeus_core.units import duration_text, energy_text, number_text
@@ -20,25 +20,29 @@ if TYPE_CHECKING:
 SUMMARY = "Merge the traces of ranks, or sum them up"
 EXAMPLE = "zeus-core trace merge output -o all.json.gz"
 
+_MODES = {
+    "merge": ("bring all ranks together in one file, their clocks aligned", EXAMPLE),
+    "show": ("print time and energy by activity", "zeus-core trace show output"),
+}
 _SHOWN_RANKS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", title="actions")
-    merging = actions.add_parser("merge", help="bring all ranks together in one file, their clocks aligned")
-    merging.add_argument("source", type=path, nargs="+", metavar="FOLDER", help="of the run, or files of ranks")
-    merging.add_argument(
+    """Declare the arguments of each mode."""
+    modes = add_modes(parser, _MODES)
+    for name, metavar in (("merge", "FOLDER"), ("show", "TRACE")):
+        modes[name].add_argument(
+            "source", type=path, nargs="+", metavar=metavar, help="the output folder of a run, or its trace files"
+        )
+    modes["merge"].add_argument(
         "-o", "--output", type=path, required=True, metavar="FILE", help="the file to write, such as all.json.gz"
     )
-    showing = actions.add_parser("show", help="print time and energy by activity")
-    showing.add_argument("source", type=path, nargs="+", metavar="TRACE", help="files, or the folder of the run")
-    showing.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    modes["show"].add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Execute the action."""
-    return {"merge": _merge, "show": _show}[arguments.action](arguments)
+    """Merge or show."""
+    return {"merge": _merge, "show": _show}[arguments.mode](arguments)
 
 
 def _merge(arguments: argparse.Namespace) -> int:
@@ -101,4 +105,7 @@ def _row(name: str, phase: PhaseEnergy, total: PhaseEnergy | None) -> tuple[str,
 def _files(sources: Sequence[Path]) -> list[Path]:
     from zeus_core.tracing.merge import traces_in
 
+    for source in sources:
+        if not source.is_dir():
+            check_exists(source)
     return [file for source in sources for file in (traces_in(source) if source.is_dir() else [source])]

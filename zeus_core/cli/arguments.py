@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,6 +97,22 @@ def path(text: str) -> Path:
     if not text or "\0" in text:  # such as a shell variable that is not set
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a path, such as output")
     return Path(text)
+
+
+def check_exists(file: Path, hint: str = "") -> None:
+    """Refuse a folder, and a path where nothing is; any other fault is for who opens the file.
+
+    Raises:
+        UsageError: There is nothing, or a folder; the message ends with the hint.
+    """
+    try:
+        mode = file.stat().st_mode
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {shown(str(file))}{hint}") from None
+    except OSError:
+        return
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"{shown(str(file))} is a folder, not a file{hint}")
 
 
 def _period(text: str) -> float:

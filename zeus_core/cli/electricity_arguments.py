@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeus_core.cli.arguments import check_exists
 from zeus_core.cli.text import complain
 from zeus_core.errors import UsageError
 from zeus_core.validate import shown
@@ -56,7 +57,7 @@ def electricity_from(arguments: argparse.Namespace, defaults: Mapping[str, str] 
     stated = {**given, **site}
     if stated["intensity"] is None and stated["price"] is None:
         if given["pue"] is not None:
-            raise UsageError(f"--pue is {given['pue']:g}, and nothing to use it for; give --intensity or --price too")
+            raise UsageError(f"--pue is {given['pue']:g}, which needs --intensity or --price; give one of them too")
         return None
     from zeus_core.electricity import Electricity
 
@@ -87,7 +88,7 @@ def signal_from_file(text: str) -> RecordedSignal:
             break
     else:
         if len(stated) < 2:
-            raise UsageError(f"there is no file {shown(text)}")
+            check_exists(Path(text))
     unit, zone, *_ = [*(word.strip() or None for word in stated), None, None]
     return RecordedSignal.from_csv(name, unit, zone)
 

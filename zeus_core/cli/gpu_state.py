@@ -157,8 +157,9 @@ class Settings:
     def text(self, gpus: Mapping[int, Gpu]) -> str:
         """Return a table, and a line for each file that cannot be read."""
         indices = {gpu.uuid: str(index) for index, gpu in gpus.items()}
+        order = {uuid: place for place, uuid in enumerate(indices)}
         rows = []
-        for entry, is_stale in self.entries:
+        for entry, is_stale in sorted(self.entries, key=lambda item: order.get(item[0].device_uuid, len(order))):
             ends = sorted({min(entry.values), max(entry.values)}) if entry.values else ()
             value = " to ".join(map(entry.kind.text, ends)) or NOT_MEASURED
             state = "failed" if entry.failure else "left behind" if is_stale else "held"

@@ -79,7 +79,10 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("runs report", "--output"): "name the file after the catalogue: zeus-core runs report catalogue page.html",
     ("runs", "--timezone"): "the variable TZ names the zone: TZ=Europe/Berlin zeus-core runs ...",
     ("top", "--job"): "--json is for programs that choose",
-    ("top", "--sort"): "the order is that of the index; --json is for programs that sort",
+    ("top", "--sort"): "GPUs are in the order of their index; --json is for programs that sort",
     ("top", "--user"): "--json is for programs that choose",
 }
 """The thing to do in place of each option that went, by its command, and by its mode where that decides."""
+
+FORMATS: dict[str, str] = {"markdown": "text is Markdown"}
+"""The thing to do in place of each format of `zeus-core report` that went."""

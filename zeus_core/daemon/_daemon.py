@@ -86,7 +86,10 @@ def run_daemon(settings: Settings) -> None:
                 settings.socket.unlink(missing_ok=True)
     except OSError as error:
         fault = f"{error.filename}: {error.strerror}" if error.filename else f"{error}"
-        remedy = "start it as root, or name places that it may use by --socket, --policy and --audit"
+        places = "by --socket, --policy and --audit"
+        remedy = f"start it as root, or name places that it may use {places}"
+        if isinstance(error, FileNotFoundError):
+            remedy = f"make it or its folder, or name other places {places}"
         raise ZeusError(f"the daemon cannot start: {fault}; {remedy}") from error
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from zeus_core.cli.arguments import path
 
 SUMMARY = "Set limits and clocks for users without root, and restore them"
-EXAMPLE = "zeus-core daemon --simulate A100-SXM4-80GB:4 --socket rehearsal.sock"
+EXAMPLE = "zeus-core daemon --simulate A100-SXM4-80GB:4 --socket rehearsal/daemon.sock"
 
 _POLICY, _AUDIT = Path("/etc/zeus-core/daemon.toml"), Path("/var/log/zeus-core/audit.jsonl")
 

@@ -52,8 +52,8 @@ def read_policy(path: Path | None) -> Policy:
             clocks, and read the energy of CPUs.
 
     Raises:
-        UsageError: It is no regular file, has no `allow`, says that it was cut short, or holds something else than it
-            should; the message names the key and what is accepted.
+        UsageError: It is not a regular file, has no `allow`, says that it was cut short, or holds something else than
+            it should; the message names the key and what is accepted.
         OSError: It cannot be read; `PermissionError` if others than root and this user could change it.
     """
     document = {} if path is None else _read_toml(path)
@@ -111,7 +111,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         text = data.decode()
         document: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no TOML: {error}") from error
+        raise UsageError(f"{path} is not TOML: {error}") from error
     _check_end(path, text, document)
     return document
 
@@ -120,7 +120,7 @@ def _open_regular(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UsageError(f"{path} is no regular file, but a folder, a pipe or a device: write the rules into a file")
+        raise UsageError(f"{path} is a folder, a pipe or a device, not a file: write the rules into a file")
     return descriptor
 
 
@@ -233,7 +233,7 @@ def _table(where: str, value: Any, keys: Collection[str]) -> Mapping[str, Any]:
 def _check_keys(table: Mapping[str, Any], keys: Collection[str], where: str) -> None:
     for key in table:
         if key not in keys:
-            raise UsageError(f"{shown(key)} is no key of {where}, which has {', '.join(keys)}")
+            raise UsageError(f"{shown(key)} is not a key of {where}; its keys are {', '.join(keys)}")
 
 
 def _list(where: str, value: Any) -> list[Any]:

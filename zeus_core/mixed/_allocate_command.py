@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._documents import parse_json
 from zeus_core.adapters import install_command
-from zeus_core.cli.arguments import count, number, path, slowdown
+from zeus_core.cli.arguments import check_exists, count, number, path, slowdown
 from zeus_core.cli.text import make_folder, write
 from zeus_core.errors import UsageError
-from zeus_core.validate import shown
 
 if TYPE_CHECKING:
     from zeus_core.mixed.allocation import DeviceProfile
@@ -115,8 +114,7 @@ def _baselines(arguments: argparse.Namespace, devices: Sequence[DeviceOptions]) 
 
 def _devices(arguments: argparse.Namespace) -> list[DeviceOptions]:
     for file in arguments.profiles:
-        if not file.is_file():  # before what else its use needs
-            raise UsageError(f"there is no file {shown(str(file))}; give a profile of each model of GPU")
+        check_exists(file, "; give a profile of each model of GPU")  # before what else its use needs
     models = len(arguments.profiles)
     counts = _one_each("--gpus", arguments.gpus, models)
     if sum(counts) > _MAX_RANKS:

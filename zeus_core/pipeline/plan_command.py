@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._documents import parse_json
 from zeus_core.adapters import install_command
-from zeus_core.cli.arguments import count, path, seconds, seconds_or_zero, slowdown
+from zeus_core.cli.arguments import check_exists, count, path, seconds, seconds_or_zero, slowdown
 from zeus_core.cli.text import make_folder, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
@@ -90,6 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, print a comparison, and write the files."""
+    if arguments.profile != _EXAMPLE:
+        check_exists(arguments.profile, f"; give a profile, or {_EXAMPLE}, which is an example")
     if arguments.microbatches is None:
         if arguments.profile != _EXAMPLE:
             raise UsageError("--microbatches is missing, the microbatches of an iteration, such as --microbatches 24")

@@ -140,5 +140,5 @@ def named(metrics: Mapping[str, Quantity], name: str) -> Quantity:
     """
     if name in metrics:
         return metrics[name]
-    reason = "is not known of this run" if name in RUN_METRICS else "is no number of a run"
+    reason = "is not known of this run" if name in RUN_METRICS else "is not a number of a run"
     raise UsageError(f"{name} {reason}; these are: {', '.join(metrics)}")

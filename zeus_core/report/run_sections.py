@@ -132,7 +132,7 @@ def _losses(run: RunRecord) -> Section:
         rows.append((name, first, lowest, energy_text(best.joules), latest))
     if not rows:
         return Section("losses", "")
-    text = "The energy is that of all GPUs, from the first step of the run, as it was known at the latest log."
+    text = "This is the energy of all GPUs from the first step of the run, as known at the latest log."
     columns = ("", "first", "lowest", "energy until then", "latest")
     return Section("losses", "Losses beside the energy", text, columns, rows)
 
@@ -187,7 +187,11 @@ def _results(run: RunRecord, search: SearchResult | None) -> Section:
 def _electricity(run: RunRecord) -> Section:
     title = "Emissions and cost"
     if run.electricity is None:
-        return Section("electricity", title, "Not known: no carbon intensity and no price were given (electricity=).")
+        return Section(
+            "electricity",
+            title,
+            "Not known: no carbon intensity and no price were given, by --intensity and --price or electricity=.",
+        )
     metrics, rows = metrics_of(run), []
     for signal in run.electricity.signals:
         unit, name = signal.unit.partition("/")[0], "co2_eq_g" if signal.basis else "cost"

@@ -326,9 +326,7 @@ def _missing(found: MonthSums, left_out: int) -> list[str]:
     texts += [] if found.electricity is None else [f"{charged_at(found.electricity)}."]
     for name, charged in (("Emissions", "charged_millijoules"), ("Costs", "priced_millijoules")):
         if whole[charged] < whole["millijoules"]:
-            texts.append(
-                f"{name} are those of {number(kwh(whole[charged]))} of {all_kwh} kWh: others were not charged."
-            )
+            texts.append(f"{name} are of {number(kwh(whole[charged]))} of {all_kwh} kWh: the rest was not charged.")
     if left_out:
         texts.append(f"{left_out:,} files of the catalogue cannot be used, and are left out.")
     texts.append(

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         mode.add_argument("catalogue", type=path, help="the folder of the catalogue")
     for name, argument, words, number in (
         ("add", "runs", "files of runs, or folders with any number of them", "+"),
-        ("show", "run", "the name of the run, or its begin", None),
+        ("show", "run", "the name of the run, or its beginning", None),
         ("report", "page", "the page to write, FILE.html; the sums are written to FILE.csv", None),
         ("export", "table", "the table to write, FILE.parquet or FILE.csv", None),
     ):
@@ -201,7 +201,8 @@ def _shown(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     wanted, zone = arguments.run, _zone()
     found = [run for run in _runs(catalogue, None, zone) if run["run"].startswith(wanted)]
     if len(found) != 1:
-        raise UsageError(f"{len(found)} runs of the catalogue are named {wanted!r}; see zeus-core runs list")
+        many = f"{len(found)} runs" if found else "no run"
+        raise UsageError(f"the catalogue has {many} whose name begins with {wanted!r}; see zeus-core runs list")
     (run,) = found
     if arguments.format == "json":
         return json.dumps(_FORMAT.document(run), indent=2)

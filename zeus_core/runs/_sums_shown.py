@@ -152,9 +152,9 @@ def notes(name: str, amounts: Mapping[str, Any]) -> list[str]:
     if amounts["lost_gpu_milliseconds"]:
         found.append(f"{where}: the energy of {hours(amounts, 'lost')} GPU hours was not measured")
     if amounts["milligrams"] and amounts["charged_millijoules"] < amounts["millijoules"]:
-        found.append(f"{where}: the emissions are those of {number(kwh(amounts['charged_millijoules']))} kWh")
+        found.append(f"{where}: the emissions are of {number(kwh(amounts['charged_millijoules']))} kWh only")
     if amounts["cost"] and amounts["priced_millijoules"] < amounts["millijoules"]:
-        found.append(f"{where}: the cost is that of {number(kwh(amounts['priced_millijoules']))} kWh")
+        found.append(f"{where}: the cost is of {number(kwh(amounts['priced_millijoules']))} kWh only")
     return found
 
 

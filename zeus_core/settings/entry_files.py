@@ -173,7 +173,7 @@ class EntryFiles:
             entry = LedgerEntry.from_json(json.loads(first))
             return next(filter(None, (_with_values(entry, change) for change in reversed(changes))), entry)
         except (ValueError, RecursionError) as error:  # UsageError is a ValueError
-            raise UsageError(f"it is no entry of the ledger: {error}") from error
+            raise UsageError(f"it is not an entry of the ledger: {error}") from error
 
 
 @lru_cache(maxsize=64)

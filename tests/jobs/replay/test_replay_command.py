@@ -89,7 +89,7 @@ def test_a_class_of_your_own(capsys, traces, monkeypatch):
         (["--job", "words:0.9:64:40"], "train.csv has no 'words' with the target 0.9"),
         (["--job", "letters:0.9:64:3"], "no recorded training reaches the target in 3 epochs"),
         (["--job", "letters:0.9:48:40"], "default is 48; letters on tiny was recorded at"),
-        (["gone.csv", *LETTERS], "gone.csv cannot be read"),
+        (["gone.csv", *LETTERS], "there is no file 'gone.csv'"),
     ],
 )
 def test_bad_input_is_one_line_and_exits_with_2(arguments, message, capsys):

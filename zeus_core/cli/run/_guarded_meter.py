@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Both trade the energy of a slow driver's machine for a command that starts and ends on time.
 _PATIENCE_SECONDS = 60.0  # without persistence mode, the driver first initializes every board, about 20 s for eight
 _EDGE_SECONDS = 10.0  # for one reading, at the start and at the end of the command
-_SIMULATED = "The energy of simulated GPUs is that of idle ones: the command does not run on them"
+_SIMULATED = "The simulated GPUs are idle, as the command does not run on them: this is their idle energy"
 
 _Answer = TypeVar("_Answer")
 

@@ -35,7 +35,7 @@ _NOTHING = Asked()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = "%(prog)s [options] -- command ..."
-    parser.description = f"{SUMMARY}.\nThe exit code is that of the command; signals are passed on to it."
+    parser.description = f"{SUMMARY}.\nIt passes signals on to the command, and ends with its exit code."
     add_asked(parser)
     add_gpus(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurement to this file, as JSON")

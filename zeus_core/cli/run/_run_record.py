@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zeus_core.measurement import Device, Measurement
 
 _MAX_COMMAND_CHARACTERS = 100  # of the summary; the file holds the whole command
-_WHOLE = "The total is that of the whole command on this machine; the box of a training shows the training alone:"
+_WHOLE = "The total is for the whole command on this machine; the box of a training is for the training alone:"
 
 
 @dataclass(frozen=True)

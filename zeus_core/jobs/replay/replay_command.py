@@ -7,7 +7,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from zeus_core.cli.arguments import path
+from zeus_core.cli.arguments import check_exists, path
 from zeus_core.cli.text import write
 from zeus_core.errors import UsageError
 from zeus_core.validate import shown
@@ -50,6 +50,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.jobs.replay.policy_comparison import compare_policies, regret_table, runs_csv
     from zeus_core.jobs.replay.traces import read_workloads
 
+    for file in (arguments.train, *arguments.power):
+        check_exists(file)
     contestants = [_contestant(name) for name in arguments.policies]
     jobs = [
         read_workloads(arguments.train, power, job, power.stem.removeprefix("summary_power_"))
