@@ -101,7 +101,7 @@ def test_the_wheel_works_in_each_python_without_torch(wheel, tmp_path, version):
     assert (imported.returncode, imported.stdout) == (0, "['torch'] [0, 1]\n"), imported.stderr
     assert f"Python {version}" in ended("zeus-core", "doctor").stdout
     assert "exit code 0" in ended("zeus-core", "run", "--", "true").stderr
-    assert "A40" in ended("zeus-core", "predict", "--gpu", "A40").stdout
+    assert "A40" in ended("zeus-core", "predict", "A40").stdout
     assert "ZeusMonitor" in ended("zeus-core", "example", "pytorch").stdout
     for extra in ("huggingface", "lightning"):
         missing = ended("python", "-c", f"import zeus_{extra}")
