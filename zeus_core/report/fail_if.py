@@ -46,7 +46,7 @@ class Condition:
                 f"--fail-if is {shown(text)}, which is not a name, one of < <= > >=, and a number or baseline; an "
                 "example: 'energy_per_token_j > 1.05 * baseline'. Give the option again for another condition"
             )
-        self.text = text.strip()
+        self.text: str = text.strip()
         """The condition as it was given."""
         self._match = match
 
