@@ -26,7 +26,7 @@ FRAMEWORKS = {
 INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 
 # The drawing of ARCHITECTURE.md: each part of the core with the parts it may import.
-VALUES = {"errors", "units", "measurement"}
+VALUES = {"errors", "units", "measurement", "_lazy_names"}
 TOOLS = {"codec", "validate", "files", "_documents", "_identity", "_nvml", "_sysfs", "process"}
 BASE = {*VALUES, *TOOLS, "_launch", "ports", "events", "adapters"}
 WINGS = {

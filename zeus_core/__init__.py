@@ -7,6 +7,8 @@ training goes, and from `GlobalPowerLimitOptimizer` to save. The names below are
 
 from typing import TYPE_CHECKING
 
+from zeus_core._lazy_names import imported_on_use as _imported_on_use
+
 if TYPE_CHECKING:
     from zeus_core.events import Activity
     from zeus_core.monitor import ZeusMonitor, measure
@@ -53,14 +55,5 @@ _HOMES = {
     "measure": "zeus_core.monitor",
 }
 
-if not TYPE_CHECKING:  # type checkers would take every name for one of it
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        return getattr(import_module(_HOMES[name]), name)
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *_HOMES})
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _imported_on_use(__name__, _HOMES)

@@ -11,6 +11,8 @@ The runs are kept by Optuna (the extra batch-size), which is imported when the f
 
 from typing import TYPE_CHECKING
 
+from zeus_core._lazy_names import imported_on_use as _imported_on_use
+
 if TYPE_CHECKING:
     from zeus_core.jobs._drifting_slices import DriftingSlices
     from zeus_core.jobs._job_records import Target
@@ -26,11 +28,5 @@ _HOMES = {
     "Target": "zeus_core.jobs._job_records",
 }
 
-if not TYPE_CHECKING:  # type checkers would take every name for one of it
-
-    def __getattr__(name: str) -> object:  # the command is declared for each help, which needs none of these
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:  # the command is declared for each help, which needs none of these
+    __getattr__, __dir__ = _imported_on_use(__name__, _HOMES)

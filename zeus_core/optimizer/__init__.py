@@ -6,6 +6,7 @@ training continues without the optimizer.
 
 from typing import TYPE_CHECKING
 
+from zeus_core._lazy_names import imported_on_use as _imported_on_use
 from zeus_core.optimizer.global_setting.optimizers import GlobalClockOptimizer
 from zeus_core.optimizer.power_limit import (
     Energy,
@@ -48,11 +49,5 @@ _HOMES = {
     "PipelineRank": "zeus_core.pipeline.optimizer",
 }
 
-if not TYPE_CHECKING:  # type checkers would take every name for one of it
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _imported_on_use(__name__, _HOMES)

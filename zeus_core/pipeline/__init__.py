@@ -14,6 +14,7 @@ slower and give the same. docs/pipeline.md explains the method.
 
 from typing import TYPE_CHECKING
 
+from zeus_core._lazy_names import imported_on_use as _imported_on_use
 from zeus_core.pipeline import schedules
 
 if TYPE_CHECKING:
@@ -31,11 +32,5 @@ _HOMES = {
     "write_plan": "zeus_core.pipeline.planner.clock_plan",
 }
 
-if not TYPE_CHECKING:  # type checkers would take every name for one of it
-
-    def __getattr__(name: str) -> object:  # the command is declared for each help, which needs none of these
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:  # the command is declared for each help, which needs none of these
+    __getattr__, __dir__ = _imported_on_use(__name__, _HOMES)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from zeus_core._lazy_names import imported_on_use as _imported_on_use
 from zeus_core.search._search import GridSearch, Search
 from zeus_core.search.trial import Trial
 
@@ -15,11 +16,7 @@ __all__ = [
     "Trial",
 ]
 
-if not TYPE_CHECKING:  # type checkers would take every name for one of it
+_HOMES = {"AdaptiveSearch": "zeus_core.search.adaptive_search"}  # which imports numpy
 
-    def __getattr__(name: str) -> object:
-        if name != "AdaptiveSearch":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from zeus_core.search.adaptive_search import AdaptiveSearch  # imported here, as it imports numpy
-
-        return AdaptiveSearch
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _imported_on_use(__name__, _HOMES)
