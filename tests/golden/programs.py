@@ -65,6 +65,14 @@ def document(folder: Path) -> Any:
     return json.loads((folder / "zeus-energy" / "run.json").read_text())
 
 
+def seen(folder: Path, err: io.StringIO, logged: dict[str, Any], **more: Any) -> Output:
+    """The box, what was logged, more, and the run file with its report if there is one."""
+    output = {"box": box_in(err.getvalue()), "logged": logged, **more}
+    if (folder / "zeus-energy").exists():
+        output |= {"run": document(folder), "report": report(folder)}
+    return output
+
+
 def last_of(logs: list[dict[str, Any]]) -> dict[str, Any]:
     """The last value of each name that was logged."""
     return {name: value for entry in logs for name, value in entry.items() if isinstance(value, (int, float))}
@@ -112,11 +120,7 @@ def _trainer(folder: Path, gpu: SimulatedGpu, callback: Any) -> Output:
     SimulatedCompute(trainer.model, gpu, *WORKS)
     with streams() as (_, err):
         trainer.train()
-    return {
-        "box": box_in(err.getvalue()),
-        "logged": last_of(trainer.state.log_history),
-        **({"run": document(folder), "report": report(folder)} if (folder / "zeus-energy").exists() else {}),
-    }
+    return seen(folder, err, last_of(trainer.state.log_history))
 
 
 def lightning(folder: Path) -> Output:
@@ -149,12 +153,7 @@ def lightning(folder: Path) -> Output:
     trainer = make_trainer(folder, [callback], max_steps=STEPS, logger=logger, log_every_n_steps=50)
     with streams() as (_, err):
         trainer.fit(module, loader(200), loader(4))
-    return {
-        "box": box_in(err.getvalue()),
-        "logged": last_of([metrics for _, metrics in logger.logged]),
-        "run": document(folder),
-        "report": report(folder),
-    }
+    return seen(folder, err, last_of([metrics for _, metrics in logger.logged]))
 
 
 def accelerate(folder: Path) -> Output:
@@ -168,13 +167,7 @@ def accelerate(folder: Path) -> Output:
         loop.train_and_log(40, every=10)
         with energy.during(Activity.EVALUATION):
             loop.evaluate()
-    return {
-        "box": box_in(err.getvalue()),
-        "logged": last_of(loop.logged()),
-        "result": energy.result(),
-        "run": document(folder),
-        "report": report(folder),
-    }
+    return seen(folder, err, last_of(loop.logged()), result=energy.result())
 
 
 def own_loop(folder: Path) -> Output:
@@ -189,13 +182,7 @@ def own_loop(folder: Path) -> Output:
             if step % 100 == 99:
                 with energy.during(Activity.EVALUATION):
                     gpu.execute(Work(2.0, 200.0))
-    return {
-        "box": box_in(err.getvalue()),
-        "logged": energy.summary.log_values(),
-        "result": energy.result(),
-        "run": document(folder),
-        "report": report(folder),
-    }
+    return seen(folder, err, energy.summary.log_values(), result=energy.result())
 
 
 def perseus(folder: Path) -> Output:
