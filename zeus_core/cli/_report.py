@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core.cli import moved
 from zeus_core.cli.arguments import path
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
+from zeus_core.cli.moved import FORMATS as MOVED_FORMATS
 from zeus_core.cli.text import complain, make_folder, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
@@ -69,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _format(text: str) -> str:
     """Say what to give in place of a format that went."""
-    if text in moved.FORMATS:
-        raise argparse.ArgumentTypeError(f"there is no format {text!r}; {moved.FORMATS[text]}: --format text")
+    if text in MOVED_FORMATS:
+        raise argparse.ArgumentTypeError(f"there is no format {text!r}; {MOVED_FORMATS[text]}: --format text")
     return text
 
 

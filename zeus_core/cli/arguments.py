@@ -43,12 +43,10 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_period(
-    parser: argparse.ArgumentParser, usual_seconds: float = 1.0, meaning: str = "time from one line to the next"
-) -> None:
+def add_period(parser: argparse.ArgumentParser) -> None:
     """Declare `--period`."""
     parser.add_argument(
-        "--period", type=_period, default=usual_seconds, metavar="SECONDS", help=f"{meaning} ({usual_seconds:g})"
+        "--period", type=_period, default=1.0, metavar="SECONDS", help="time from one view to the next (1)"
     )
 
 
@@ -78,11 +76,6 @@ def count(text: str) -> int:
             f"{shown(text)} is not a whole number above 0, at most {_MAX_COUNT}, such as 10"
         )
     return int(text)
-
-
-def count_or_zero(text: str) -> int:
-    """Parse a whole number, 0 or more."""
-    return 0 if text == "0" else count(text)
 
 
 def port(text: str) -> int:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Protocol, TextIO
 
 from zeus_core import __version__
-from zeus_core.cli import moved
+from zeus_core.cli.moved import COMMANDS as MOVED_COMMANDS
+from zeus_core.cli.moved import OPTIONS as MOVED_OPTIONS
 from zeus_core.cli.text import complain, show_warnings
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.validate import shown
@@ -141,7 +142,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         parser.print_help()
         parser.exit()
     if not named and not own[0].startswith("-"):
-        place = f"it is now: {moved.COMMANDS[own[0]]}" if own[0] in moved.COMMANDS else None
+        place = f"it is now: {MOVED_COMMANDS[own[0]]}" if own[0] in MOVED_COMMANDS else None
         parser.error(f"there is no command {shown(own[0])}{_instead(own[0], place, _COMMANDS)}")
     parsed, unknown = parser.parse_known_args(own)
     parser.prog = " ".join([parser.prog, *named])
@@ -188,7 +189,7 @@ class _Parser(argparse.ArgumentParser):
         for name in (each.partition("=")[0] for each in arguments if each.startswith("--")):
             if not any(option.startswith(name) for option in known):
                 command = self.prog.partition(" ")[2]  # with its mode, if it has some
-                place = moved.OPTIONS.get((command, name)) or moved.OPTIONS.get((command.partition(" ")[0], name))
+                place = MOVED_OPTIONS.get((command, name)) or MOVED_OPTIONS.get((command.partition(" ")[0], name))
                 self.error(f"there is no option {shown(name)}{_instead(name, place, known)}")
 
 

@@ -138,7 +138,7 @@ class Top:
 
 def _add_arguments(parser: argparse.ArgumentParser, once: str, as_json: str) -> None:
     add_gpus(parser)
-    add_period(parser, meaning="time from one view to the next")
+    add_period(parser)
     parser.add_argument("--once", action="store_true", help=once)
     parser.add_argument("--json", action="store_true", help=as_json)
 

@@ -42,9 +42,7 @@ def with_site_defaults(environment: Mapping[str, str]) -> Mapping[str, str]:
     Tags are added up. The site's `save` does not count where the user has set a variable about settings, even to
     nothing, unless that is a slowdown that cannot be read.
     """
-    if is_off(environment):
-        return environment
-    site = _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
+    site = _site(environment)
     if not site:
         return environment
     result = dict(environment)
@@ -71,19 +69,19 @@ def site_words(environment: Mapping[str, str]) -> str | None:
     words = [f"{word} {given[name]}" for name, word in _WORDS.items() if given.get(name) != environment.get(name)]
     if (catalogue := _site_catalogue(environment)) is not None:
         words.append(f"{_CATALOGUE} {catalogue}")
-    file = environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE
-    return f"defaults of this site ({file}): {', '.join(words)}; ZEUS=off turns them off" if words else None
+    return (
+        f"defaults of this site ({_file(environment)}): {', '.join(words)}; ZEUS=off turns them off" if words else None
+    )
 
 
 def _site_catalogue(environment: Mapping[str, str]) -> str | None:
     """Return the folder of the site's catalogue; None if it has none, or all is turned off."""
-    defaults = {} if is_off(environment) else _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
-    return defaults.get(_CATALOGUE)
+    return _site(environment).get(_CATALOGUE)
 
 
 def site_electricity(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the intensity, the price and the PUE of the site, as far as it has defaults for them, as text."""
-    defaults = {} if is_off(environment) else _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
+    defaults = _site(environment)
     return {name: defaults[name] for name in _ELECTRICITY if name in defaults}
 
 
@@ -92,9 +90,17 @@ def site_saves(environment: Mapping[str, str]) -> bool:
 
     Trainers that the user has not asked to be measured are then measured too.
     """
-    site = _read(environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE)
     given = with_site_defaults(environment)
-    return SAVE in site and not is_off(given) and bool(given.get(SAVE) or observes(given))
+    return SAVE in _site(environment) and bool(given.get(SAVE) or observes(given))
+
+
+def _site(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the defaults of the site as variables; none if all is turned off."""
+    return {} if is_off(environment) else _read(_file(environment))
+
+
+def _file(environment: Mapping[str, str]) -> str:
+    return environment.get(DEFAULTS_VARIABLE) or DEFAULTS_FILE
 
 
 @cache
