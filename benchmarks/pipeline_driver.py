@@ -60,6 +60,9 @@ class RealTime:
     def wait(self, event: threading.Event, timeout_seconds: float) -> None:
         event.wait(timeout_seconds)
 
+    def sleep(self, seconds: float) -> None:
+        time.sleep(max(seconds, 0.0))
+
     def advance(self, seconds: float) -> None:
         time.sleep(max(seconds, 0.0))
 

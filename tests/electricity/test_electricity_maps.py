@@ -101,10 +101,10 @@ def test_what_is_known_is_kept_and_added_to(server: Server) -> None:
     signal = live(server, time_source)
     later = {"carbonIntensity": 200, "datetime": "2026-03-01T02:00:00.000Z"}
     server.answer = json.dumps({"history": [later]})
-    time_source.wait(threading.Event(), 901.0)
+    time_source.sleep(901.0)
     assert [part.value for part in signal.parts(MARCH, MARCH + 3 * HOUR)] == [300, 350.5, 200]
     signal.close()
-    time_source.wait(threading.Event(), 9000.0)
+    time_source.sleep(9000.0)
     assert len(server.asked) == 2
 
 
@@ -137,11 +137,11 @@ def test_failures_are_logged_once_and_tried_less_and_less_often(
 ) -> None:
     server.status, time_source = 500, VirtualTime()
     signal = live(server, time_source)
-    time_source.wait(threading.Event(), 86_400.0)
+    time_source.sleep(86_400.0)
     assert 5 <= len(server.asked) <= 12  # not 96
     assert caplog.text.count("no carbon intensity") == 1
     server.status = 200
-    time_source.wait(threading.Event(), 6 * HOUR + 900.0)
+    time_source.sleep(6 * HOUR + 900.0)
     assert signal.parts(MARCH, MARCH)[0].value == 300
 
 
@@ -226,7 +226,7 @@ def test_a_closed_signal_asks_for_nothing(server: Server, caplog: pytest.LogCapt
     server.status, time_source = 401, VirtualTime()
     background = BusyBackground(time_source)
     ElectricityMaps("DE", 380, "secret", url=server.url, background=background).close()
-    time_source.wait(threading.Event(), HOUR)
+    time_source.sleep(HOUR)
     assert not server.asked
     assert not caplog.records
 
@@ -253,7 +253,7 @@ def test_a_forecast_is_asked_for_and_its_first_values_are_kept(server: Server) -
     assert [part.value for part in signal.forecast(now, now, MARCH + 4.5 * HOUR)] == [210, 220, 230]
     history = {"history": [*GOOD["history"][:2], entry(2, 250)]}  # type: ignore[index]
     server.answer = json.dumps({**history, "forecast": [entry(3, 300), entry(4, 310)]})
-    time_source.wait(threading.Event(), 901.0)
+    time_source.sleep(901.0)
     assert [part.value for part in signal.forecast(now + HOUR, MARCH + 2 * HOUR, MARCH + 5 * HOUR)] == [210, 300, 310]
     assert signal.parts(MARCH + 2 * HOUR, MARCH + 2 * HOUR)[0].value == 250, "a forecast is never charged"
 
@@ -266,7 +266,7 @@ def test_without_its_forecast_the_past_is_known(server: Server, caplog: pytest.L
         background=VirtualBackground(time_source),
         forecast_hours=48,
     )
-    time_source.wait(threading.Event(), 2000.0)
+    time_source.sleep(2000.0)
     assert signal.parts(MARCH, MARCH)[0].value == 300
     assert signal.forecast(MARCH, MARCH, MARCH + HOUR) == []
     assert caplog.text.count("no forecast from Electricity Maps for DE") == 1
@@ -295,7 +295,7 @@ def test_one_message_says_what_is_wrong(
         background=VirtualBackground(time_source),
         forecast_hours=24,
     )
-    time_source.wait(threading.Event(), 4 * HOUR)
+    time_source.sleep(4 * HOUR)
     (message,) = [record.getMessage() for record in caplog.records]
     assert all(word in message for word in named), message
     assert "secret" not in message
@@ -309,9 +309,9 @@ def test_estimates_and_random_values_are_marked(server: Server, caplog: pytest.L
     assert signal.facts.source.endswith("1 of 2 values estimated")
     random = {**second, "isEstimated": True, "estimationMethod": "SANDBOX_MODE_DATA"}  # type: ignore[dict-item]
     server.answer = json.dumps({"history": [first, random]})
-    time_source.wait(threading.Event(), 4 * HOUR)
+    time_source.sleep(4 * HOUR)
     assert signal.facts.source.endswith("random values of a token for tests")
     assert caplog.text.count("its token is for tests") == 1
     server.answer = json.dumps({"history": [first, second]})
-    time_source.wait(threading.Event(), HOUR)
+    time_source.sleep(HOUR)
     assert signal.facts.source == "Electricity Maps, DE, life cycle"

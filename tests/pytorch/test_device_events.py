@@ -48,7 +48,7 @@ class FakeCuda:
     def wait_until(self, seconds):
         self.waits += 1
         left = seconds - self.time_source.now()
-        self.time_source.wait(threading.Event(), max(left, 0.0) + self.seconds_to_notice)
+        self.time_source.sleep(max(left, 0.0) + self.seconds_to_notice)
 
 
 class Stream:

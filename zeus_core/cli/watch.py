@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -198,9 +197,9 @@ def ticks(time_source: TimeSource, period_seconds: float, first: int = 0) -> Ite
         period_seconds: The time between two ticks.
         first: The multiple to begin with; with 0, the first tick is now.
     """
-    begin, never, position = time_source.now(), threading.Event(), first
+    begin, position = time_source.now(), first
     while True:
-        time_source.wait(never, begin + position * period_seconds - time_source.now())
+        time_source.sleep(begin + position * period_seconds - time_source.now())
         yield time_source.now() - begin
         position = max(position, math.floor((time_source.now() - begin) / period_seconds)) + 1
 

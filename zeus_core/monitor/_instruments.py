@@ -180,7 +180,7 @@ class Instruments:
         for edge in reading.gpus:
             if edge.update is not None and edge.update.doubtful_since is not None and not is_in_hook():
                 most_seconds = max(gpu.energy_counter_period_seconds for gpu in self._gpus)
-                self._time_source.wait(threading.Event(), _LOOK_PERIODS * most_seconds)
+                self._time_source.sleep(_LOOK_PERIODS * most_seconds)
                 self.read()
                 break
         return reading

@@ -244,7 +244,7 @@ class PowerMonitor:
             with self._lock:
                 if self._samples[-1].at >= end:
                     return
-            self._time_source.wait(threading.Event(), end - self._time_source.now())
+            self._time_source.sleep(end - self._time_source.now())
             self.sample()
 
     def _moment(self, time: float | None, default: float) -> float:

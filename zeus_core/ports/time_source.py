@@ -19,6 +19,10 @@ class TimeSource(Protocol):
         """Return once `event` is set or `timeout_seconds` have passed by this time source, whichever comes first."""
         ...
 
+    def sleep(self, seconds: float) -> None:
+        """Return once `seconds` have passed by this time source; at once if they are not positive."""
+        ...
+
 
 class MonotonicTime:
     """The operating system's monotonic clock, shared by all processes of the machine."""
@@ -29,6 +33,11 @@ class MonotonicTime:
     def wait(self, event: threading.Event, timeout_seconds: float) -> None:
         """Block the calling thread, releasing the interpreter lock."""
         event.wait(max(timeout_seconds, 0.0))
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread, releasing the interpreter lock."""
+        # Not by an event: Ctrl-C within its wait may end as a RuntimeError ("release unlocked lock").
+        time.sleep(max(seconds, 0.0))
 
 
 def clock_seconds(time_source: TimeSource) -> float:

@@ -103,6 +103,10 @@ class VirtualTime:
         if not event.is_set():
             self._advance(timeout_seconds, event)
 
+    def sleep(self, seconds: float) -> None:
+        """Pass `seconds` at once."""
+        self._advance(seconds, threading.Event())
+
     def _move(self, until_seconds: float) -> None:
         with self._lock:
             self._now_seconds = max(self._now_seconds, until_seconds)

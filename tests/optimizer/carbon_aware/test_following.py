@@ -44,6 +44,9 @@ class Clock:
     def wait(self, event: threading.Event, timeout_seconds: float) -> None:
         self.seconds += timeout_seconds
 
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
     def clock_seconds(self) -> float:
         return self.seconds
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from threading import Event
 
 from zeus_core.ports.time_source import MonotonicTime, TimeSource
 
@@ -40,7 +39,7 @@ def watch_counter_period_seconds(
     while len(updates_at) < _ENOUGH_UPDATES and time_source.now() - begin < (
         _MAX_WATCH_SECONDS if len(updates_at) == 1 else _WATCH_SECONDS
     ):
-        time_source.wait(Event(), _POLL_SECONDS)
+        time_source.sleep(_POLL_SECONDS)
         counter_joules = read_counter_joules()
         if counter_joules != latest_joules:
             latest_joules = counter_joules
@@ -115,7 +114,7 @@ def compare_counter(
             if not least_watts <= border_watts <= most_watts:
                 break
         latest_joules = counter_joules
-        time_source.wait(Event(), _COMPARING_POLL_SECONDS)
+        time_source.sleep(_COMPARING_POLL_SECONDS)
     if compared is None:
         return "the energy counter may cover the whole module, and did not move while it was compared with the power"
     counter_watts, gpu_watts, border_watts = compared

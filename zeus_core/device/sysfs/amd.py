@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Event
 
 from zeus_core._sysfs import Card, find_cards, sysfs_root
 from zeus_core.device.gpu import Gpu, pci_addresses_of
@@ -104,7 +103,7 @@ class AmdGpu(SysfsGpu):
         while counter_joules == first_joules and self._time_source.now() - begin < _LOOK_SECONDS:
             with suppress(DeviceError):
                 powers.append(self.read_power_watts())
-            self._time_source.wait(Event(), _LOOK_POLL_SECONDS)
+            self._time_source.sleep(_LOOK_POLL_SECONDS)
             counter_joules = read_energy_joules(self._card)
         if counter_joules == first_joules and (first_joules == 0 or min(powers, default=0.0) > _BUSY_WATTS):
             power = f", while the power is {number_text(powers[-1])} W" if powers else ""

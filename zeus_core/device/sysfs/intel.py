@@ -10,7 +10,6 @@ import logging
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from threading import Event
 
 from zeus_core._sysfs import Card, find_cards, sysfs_root
 from zeus_core.device.gpu import Gpu, PowerRange
@@ -93,7 +92,7 @@ class IntelGpu(SysfsGpu):
             begin, begin_joules = marks[0] if marks else (at, joules)
             is_first = len(self._marks) == 1
             for _ in range(0 if marks else _LOOKS if is_first else 1):
-                self._time_source.wait(Event(), PERIOD_SECONDS)
+                self._time_source.sleep(PERIOD_SECONDS)
                 at, joules = self._read()
         if joules <= begin_joules:
             raise DriverFaultError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -81,7 +80,7 @@ class TrialMeasurements:
             self._limits.apply(begun.setting)
         elif measured is not None and measured.late == self._rank % 2:
             # The GPU of this rank is idle meanwhile, and so nothing is measured.
-            self._monitor.time_source.wait(threading.Event(), _BLOCKED_SECONDS)
+            self._monitor.time_source.sleep(_BLOCKED_SECONDS)
         elif measured is not None:
             if self._events is None:
                 raise UsageError("it is not known when a rank has computed its gradients")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -147,7 +146,7 @@ class Follower:
         time_source = self._monitor.time_source
         until = time_source.now() + seconds
         while (left := until - time_source.now()) > _TINY_SECONDS:
-            time_source.wait(threading.Event(), min(left, _MINUTE_SECONDS))
+            time_source.sleep(min(left, _MINUTE_SECONDS))
             meanwhile()
 
     def _write_resume_file(self, pause: Pause) -> None:

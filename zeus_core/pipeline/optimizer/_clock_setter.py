@@ -157,7 +157,7 @@ class ClockSetter:
             self._background.later(set_clock, seconds_left)
             return
         if seconds_left > 0:  # at most an instruction: nothing that follows is due earlier
-            self._time_source.wait(threading.Event(), seconds_left)
+            self._time_source.sleep(seconds_left)
         set_clock()
 
     def _set_requested(self, requests: deque[_Request], request: _Request) -> None:
