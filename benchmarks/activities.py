@@ -39,12 +39,12 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT)]
 
+from zeus_core.activities.activities_search import STEPS, ActivitiesRunSearch  # noqa: E402
 from zeus_core.device import Work, find_preset  # noqa: E402
 from zeus_core.measurement import Measurement  # noqa: E402
 from zeus_core.search import Trial  # noqa: E402
 from zeus_core.search._prior import CurvePrior, read_prior  # noqa: E402
 from zeus_core.search.objectives import EnergyWithin  # noqa: E402
-from zeus_core.search.run.activities.activities_search import STEPS, ActivitiesRunSearch  # noqa: E402
 
 SWITCH_SECONDS, SETTLE_SECONDS, COUNTER_SECONDS, POWER_CV = 0.01, 2.0, 0.1, 0.01
 MIN_LATENCIES, CONFIDENCE = 20, 0.98

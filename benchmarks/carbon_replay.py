@@ -30,12 +30,12 @@ from pathlib import Path
 
 import numpy as np
 
+from zeus_core.carbon._controller import WorkController
+from zeus_core.carbon._signal_replay import best_mixture, replay
+from zeus_core.carbon.operating_points import OperatingPoint
+from zeus_core.carbon.outlook import foresight
 from zeus_core.electricity import RecordedSignal, Signal
 from zeus_core.electricity.signal import mean_value
-from zeus_core.optimizer.carbon_aware._controller import WorkController
-from zeus_core.optimizer.carbon_aware._signal_replay import best_mixture, replay
-from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint
-from zeus_core.optimizer.carbon_aware.outlook import foresight
 
 LARGEST_LOSS = 0.005  # to the mixture, in a run on a grid that is flat or follows the day
 LEAST_SHARE, LEAST_SHARE_WITH_GAP = 0.8, 0.65  # of the gain of foresight, on grids that can be foreseen

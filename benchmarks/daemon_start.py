@@ -20,8 +20,8 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDriver, build_library  # noqa: E402
+from zeus_core.kinds import POWER_LIMIT  # noqa: E402
 from zeus_core.settings.entry import LedgerEntry  # noqa: E402
-from zeus_core.settings.kinds import POWER_LIMIT  # noqa: E402
 from zeus_core.settings.ledger import Ledger  # noqa: E402
 
 PAIRS = 15

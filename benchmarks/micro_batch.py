@@ -23,10 +23,11 @@ import torch
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from zeus_core.batches.micro_batch_search import divisors  # noqa: E402
+from zeus_core.batches.pytorch import MicroBatches  # noqa: E402
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset  # noqa: E402
 from zeus_core.monitor import ZeusMonitor  # noqa: E402
-from zeus_core.optimizer.micro_batch.micro_batch_search import divisors  # noqa: E402
-from zeus_core.pytorch import MicroBatches, SimulatedBatches, SimulatedCompute  # noqa: E402
+from zeus_core.pytorch import SimulatedBatches, SimulatedCompute  # noqa: E402
 from zeus_core.testing import VirtualTime  # noqa: E402
 
 MODELS = ("A100-SXM4-80GB", "V100-PCIE-32GB")

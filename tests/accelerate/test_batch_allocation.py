@@ -7,9 +7,9 @@ from tests.accelerate.test_uneven_batches import prepared, train
 from tests.support.ranks import run_ranks
 from tests.support.simulated_ranks import SimulatedRank
 from tests.support.uneven_training import Regression, check_followed, flat, samples
+from zeus_core.batches.pytorch import BatchAllocation
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError, WorldError
-from zeus_core.mixed.pytorch import BatchAllocation
 from zeus_core.optimizer.power_limit import Time
 from zeus_huggingface.accelerate import UnevenBatches
 

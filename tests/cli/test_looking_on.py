@@ -18,9 +18,9 @@ from zeus_core.cli import main
 from zeus_core.cli.metering import MachineMeter
 from zeus_core.cli.watch import running_total, ticks
 from zeus_core.device import Work
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.settings.entry import LedgerEntry
-from zeus_core.settings.kinds import POWER_LIMIT
 from zeus_core.settings.ledger import own_ledger
 from zeus_core.testing import FaultyGpu
 

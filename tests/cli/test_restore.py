@@ -10,8 +10,8 @@ from tests.nvml_driver import DeviceSpec
 from tests.support.daemons import is_unprivileged
 from tests.support.users import needs_root
 from zeus_core._identity import ProcessIdentity
+from zeus_core.kinds import POWER_LIMIT, SM_CLOCK
 from zeus_core.settings.entry import LedgerEntry
-from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK
 from zeus_core.settings.ledger import Ledger, known_ledgers
 
 ORIGINAL_WATTS = 450.0

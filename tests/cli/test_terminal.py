@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.variants import long_but_first
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.settings.entry import LedgerEntry
-from zeus_core.settings.kinds import POWER_LIMIT
 from zeus_core.settings.ledger import Ledger
 
 # What an interactive shell does for one job in the foreground; a stopped job is continued once.

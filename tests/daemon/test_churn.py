@@ -8,8 +8,8 @@ import pytest
 from tests.daemon.conftest import DEVICE, GROUP, MEMBER, ORIGINAL_WATTS, needs_root, until
 from tests.support.few_processes import FewProcesses
 from zeus_core.errors import DeviceHeldError
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.settings.entry import LedgerEntry
-from zeus_core.settings.kinds import POWER_LIMIT
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import Outcome
 

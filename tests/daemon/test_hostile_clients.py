@@ -27,7 +27,7 @@ from zeus_core.device.remote.protocol import (
     encode_result,
 )
 from zeus_core.errors import DeviceHeldError, UsageError
-from zeus_core.settings.kinds import KINDS
+from zeus_core.kinds import KINDS
 
 LIMIT = {"knob": "power_limit"}
 VALID = {"id": 1, "op": "set", "device": "GPU-1", "knob": "power_limit", "value": 250}

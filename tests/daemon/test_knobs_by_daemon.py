@@ -152,7 +152,7 @@ def test_a_client_that_knows_another_original_clock_than_the_daemon_is_informed(
 PROFILES = """
     import os, signal, sys
     from zeus_core.device import discover_gpus
-    from zeus_core.settings.kinds import POWER_PROFILE
+    from zeus_core.kinds import POWER_PROFILE
     from zeus_core.settings.knob import CommonKnob
     knob = CommonKnob(POWER_PROFILE, discover_gpus({}))
     knob.apply(130)

@@ -16,7 +16,7 @@ from zeus_core.daemon import _policy_file
 from zeus_core.daemon._peer import Peer
 from zeus_core.daemon._policy_file import read_policy
 from zeus_core.errors import PermissionDeniedError, UsageError
-from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK
+from zeus_core.kinds import POWER_LIMIT, SM_CLOCK
 
 SYSTEMD = Path(zeus_core.daemon.__file__).parent / "systemd"
 UNIT = SYSTEMD / "zeus-core-daemon.service"

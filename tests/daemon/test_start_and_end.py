@@ -26,8 +26,8 @@ from tests.daemon.conftest import (
     needs_root,
     until,
 )
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.settings.entry import LedgerEntry
-from zeus_core.settings.kinds import POWER_LIMIT
 from zeus_core.settings.ledger import Ledger
 
 pytestmark = needs_root

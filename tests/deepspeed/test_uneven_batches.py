@@ -6,7 +6,7 @@ import torch
 
 from tests.deepspeed.engines import run_engines
 from tests.support.uneven_training import SEED, STEPS, Regression, difference, flat, loss_of, samples, train_alone
-from zeus_core.mixed.pytorch import UnevenBatches
+from zeus_core.batches.pytorch import UnevenBatches
 
 
 def train(stage):

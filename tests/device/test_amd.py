@@ -35,9 +35,9 @@ from zeus_core.errors import (
     PermissionDeniedError,
     UsageError,
 )
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.settings.kinds import POWER_LIMIT
 
 KNOWN = ["1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "1.7", "1.8"]
 

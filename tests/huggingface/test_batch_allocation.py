@@ -6,9 +6,9 @@ from tests.huggingface.test_uneven_batches import make_trainer, rows
 from tests.support.ranks import run_ranks
 from tests.support.simulated_ranks import SimulatedRank
 from tests.support.uneven_training import check_followed, flat, sentences
+from zeus_core.batches.pytorch import BatchAllocation
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
-from zeus_core.mixed.pytorch import BatchAllocation
 from zeus_core.optimizer.power_limit import Time
 from zeus_huggingface import UnevenBatches
 

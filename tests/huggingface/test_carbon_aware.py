@@ -5,10 +5,10 @@ import json
 import pytest
 
 from tests.huggingface.trainers import examples, make_trainer
+from zeus_core.carbon import CarbonAware
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.electricity import WeeklyTariff
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.carbon_aware import CarbonAware
 from zeus_core.optimizer.power_limit import MaxSlowdownConstraint
 from zeus_core.pytorch import SimulatedCompute
 from zeus_core.testing import VirtualTime

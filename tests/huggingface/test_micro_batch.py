@@ -10,16 +10,16 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 from tests.huggingface.trainers import needs_averages
 from tests.support.ranks import run_ranks
 from tests.support.variants import long_but_first
+from zeus_core.batches import MicroBatchOptimizer
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
-from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.power_limit import Energy
 from zeus_core.pytorch import SimulatedBatches, SimulatedCompute
 from zeus_core.testing import VirtualTime
 from zeus_huggingface import ZeusTrainerCallback
-from zeus_huggingface._trainer_micro_batch import MicroBatchTraining
+from zeus_huggingface.batches.trainer_micro_batch import MicroBatchTraining
 
 FORWARD = Work(0.2, 350.0)
 MODEL_GIB, SAMPLE_GIB = 16.0, 1.5  # 8 samples fit on a V100, 32 on an A100

@@ -10,9 +10,9 @@ from tests.lightning.trainers import make_trainer
 from tests.support.ranks import run_ranks
 from tests.support.simulated_ranks import SimulatedRank
 from tests.support.uneven_training import Regression, check_followed, flat, samples
+from zeus_core.batches.pytorch import BatchAllocation
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError, WorldError
-from zeus_core.mixed.pytorch import BatchAllocation
 from zeus_core.optimizer.power_limit import Time
 from zeus_lightning import UnevenBatches
 

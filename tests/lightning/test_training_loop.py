@@ -16,9 +16,9 @@ from tests.support.training_loop_contract import (
     Stop,
     TrainingLoopContract,
 )
-from zeus_core.pytorch.micro_batch import choose_micro_batch
+from zeus_core.batches.pytorch.micro_batch import choose_micro_batch
 from zeus_lightning import UnevenBatches
-from zeus_lightning._lightning_loop import LightningLoop
+from zeus_lightning.batches.lightning_loop import LightningLoop
 
 
 class Module(pl.LightningModule):

@@ -29,7 +29,8 @@ PROGRAM = """
     from zeus_core.mixed.allocation import DeviceProfile
     from zeus_core.mixed.allocation._fit import MeasuredBatch
     from zeus_core.mixed.allocation.device_profile import keep_profile
-    from zeus_core.mixed.pytorch import BatchAllocation, UnevenBatches, report_work_end
+    from zeus_core.batches.pytorch import BatchAllocation, UnevenBatches
+    from zeus_core.mixed.levelling.work_end import report_work_end
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer import LevellingOptimizer
     from zeus_core.pytorch import torch_world

@@ -6,13 +6,13 @@ import pytest
 
 from tests.contracts.optimum_selector import OptimumSelectorContract
 from tests.mixed.allocation.instances import FAST, SLOW
+from zeus_core.batches import MicroBatchOptimizer
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.jobs import RecurringJob, Target
 from zeus_core.mixed.allocation import allocate
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer
-from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
 from zeus_core.optimizer.power_limit import (
     Energy,
     MaxSlowdownConstraint,

@@ -25,10 +25,10 @@ import pytest
 from tests.nvml_driver import DeviceSpec
 from tests.support.daemons import daemon_of, is_unprivileged
 from tests.support.variants import long_but_first
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.guardian_program import _follow
 from zeus_core.settings.keeper import Keeper
-from zeus_core.settings.kinds import POWER_LIMIT
 
 IS_OTHER_USER = os.geteuid() != 0 and not is_unprivileged()  # who may change the devices of these tests all the same
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the guardian needs Linux")

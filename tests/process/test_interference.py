@@ -20,12 +20,12 @@ from tests.support.few_processes import FewProcesses
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceHeldError, DriverFaultError
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.keeper import Keeper
-from zeus_core.settings.kinds import POWER_LIMIT
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import restore_entry
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime

@@ -23,7 +23,7 @@ PROGRAM = """
     be_patient()
     from zeus_core.electricity import WeeklyTariff
     from zeus_core.monitor import ZeusMonitor
-    from zeus_core.optimizer.carbon_aware import CarbonAware
+    from zeus_core.carbon import CarbonAware
     from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
     from zeus_core.ports.time_source import MonotonicTime
     from zeus_core.search import GridSearch
@@ -81,7 +81,7 @@ RANKS = """
     import torch
     from zeus_core.electricity import Electricity, WeeklyTariff
     from zeus_core.monitor import ZeusMonitor
-    from zeus_core.optimizer.carbon_aware import CarbonAware
+    from zeus_core.carbon import CarbonAware
     from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
     from zeus_core.ports.time_source import MonotonicTime
     from zeus_core.pytorch import torch_world

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.hooks import in_hook
+from zeus_core.batches.pytorch._trial_limits import TriedLimits
+from zeus_core.carbon import follower as _follower
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DriverFaultError, NotSupportedError
 from zeus_core.measurement import DeviceEnergy
-from zeus_core.mixed.pytorch._trial_limits import TriedLimits
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.carbon_aware import follower as _follower
 from zeus_core.ports.background import ThreadBackground
 from zeus_core.process.deadline import Patience, is_in_hook
 from zeus_core.process.parallel import ParallelCalls

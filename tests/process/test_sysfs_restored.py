@@ -21,9 +21,9 @@ from zeus_core._sysfs import find_cards
 from zeus_core.cli.program import main
 from zeus_core.device import discover_gpus
 from zeus_core.errors import DeviceHeldError
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.settings.entry import LedgerEntry
-from zeus_core.settings.kinds import POWER_LIMIT
 from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.settings.restoring import BareGpus, restore_device
 

@@ -5,10 +5,10 @@ import pytest
 from tests.contracts.knob import KnobContract
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DeviceHeldError, DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError
+from zeus_core.kinds import SM_CLOCK
+from zeus_core.kinds.power_limit import PowerLimit
 from zeus_core.optimizer.limiter import Answer, Limiter
 from zeus_core.settings.clock_knob import CommonClockKnob
-from zeus_core.settings.kinds import SM_CLOCK
-from zeus_core.settings.kinds.power_limit import PowerLimit
 from zeus_core.testing import FaultyGpu, VirtualTime
 
 

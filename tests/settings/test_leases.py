@@ -25,11 +25,11 @@ from zeus_core.errors import (
     PermissionDeniedError,
     UsageError,
 )
+from zeus_core.kinds import POWER_LIMIT, SM_CLOCK
 from zeus_core.process.file_locks import release
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.entry_files import UnreadableEntry
 from zeus_core.settings.keeper import Keeper
-from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK
 from zeus_core.settings.ledger import Ledger, known_ledgers, own_ledger
 from zeus_core.settings.restoring import Outcome, is_ours, restore_entry
 from zeus_core.testing import FaultyGpu, VirtualTime

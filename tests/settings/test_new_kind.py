@@ -5,11 +5,11 @@ import pytest
 from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError
+from zeus_core.kinds import KINDS, Kind
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.settings.entry import LedgerEntry
-from zeus_core.settings.kinds import KINDS, Kind
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import restore_entry
 from zeus_core.testing import VirtualTime

@@ -15,10 +15,10 @@ from zeus_core._nvml import read_profiles, set_profiles
 from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
 from zeus_core.errors import DeviceHeldError, NotSupportedError
+from zeus_core.kinds import POWER_PROFILE
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.search_optimizer import search_record
 from zeus_core.optimizer.power_limit import Energy, EnergyWithin, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
-from zeus_core.settings.kinds import POWER_PROFILE
 from zeus_core.settings.knob import CommonKnob, NotEnforcedError
 from zeus_core.testing import VirtualTime
 
@@ -226,7 +226,7 @@ def test_the_command_for_an_administrator_leaves_what_was_asked_for():
 PROGRAM = """
     import sys
     from zeus_core.device import discover_gpus
-    from zeus_core.settings.kinds import POWER_PROFILE
+    from zeus_core.kinds import POWER_PROFILE
     from zeus_core.settings.knob import CommonKnob
     knob = CommonKnob(POWER_PROFILE, discover_gpus({}))
     knob.apply(130)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from zeus_core.pytorch.kept_state import kept_state, random_state
+from zeus_core.batches.pytorch.kept_state import kept_state, random_state
 
 SAMPLES, BATCH, ACCUMULATION = 24, 2, 4  # three whole steps in an epoch
 
@@ -92,7 +92,7 @@ class TrainingLoopContract(ABC):
         self.checked(tmp_path, check)
 
     def test_a_size_that_divides_no_step_is_refused(self, tmp_path):
-        from zeus_core.pytorch.micro_batch import is_refused
+        from zeus_core.batches.pytorch.micro_batch import is_refused
 
         assert self.checked(tmp_path, lambda loop: [is_refused(loop, size) for size in (BATCH, 5)]) == [False, True]
 

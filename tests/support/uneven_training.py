@@ -5,7 +5,7 @@ import contextlib
 import torch
 from torch.utils.data import default_collate
 
-from zeus_core.mixed.pytorch.uneven_sampler import EpochOrder
+from zeus_core.batches.pytorch.uneven_sampler import EpochOrder
 
 VOCABULARY = 11
 IGNORED = -100

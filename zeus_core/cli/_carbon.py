@@ -22,9 +22,9 @@ from zeus_core.units import number_text
 from zeus_core.validate import shown
 
 if TYPE_CHECKING:
+    from zeus_core.carbon.operating_points import OperatingPoint
+    from zeus_core.carbon.outlook import Outlook
     from zeus_core.electricity import RecordedSignal
-    from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint
-    from zeus_core.optimizer.carbon_aware.outlook import Outlook
 
 SUMMARY = "Find the best hour to start by a carbon intensity or a price"
 EXAMPLE = "zeus-core carbon prices.csv,EUR/MWh,Europe/Berlin --duration 3h --deadline 18h"
@@ -110,7 +110,7 @@ def best_start_lines(
     Raises:
         UsageError: The deadline is too far away.
     """
-    from zeus_core.optimizer.carbon_aware.best_start import best_start
+    from zeus_core.carbon.best_start import best_start
 
     if deadline - now > _LONGEST_SECONDS:
         raise UsageError("--deadline must be within 31 days: signals are not foreseen for longer")
@@ -138,7 +138,7 @@ def best_start_lines(
 
 def _outlooks(signal: RecordedSignal, arguments: argparse.Namespace, slowdown: float) -> list[Outlook]:
     """Return runs that begin at many times of the record, and end within it."""
-    from zeus_core.optimizer.carbon_aware.outlook import outlook_of
+    from zeus_core.carbon.outlook import outlook_of
 
     points, seconds = _read_points(arguments.points), arguments.duration
     if slowdown < 1.0:
@@ -180,7 +180,7 @@ def _gain_text(outlooks: Sequence[Outlook], signal: RecordedSignal) -> str:
 
 
 def _read_points(file: Path) -> list[OperatingPoint]:
-    from zeus_core.optimizer.carbon_aware.operating_points import OperatingPoint
+    from zeus_core.carbon.operating_points import OperatingPoint
     from zeus_core.optimizer.trial_store import latest_trials
 
     try:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DriverFaultError, UsageError
-from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.kinds import POWER_LIMIT
 
 # Each operation with the placeholders that its command must have.
 OPERATIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(

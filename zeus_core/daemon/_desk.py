@@ -27,10 +27,10 @@ from zeus_core.errors import (
     PermissionDeniedError,
     ZeusError,
 )
+from zeus_core.kinds import KINDS, Kind
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.holders import check_board_sharing
 from zeus_core.settings.keeper import Keeper
-from zeus_core.settings.kinds import KINDS, Kind
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import Claim, Outcome, read_surely, who_set
 

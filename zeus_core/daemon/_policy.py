@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from zeus_core.daemon._peer import Peer
 from zeus_core.errors import PermissionDeniedError
-from zeus_core.settings.kinds import KINDS, Kind
+from zeus_core.kinds import KINDS, Kind
 
 _BURST_SECONDS = 0.1  # of the requests that a user may make in a second, so many may come at once
 _ASK = "ask an administrator, who can allow it in the TOML file of the zeus-core daemon"

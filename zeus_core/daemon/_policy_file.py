@@ -16,7 +16,7 @@ from zeus_core.daemon._commanded_gpu import OPERATIONS
 from zeus_core.daemon._policy import ANY_VALUE, Allowance, Policy, Rule
 from zeus_core.errors import UsageError
 from zeus_core.files import follow_own_links
-from zeus_core.settings.kinds import KINDS, Kind
+from zeus_core.kinds import KINDS, Kind
 from zeus_core.validate import shown
 
 DEFAULT_GROUP = "zeus"

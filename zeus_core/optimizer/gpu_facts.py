@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from zeus_core.device import Gpu
 from zeus_core.device.gpu import read_driver_version
 from zeus_core.errors import NotSupportedError, UsageError
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.optimizer.trial_store import Conditions
 from zeus_core.search.objectives import OptimumSelector
 from zeus_core.settings.holders import read_original
-from zeus_core.settings.kinds import POWER_LIMIT
 
 
 @dataclass(frozen=True)

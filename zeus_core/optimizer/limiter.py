@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from zeus_core.device import Gpu
 from zeus_core.device.gpu import read_utilization, uuid_in_job
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
+from zeus_core.kinds import POWER_LIMIT, SM_CLOCK, Kind
 from zeus_core.optimizer.gpu_facts import GpuFacts, facts_of_gpu
 from zeus_core.settings.holders import KnobUser
-from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
 if TYPE_CHECKING:
     from zeus_core.settings.knob import CommonKnob

@@ -1,6 +1,5 @@
 """Everything that needs torch: the only package of the core that imports it."""
 
-from zeus_core.pytorch._micro_batches import MicroBatches
 from zeus_core.pytorch._simulated_compute import SimulatedBatches, SimulatedCompute
 from zeus_core.pytorch.followed.fabric_callback import FabricCallback
 from zeus_core.pytorch.followed.followed_optimizers import follow_optimizers
@@ -11,7 +10,6 @@ from zeus_core.pytorch.torch_world import torch_world  # last, as its module has
 
 __all__ = [
     "FabricCallback",
-    "MicroBatches",
     "SimulatedBatches",
     "SimulatedCompute",
     "TorchtuneLogger",

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from zeus_core.batches.micro_batch_search import divisors
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.micro_batch.micro_batch_search import divisors
 from zeus_core.ports import World
 from zeus_core.ports.world import checked_world
 from zeus_core.pytorch.batch_parts import part_of

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from zeus_core.adapters import Patches
-from zeus_core.optimizer.micro_batch.micro_batch_search import divisors
+from zeus_core.batches.micro_batch_search import divisors
 from zeus_core.ports import World
 from zeus_core.pytorch.torch_world import torch_world
 

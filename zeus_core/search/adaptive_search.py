@@ -10,6 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from zeus_core.errors import UsageError
+from zeus_core.kinds import KINDS, POWER_LIMIT, Kind
 from zeus_core.search._aims import Aim, LeastCost, Prospects, aim_for, best_place
 from zeus_core.search._next_trial import most_promising, most_telling
 from zeus_core.search._observation import Observation
@@ -19,7 +20,6 @@ from zeus_core.search.belief import LEARNT_MISFIT, Belief, Curves, Knob
 from zeus_core.search.objectives import Energy, OptimumSelector, PowerLimitMeasurement, checked_selector
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.trial import Trial
-from zeus_core.settings.kinds import KINDS, POWER_LIMIT, Kind
 from zeus_core.validate import checked_number, checked_one_of, checked_whole_number
 
 # The second trial: below the draw, where the limit begins to bind, so that it shows how steeply time rises. Of 0.8,

@@ -21,11 +21,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from zeus_core.kinds import POWER_LIMIT, Kind
 from zeus_core.search._curves import Array, CurveShapes
 from zeus_core.search._observation import Observation
 from zeus_core.search._prior import CurvePrior
 from zeus_core.search._residual import Residual
-from zeus_core.settings.kinds import POWER_LIMIT, Kind
 
 Knob = Literal["power limit", "clock"]
 """The kind of setting: a power limit in watts, or a locked SM clock in MHz."""

@@ -71,7 +71,7 @@ def find_load(gpu: Gpu) -> Load:
         NotSupportedError: There is no torch, and the GPU is not simulated.
     """
     if importlib.util.find_spec("torch") is not None:
-        from zeus_core.pytorch.check_load import TorchLoad
+        from zeus_core.selfcheck.check_load import TorchLoad
 
         return TorchLoad(gpu)
     if isinstance(gpu, SimulatedGpu):

@@ -10,12 +10,12 @@ from zeus_core.device import Gpu
 from zeus_core.device.gpu import index_doubt_of
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, UsageError
+from zeus_core.kinds import POWER_LIMIT
+from zeus_core.kinds.sm_clock import SM_CLOCK, SmClock
 from zeus_core.process.deadline import CALL_SECONDS
 from zeus_core.process.parallel import ParallelCalls
 from zeus_core.process.restore_registry import restore_registry
 from zeus_core.settings.holders import restore_residue
-from zeus_core.settings.kinds import POWER_LIMIT
-from zeus_core.settings.kinds.sm_clock import SM_CLOCK, SmClock
 from zeus_core.settings.knob import CommonKnob
 from zeus_core.settings.lease import Lease
 from zeus_core.settings.restoration import Restoration

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from zeus_core._identity import ProcessIdentity, job_id, printable, program_name, program_token
 from zeus_core.errors import UsageError
-from zeus_core.settings.kinds import KINDS, Kind
+from zeus_core.kinds import KINDS, Kind
 
 KindName = str
 LedgerKey = tuple[str, KindName]

@@ -18,8 +18,8 @@ from zeus_core.device import Gpu
 from zeus_core.device.gpu import driver_of
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, PermissionDeniedError
+from zeus_core.kinds import Kind
 from zeus_core.settings.entry import LedgerEntry
-from zeus_core.settings.kinds import Kind
 from zeus_core.settings.ledger import Ledger, known_ledgers
 from zeus_core.settings.restoring import restore_entry
 

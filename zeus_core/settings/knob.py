@@ -10,11 +10,11 @@ from zeus_core.device import Gpu
 from zeus_core.device.gpu import index_doubt_of
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DriverFaultError, NotSupportedError, UsageError
+from zeus_core.kinds import Kind
 from zeus_core.process.deadline import CALL_SECONDS
 from zeus_core.process.parallel import ParallelCalls
 from zeus_core.process.restore_registry import restore_registry
 from zeus_core.settings.holders import read_original
-from zeus_core.settings.kinds import Kind
 from zeus_core.settings.lease import Lease
 from zeus_core.settings.restoration import Restoration
 

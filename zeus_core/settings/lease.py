@@ -13,6 +13,7 @@ from zeus_core.device import Gpu
 from zeus_core.device.gpu import driver_of
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError, UsageError
+from zeus_core.kinds import POWER_LIMIT, Kind
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.guardian import guardian
 from zeus_core.settings.holders import (
@@ -23,7 +24,6 @@ from zeus_core.settings.holders import (
     is_shared,
     setting_key,
 )
-from zeus_core.settings.kinds import POWER_LIMIT, Kind
 from zeus_core.settings.restoring import Claim, Outcome, OutcomeKind, read_surely, restore_entry, who_set
 from zeus_core.settings.safeguard import Safeguard
 

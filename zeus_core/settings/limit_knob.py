@@ -11,8 +11,8 @@ from typing import cast
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, DeviceHeldError
+from zeus_core.kinds.power_limit import POWER_LIMIT, PowerLimit
 from zeus_core.process.sampler import Sampler
-from zeus_core.settings.kinds.power_limit import POWER_LIMIT, PowerLimit
 from zeus_core.settings.knob import CommonKnob
 from zeus_core.settings.lease import Lease
 from zeus_core.settings.restoration import Restoration

@@ -11,6 +11,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from zeus_core.adapters import contained
 from zeus_core.adapters.result import show_result
+from zeus_core.batches.micro_batch_optimizer import MicroBatchOptimizer, micro_batch_rows
 from zeus_core.events import (
     EPOCH_BEGIN,
     EPOCH_END,
@@ -25,10 +26,9 @@ from zeus_core.events import (
     TrainBegin,
     TrainingHooks,
 )
-from zeus_core.mixed.pytorch.work_end import TrainingWork
+from zeus_core.mixed.levelling.work_end import TrainingWork
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.selection import warn_unless_measured
-from zeus_core.optimizer.micro_batch.micro_batch_optimizer import MicroBatchOptimizer, micro_batch_rows
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.training import TrainingSummary

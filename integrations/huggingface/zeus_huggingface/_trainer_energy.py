@@ -10,15 +10,15 @@ from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerCont
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from zeus_core.adapters import contained
-from zeus_core.events import STEP_END, Activity
-from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import LevellingOptimizer
-from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
-from zeus_core.optimizer.micro_batch.micro_batch_optimizer import (
+from zeus_core.batches.micro_batch_optimizer import (
     MicroBatchOptimizer,
     MicroBatchSetting,
     checked_micro_batch,
 )
+from zeus_core.events import STEP_END, Activity
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import LevellingOptimizer
+from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.units import energy_text
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state

@@ -16,7 +16,7 @@ from zeus_huggingface._listener import Reporter, TrainerListener, listening
 from zeus_huggingface._trainer_patches import patch_trainer
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.carbon_aware import CarbonAware
+    from zeus_core.carbon import CarbonAware
 
 _logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from zeus_core.adapters.result import show_result
 from zeus_core.events import Activity
 from zeus_huggingface._listener import Training, listeners_of
 from zeus_huggingface._model_card import evaluations_without_energy
-from zeus_huggingface._trainer_micro_batch import MicroBatchTraining
+from zeus_huggingface.batches.trainer_micro_batch import MicroBatchTraining
 
 _patched_cards: set[type] = set()
 # Of models that write cards themselves, those that trained them last.

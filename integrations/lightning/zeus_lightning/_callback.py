@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zeus_core.adapters import contained
 from zeus_core.adapters.result import show_result
+from zeus_core.batches import MicroBatchOptimizer
+from zeus_core.batches.micro_batch_optimizer import checked_micro_batch, micro_batch_rows
+from zeus_core.batches.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
-from zeus_core.optimizer.micro_batch import MicroBatchOptimizer
-from zeus_core.optimizer.micro_batch.micro_batch_optimizer import checked_micro_batch, micro_batch_rows
 from zeus_core.process.restore_registry import restore_registry
-from zeus_core.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.validate import checked_object
 from zeus_lightning._batch_counts import BatchCounts
 from zeus_lightning._energy_source import EnergySource
 from zeus_lightning._fit_session import Session
-from zeus_lightning._lightning_loop import LightningLoop, epochs_of
 from zeus_lightning._namespaces import Callback, LightningModule, Trainer
+from zeus_lightning.batches.lightning_loop import LightningLoop, epochs_of
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity

@@ -8,7 +8,7 @@ from typing import Any
 
 from zeus_core.adapters import Patches, contained
 from zeus_core.events import STEP_BEGIN, STEP_END, TRAIN_END, Activity, TrainBegin, TrainingOptimizer
-from zeus_core.mixed.pytorch.work_end import TrainingWork
+from zeus_core.mixed.levelling.work_end import TrainingWork
 from zeus_core.process.restore_registry import restore_registry
 from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.training import TrainingEnergy

@@ -10,11 +10,11 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.support.ranks import run_ranks
 from tests.support.simulated_ranks import SimulatedRank
 from tests.support.uneven_training import Regression, loss_of, samples
+from zeus_core.batches.pytorch import BatchAllocation, UnevenBatches
 from zeus_core.codec import encode
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError, WorldError
 from zeus_core.mixed.allocation.device_profile import kept_profile
-from zeus_core.mixed.pytorch import BatchAllocation, UnevenBatches
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import Time
 from zeus_core.pytorch import SimulatedBatches
@@ -100,7 +100,7 @@ def fall_back_rank(models, arguments, count=200, gpu_arguments=None, has_gpu=Tru
     messages = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
-    logging.getLogger("zeus_core.mixed.pytorch").addHandler(handler)
+    logging.getLogger("zeus_core.batches.pytorch").addHandler(handler)
     job = Rank(models, **(gpu_arguments or {}))
     monitor = job.monitor if has_gpu or job.rank == 0 else ZeusMonitor(gpus=[], gpu_indices=[], cpu_indices=[])
     allocation = BatchAllocation(monitor=monitor, steps=2, **arguments)

@@ -26,9 +26,9 @@ from tests.support.uneven_training import (
     train,
     train_alone,
 )
+from zeus_core.batches.pytorch import UnevenBatches
+from zeus_core.batches.pytorch.uneven_training import _warn_of_batch_norms
 from zeus_core.errors import UsageError, WorldError
-from zeus_core.mixed.pytorch import UnevenBatches
-from zeus_core.mixed.pytorch.uneven_training import _warn_of_batch_norms
 
 ROUNDING = 1e-9  # of parameters near 1 in double precision, after AdamW has divided by small numbers
 

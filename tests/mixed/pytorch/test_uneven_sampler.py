@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, RandomSampler
 
+from zeus_core.batches.pytorch.uneven_sampler import EpochOrder, UnevenBatchSampler, checked_batches
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation.trial_windows import split_in_proportion
-from zeus_core.mixed.pytorch.uneven_sampler import EpochOrder, UnevenBatchSampler, checked_batches
 
 BATCHES = st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any)
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.errors import DeviceError, DriverFaultError, PermissionDeniedError, UsageError
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.optimizer.limiter import Limiter
 from zeus_core.pipeline.optimizer._clock_setter import ClockSetter
 from zeus_core.ports.background import ThreadBackground
 from zeus_core.ports.device_events import HostEvents
 from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.settings.holders import user_of
-from zeus_core.settings.kinds import POWER_LIMIT
 from zeus_core.testing import FaultyGpu, VirtualBackground, VirtualTime
 
 A100 = find_preset("A100-SXM4-80GB")

@@ -13,7 +13,7 @@ from zeus_core.cli._restore import BY_ROOT
 from zeus_core.cli.doctor.machine import Check, Driver, still_counters
 from zeus_core.cli.text import readable, watts
 from zeus_core.errors import DeviceError, NotSupportedError, UsageError
-from zeus_core.settings.kinds import POWER_LIMIT
+from zeus_core.kinds import POWER_LIMIT
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu

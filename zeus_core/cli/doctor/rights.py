@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from zeus_core.cli.doctor.machine import Check, is_in_container
 from zeus_core.cli.text import readable
-from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
+from zeus_core.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu

@@ -24,7 +24,7 @@ from zeus_core.device.nvml._mig import MigProcess, read_other_processes
 from zeus_core.device.nvml.nvml_session import FieldReader, NvmlSession
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
-from zeus_core.settings.kinds import POWER_PROFILE
+from zeus_core.kinds import POWER_PROFILE
 from zeus_core.units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 
 _VOLTA, _AMPERE = 5, 7  # nvmlDeviceArchitecture_t

@@ -25,7 +25,7 @@ from zeus_core.errors import (
     UsageError,
     ZeusError,
 )
-from zeus_core.settings.kinds import KINDS
+from zeus_core.kinds import KINDS
 
 VERSION = 1
 MAX_REQUEST_BYTES = 4096  # the longest valid request, a greeting with long names, has about 1000

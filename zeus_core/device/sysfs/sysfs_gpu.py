@@ -10,8 +10,8 @@ from typing import NoReturn
 from zeus_core._sysfs import Card, sysfs_root
 from zeus_core.device.gpu import Gpu, PowerRange
 from zeus_core.errors import DriverFaultError, NotSupportedError
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.ports.accelerator import FrameworkGpu
-from zeus_core.settings.kinds import POWER_LIMIT
 
 _AVERAGE_SECONDS = 1.0  # firmware periods are unpublished: no less than the average of any known sensor (judgement)
 PERIOD_SECONDS = 0.1

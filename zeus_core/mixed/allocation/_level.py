@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from zeus_core.errors import UsageError
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.mixed.allocation._goal import Goal
 from zeus_core.mixed.allocation.allocation_plan import AllocationPlan, checked_devices, checked_reduce_seconds
 from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOptions, checked_kind
 from zeus_core.search.objectives import MaxSlowdownConstraint, Objective
-from zeus_core.settings.kinds import POWER_LIMIT
 from zeus_core.validate import checked_number, checked_whole_number
 
 if TYPE_CHECKING:

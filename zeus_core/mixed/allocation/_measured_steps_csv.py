@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zeus_core.errors import UsageError
+from zeus_core.kinds import POWER_LIMIT, SM_CLOCK
 from zeus_core.mixed.allocation._fit import MeasuredBatch
-from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK
 from zeus_core.validate import checked_whole_number
 
 _NAMES = {

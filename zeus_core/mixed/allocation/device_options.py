@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
-from zeus_core.settings.kinds import KINDS, POWER_LIMIT, Kind
+from zeus_core.kinds import KINDS, POWER_LIMIT, Kind
 from zeus_core.validate import (
     checked_number,
     checked_one_of,

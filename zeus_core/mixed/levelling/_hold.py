@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
+from zeus_core.kinds import Kind
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.optimizer.limiter import Limiter
 from zeus_core.settings.holders import KnobUser
-from zeus_core.settings.kinds import Kind
 
 
 class CommonLevel(NamedTuple):

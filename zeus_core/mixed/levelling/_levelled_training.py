@@ -8,6 +8,7 @@ from typing import Any
 
 from zeus_core.device.gpu import uuid_in_job
 from zeus_core.errors import DeviceError, UsageError
+from zeus_core.kinds import SM_CLOCK, Kind
 from zeus_core.mixed.levelling._hold import CommonLevel, Hold
 from zeus_core.mixed.levelling._rank_times import OwnWork
 from zeus_core.mixed.levelling._waiting_joules import Observation
@@ -15,7 +16,6 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.clock_sampler import ClockSampler
 from zeus_core.ports.exchange import Exchange
 from zeus_core.settings.holders import KnobUser
-from zeus_core.settings.kinds import SM_CLOCK, Kind
 
 # The ranks exchange the times of their steps as often as takes at most this share of the time of training. Over gloo an
 # exchange takes 0.2 to 1 ms, so that steps of 0.5 s are exchanged one by one.

@@ -54,7 +54,7 @@ class LevellingOptimizer(TrainingOptimizer):
         for batch in batches:
             optimizer.on_step_begin()
             forward_and_backward(batch)
-            optimizer.on_work_end()  # `zeus_core.mixed.pytorch.report_work_end` calls it for `DistributedDataParallel`
+            optimizer.on_work_end()  # `report_work_end` of `work_end` calls it under DDP
             average_gradients_and_step()
             optimizer.on_step_end()
 

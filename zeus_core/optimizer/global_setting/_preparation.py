@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
+from zeus_core.kinds import POWER_LIMIT, Kind
 from zeus_core.optimizer.global_setting._common_block import RunSteps
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._setting_search import SettingSearch
@@ -29,10 +30,9 @@ from zeus_core.optimizer.trial_store import Conditions, TrialStore, checked_fact
 from zeus_core.ports.exchange import Exchange
 from zeus_core.search.objectives import OptimumSelector, ZeusCost
 from zeus_core.settings.holders import KnobUser
-from zeus_core.settings.kinds import POWER_LIMIT, Kind
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.global_setting.activities.activity_visits import Visits
+    from zeus_core.activities.activity_visits import Visits
 
 _logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Preparation:
         self.visits: Visits | None = None
         """The activities on this rank, where each has its own setting."""
         if options.has_own_settings:
-            from zeus_core.optimizer.global_setting.activities.activity_visits import Visits
+            from zeus_core.activities.activity_visits import Visits
 
             self.visits = Visits(recorder)
         self._limiters: list[Limiter] = []
@@ -216,7 +216,7 @@ class Preparation:
             max_steps = run.steps + steps_left
         make: Callable[..., SettingSearch] = SettingSearch
         if self.visits is not None:
-            from zeus_core.optimizer.global_setting.activities.activity_search import ActivitySearch
+            from zeus_core.activities.activity_search import ActivitySearch
 
             activities = exchange.decide_of(
                 dict[str, SearchState], lambda: self._known_activities(conditions), Phase.PREPARE
@@ -307,7 +307,7 @@ class Preparation:
         if self.visits is None:
             self._limiters.append(Limiter(*arguments))
         else:
-            from zeus_core.optimizer.global_setting.activities.activity_limiter import ActivityLimiter
+            from zeus_core.activities.activity_limiter import ActivityLimiter
 
             time_source, changes = self._recorder.time_source, self.options.changes_per_hour
             self._limiters.append(ActivityLimiter(*arguments, time_source, changes))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zeus_core.events import TrainingOptimizer
+from zeus_core.kinds import POWER_LIMIT, SM_CLOCK, Kind
 from zeus_core.optimizer.global_setting._search_course import SearchCourse
 from zeus_core.optimizer.global_setting._setting_search import SettingSearch
 from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
@@ -13,7 +14,6 @@ from zeus_core.optimizer.global_setting.search_options import DEFAULT_STEPS
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison
 from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement
-from zeus_core.settings.kinds import POWER_LIMIT, SM_CLOCK, Kind
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.search_result import SearchResult

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from zeus_core.kinds import Kind
 from zeus_core.optimizer.global_setting._common_block import CommonBlock, RunSteps
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._orders import Order, Orders
@@ -23,7 +24,6 @@ from zeus_core.ports.world import WholeNumbers
 from zeus_core.search import Trial
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.trial import pooled_trial
-from zeus_core.settings.kinds import Kind
 
 if TYPE_CHECKING:
     from zeus_core.optimizer.search_result import ActivityResult

@@ -54,7 +54,7 @@ class GlobalPowerLimitOptimizer(SearchOptimizer):
         max_steps: The steps of the whole training, if they are known. Adapters pass it on, if the framework knows.
         mode: "search", or "observe" to change nothing, and predict what the best limit would save.
         carbon_aware: Has training run hard, softly or not at all by the intensity or the price of electricity, once the
-            search is over; see `zeus_core.optimizer.carbon_aware.CarbonAware`. None for the choice alone. Where each
+            search is over; see `zeus_core.carbon.CarbonAware`. None for the choice alone. Where each
             activity has its own setting, that of the steps is moved.
         activities: "common" for one setting, or "each" for a setting of its own for steps, and for each activity that
             the loop announces, under one bound for the run.

@@ -27,6 +27,7 @@ from zeus_core.events import (
     TrainBegin,
     TrainEnd,
 )
+from zeus_core.kinds import SM_CLOCK
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import checked_monitor
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
@@ -52,12 +53,11 @@ from zeus_core.ports import World
 from zeus_core.ports.world import checked_world
 from zeus_core.search.objectives import OptimumSelector
 from zeus_core.settings.holders import user_of
-from zeus_core.settings.kinds import SM_CLOCK
 from zeus_core.validate import checked_path
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.carbon_aware import CarbonAware
-    from zeus_core.optimizer.carbon_aware.follower import Follower
+    from zeus_core.carbon import CarbonAware
+    from zeus_core.carbon.follower import Follower
     from zeus_core.optimizer.search_result import SearchRecord
 
 
@@ -134,7 +134,7 @@ class SearchOptimizer(SearchFacts):
         self._follower: Follower | None = None
         """Follows a signal, beside the search."""
         if carbon_aware is not None:
-            from zeus_core.optimizer.carbon_aware.follower import Follower  # needs numpy
+            from zeus_core.carbon.follower import Follower  # needs numpy
 
             self._follower = Follower(carbon_aware, monitor, self._exchange)
         super().__init__(course)

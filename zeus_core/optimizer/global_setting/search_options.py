@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from zeus_core.errors import UsageError
+from zeus_core.kinds import KINDS, SM_CLOCK, Kind
 from zeus_core.search import GridSearch, Search, Trial
 from zeus_core.search.comparison import Comparison
 from zeus_core.search.objectives import (
@@ -20,7 +21,6 @@ from zeus_core.search.objectives import (
 )
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_search import RunSearch
-from zeus_core.settings.kinds import KINDS, SM_CLOCK, Kind
 from zeus_core.validate import (
     checked_one_of,
     checked_whole_number,
@@ -29,10 +29,10 @@ from zeus_core.validate import (
 )
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.carbon_aware import CarbonAware
+    from zeus_core.activities.activities_search import ActivitiesRunSearch
+    from zeus_core.carbon import CarbonAware
     from zeus_core.search.adaptive_search import AdaptiveSearch
     from zeus_core.search.belief import Knob as CurveKnob
-    from zeus_core.search.run.activities.activities_search import ActivitiesRunSearch
 
 DEFAULT_STEPS = 40
 """The measured steps of a trial, for searches that do not say how long they are; the published default."""
@@ -100,7 +100,7 @@ class SearchOptions:
                 object.__setattr__(self, argument, checked_whole_number(argument, value, minimum))
         checked_one_of("mode", self.mode, get_args(Mode))
         if self.aware is not None:
-            from zeus_core.optimizer.carbon_aware import CarbonAware  # needs numpy
+            from zeus_core.carbon import CarbonAware  # needs numpy
 
             if not isinstance(self.aware, CarbonAware):  # such as a signal: it would fail after the first block
                 raise wrong_argument("carbon_aware", self.aware, "a CarbonAware(signal, deadline=...)")
@@ -236,7 +236,7 @@ class SearchArguments:
 
     def activities_search(self, settings: tuple[int, ...]) -> ActivitiesRunSearch:
         """Make the searches of all activities among some settings, the original one first."""
-        from zeus_core.search.run.activities.activities_search import ActivitiesRunSearch  # needs numpy
+        from zeus_core.activities.activities_search import ActivitiesRunSearch  # needs numpy
 
         return ActivitiesRunSearch(
             settings,

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from zeus_core.kinds import SM_CLOCK, Kind
 from zeus_core.search._curves import Array
 from zeus_core.search._observation import MIN_STDERR, Observation
 from zeus_core.search._prior import CurvePrior
 from zeus_core.search.belief import ASSUMED_MISFIT, Belief, Curves
 from zeus_core.search.run._drift import BlockTime, changes, combined
 from zeus_core.search.trial import Trial
-from zeus_core.settings.kinds import SM_CLOCK, Kind
 
 # Curves drawn from the prior. The heaviest ones instead of a sample leave out the unusual kinds of work: bounds broken
 # by more than 1 % went up from 0.5 to 2.3 % on measured sweeps (60 and 200 steps, benchmarks/search_run.py). 400 curves

@@ -18,13 +18,13 @@ from zeus_core.device import Gpu
 from zeus_core.device.gpu import Sharing
 from zeus_core.errors import DeviceError
 from zeus_core.events import Activity
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.measurement import Method
 from zeus_core.monitor.meter import PossiblePower
 from zeus_core.monitor.reading import GpuEdge
 from zeus_core.monitor.selection import local_rank_of
 from zeus_core.ports import TimeSource
 from zeus_core.process.lock import ProcessLock
-from zeus_core.settings.kinds import POWER_LIMIT
 from zeus_core.settings.restoring import read_surely
 from zeus_core.training.record.power_series import PowerSeries
 from zeus_core.units import duration_text

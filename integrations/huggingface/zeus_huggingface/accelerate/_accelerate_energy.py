@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any, cast
 from accelerate import Accelerator
 
 from zeus_core.adapters import contained
-from zeus_core.events import Activity
-from zeus_core.mixed.pytorch.work_end import TrainingWork
-from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import LevellingOptimizer
-from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
-from zeus_core.optimizer.micro_batch.micro_batch_optimizer import (
+from zeus_core.batches.micro_batch_optimizer import (
     MicroBatchSetting,
     checked_micro_batch,
     micro_batch_rows,
 )
-from zeus_core.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
+from zeus_core.batches.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
+from zeus_core.events import Activity
+from zeus_core.mixed.levelling.work_end import TrainingWork
+from zeus_core.monitor import ZeusMonitor
+from zeus_core.optimizer import LevellingOptimizer
+from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training.account import TRAINING
 from zeus_core.validate import checked_whole_number, wrong_argument
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
-from zeus_huggingface.accelerate._accelerate_loop import AccelerateLoop, ComputeLoss
 from zeus_huggingface.accelerate._accelerate_optimizer import PowerLimitOptimizer
 from zeus_huggingface.accelerate._accelerator_checks import checked_accelerator, monitor_for, samples_of_batch
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
 from zeus_huggingface.accelerate._pending import PendingValues
+from zeus_huggingface.batches.accelerate_loop import AccelerateLoop, ComputeLoss
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity

@@ -14,7 +14,7 @@ from zeus_huggingface.accelerate._accelerator_checks import monitor_for
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
 
 if TYPE_CHECKING:
-    from zeus_core.optimizer.carbon_aware import CarbonAware
+    from zeus_core.carbon import CarbonAware
 
 
 class PowerLimitOptimizer(AcceleratorLoop):

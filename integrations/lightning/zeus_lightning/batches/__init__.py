@@ -1,0 +1,1 @@
+"""Batches that differ by rank, in a Lightning `Trainer`."""

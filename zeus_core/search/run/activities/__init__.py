@@ -1,1 +1,0 @@
-"""The searches of the activities of one run: one bound, and one price of a second."""
