@@ -305,9 +305,9 @@ MicroBatchSetting: TypeAlias = Literal["auto"] | int | MicroBatchOptimizer
 
 
 def checked_micro_batch(
-    value: MicroBatchSetting | None, monitor: ZeusMonitor | None = None, optimizer: object = None
-) -> int | MicroBatchOptimizer | None:
-    """Return the argument `micro_batch` of an adapter: None, a size, or an optimizer, which is made for "auto".
+    value: MicroBatchSetting, monitor: ZeusMonitor | None = None, optimizer: object = None
+) -> int | MicroBatchOptimizer:
+    """Return the argument `micro_batch` of an adapter: a size, or an optimizer, which is made for "auto".
 
     Args:
         value: The argument.
@@ -324,12 +324,7 @@ def checked_micro_batch(
         value.adopt(monitor)
         return value
     wanted = '"auto", a number of samples, such as 8, or a MicroBatchOptimizer'
-    return None if value is None else checked_whole_number("micro_batch", value, 1, wanted)
-
-
-def micro_batch_rows(setting: int | MicroBatchOptimizer | None) -> dict[str, str]:
-    """Return the result of the latest choice for people, as labelled lines; empty where there was none."""
-    return setting.result() if isinstance(setting, MicroBatchOptimizer) else {}
+    return checked_whole_number("micro_batch", value, 1, wanted)
 
 
 def refuse_micro_batch(setting: int | MicroBatchOptimizer, batch_size: int, micro_batch: int, reason: str) -> None:

@@ -16,8 +16,8 @@ from zeus_core.batches import MicroBatchOptimizer
 from zeus_core.batches.micro_batch_optimizer import refuse_micro_batch
 from zeus_core.batches.micro_batch_search import indivisible
 from zeus_core.batches.pytorch.kept_state import kept_state
+from zeus_core.batches.pytorch.training_loop import TrainingLoop
 from zeus_core.ports.accelerator import gpu_modules
-from zeus_core.pytorch.training_loop import TrainingLoop
 from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.units import number_text
 

@@ -12,12 +12,12 @@ from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from zeus_core.batches.pytorch._allocation_run import AllocationRun
 from zeus_core.batches.pytorch._batch_allocation import BatchAllocation
+from zeus_core.batches.pytorch.training_loop import TrainingLoop, Weight
 from zeus_core.batches.pytorch.uneven_sampler import IndexOrder, UnevenBatchSampler, checked_batches
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
 from zeus_core.ports import World
 from zeus_core.ports.exchange import Exchange
-from zeus_core.pytorch.training_loop import TrainingLoop, Weight
 from zeus_core.validate import wrong_argument
 
 AnyBatches = Sequence[int] | AllocationPlan | BatchAllocation

@@ -17,7 +17,7 @@ from zeus_core.batches.pytorch.uneven_training import (
     check_total,
 )
 from zeus_core.errors import UsageError
-from zeus_huggingface.batches.accelerate_loop import AccelerateLoop
+from zeus_huggingface.accelerate.batches.accelerate_loop import AccelerateLoop
 from zeus_huggingface.batches.uneven_shard import UnevenShard, check_loader, global_batch
 
 

@@ -12,8 +12,10 @@ from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
 from accelerate.utils import send_to_device
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
+from zeus_core.batches import MicroBatchOptimizer
+from zeus_core.batches.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
+from zeus_core.batches.pytorch.training_loop import TrainingLoop
 from zeus_core.batches.pytorch.window_batches import WindowBatches
-from zeus_core.pytorch.training_loop import TrainingLoop
 from zeus_huggingface.accelerate._accelerator_checks import trained_models
 from zeus_huggingface.batches.uneven_shard import check_averaging, check_gradients, skipped_batches
 
@@ -50,6 +52,7 @@ class AccelerateLoop(TrainingLoop):
         self._windows: WindowBatches | None = None
         self._place = -1  # of the current batch in its epoch
         self._active: Any = None
+        self._setting: int | MicroBatchOptimizer | None = None
 
     @property
     def models(self) -> list[torch.nn.Module]:
@@ -114,6 +117,15 @@ class AccelerateLoop(TrainingLoop):
     def samples_of_batch(self) -> int | None:
         """The samples in the current batch; None where the accelerator knows."""
         return None if self._windows is None else self._windows.samples_of(max(self._place, 0))
+
+    def use_best(self, setting: int | MicroBatchOptimizer) -> None:
+        """Train with this micro-batch, or the one that it chooses, until `undo`: a collective call."""
+        self._setting = setting
+        self.use(choose_micro_batch(self, setting))
+
+    def note_end(self, error: BaseException | None) -> None:
+        """Note the error, if any, by which training ended; see `note_out_of_memory`."""
+        note_out_of_memory(self._setting, error)
 
     def use(self, size: int) -> None:
         """Train with this micro-batch until `undo`."""
