@@ -35,7 +35,8 @@ from zeus_core.validate import (
 )
 
 _KNOB = "micro-batch"
-_STAYS = "the micro-batch stays as it was: %s"
+STAYS = "the micro-batch stays as it was: %s"
+"""The warning that the micro-batch of a training stays, with the reason."""
 
 _logger = logging.getLogger(__name__)
 
@@ -208,7 +209,7 @@ class MicroBatchOptimizer:
 
     def _stay(self, reason: str) -> None:
         self.chosen, self.refused_because = self.original, reason
-        _logger.warning(_STAYS, reason)
+        _logger.warning(STAYS, reason)
 
     def _choice_text(self) -> str:
         def text(size: int | None) -> str:
@@ -325,18 +326,3 @@ def checked_micro_batch(
         return value
     wanted = '"auto", a number of samples, such as 8, or a MicroBatchOptimizer'
     return checked_whole_number("micro_batch", value, 1, wanted)
-
-
-def refuse_micro_batch(setting: int | MicroBatchOptimizer, batch_size: int, micro_batch: int, reason: str) -> None:
-    """Say why the micro-batch of a training stays, for any setting of an adapter.
-
-    Args:
-        setting: A size, or the optimizer, which keeps the reason.
-        batch_size: The samples of a step on one rank.
-        micro_batch: The original size.
-        reason: Why, for people.
-    """
-    if isinstance(setting, MicroBatchOptimizer):
-        setting.refuse(batch_size, micro_batch, reason)
-    else:
-        _logger.warning(_STAYS, reason)

@@ -116,8 +116,7 @@ class UnevenBatches:
         return scaled(loss, self._weight())
 
     def _on_batch(self, number: int, batch: Any) -> None:
-        self._training.begin(number)
-        self._weight = self._training.weight(number, batch)
+        self._weight = self._training.on_batch(number, batch)
 
 
 class UnevenLoader:

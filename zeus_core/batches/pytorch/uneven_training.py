@@ -103,6 +103,11 @@ class UnevenTraining:
                 self._run.watch(model)
             self._run.on_batch(place, self.sizes(place))
 
+    def on_batch(self, place: int, batch: Any) -> PendingWeight:
+        """Begin to train on a batch that has arrived, and return its weight; see `begin` and `weight`."""
+        self.begin(place)
+        return self.weight(place, batch)
+
     def weight(self, place: int, batch: Any) -> PendingWeight:
         """Return a function that returns the weight of this rank's loss; with tokens, both are collective calls.
 

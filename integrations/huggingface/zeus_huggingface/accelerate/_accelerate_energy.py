@@ -147,8 +147,8 @@ class ZeusAccelerate(AcceleratorLoop):
         self._loop: AccelerateLoop | None = None  # if it may have another micro-batch
         if micro_batch is not None:
             micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, optimizer)
-            self._loop = AccelerateLoop(accelerator, compute_loss)
-            self._loop.use_best(micro_batch)
+            self._loop = AccelerateLoop(accelerator, compute_loss, micro_batch)
+            self._loop.use_best()
         self.micro_batch = micro_batch
         self._pending = PendingValues(self.energy)
         self._latest_step: int | None = None  # by the number the loop passes

@@ -13,8 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from zeus_core.adapters import Patches
 from zeus_core.batches import MicroBatchOptimizer
 from zeus_core.batches.pytorch.kept_state import random_state
-from zeus_core.batches.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
-from zeus_core.batches.pytorch.training_loop import TrainingLoop
+from zeus_core.batches.pytorch.micro_batch import MicroBatchLoop
 from zeus_core.batches.pytorch.window_batches import WindowBatches
 from zeus_core.errors import UsageError
 from zeus_lightning._namespaces import Trainer
@@ -23,7 +22,7 @@ from zeus_lightning._namespaces import Trainer
 _AVERAGING = {"SingleDeviceStrategy", "DDPStrategy", "FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy"}
 
 
-class LightningLoop(TrainingLoop):
+class LightningLoop(MicroBatchLoop):
     """The `TrainingLoop` of one `fit`. Make one in a callback's `setup`, before anything has read the data.
 
     With another micro-batch, the loader gets batches of that size, and the trainer accumulates over other numbers of
@@ -37,7 +36,7 @@ class LightningLoop(TrainingLoop):
 
     def __init__(self, trainer: Trainer, setting: int | MicroBatchOptimizer | None = None) -> None:
         self._trainer = trainer
-        self._setting = setting
+        self.setting = setting
         precision = str(trainer.precision)
         super().__init__(1, int(trainer.accumulate_grad_batches), "mixed" in precision, {"precision": precision})
         self.backward_owner = trainer.strategy
@@ -50,11 +49,7 @@ class LightningLoop(TrainingLoop):
     def use_best(self) -> None:
         """Train with the micro-batch of the setting until `undo`; in `on_fit_start`, when the strategy is set up."""
         self.find_loader()
-        self.use(choose_micro_batch(self, self._setting))
-
-    def note_end(self, error: BaseException | None) -> None:
-        """Note the error, if any, by which training ended; see `note_out_of_memory`."""
-        note_out_of_memory(self._setting, error)
+        super().use_best()
 
     def find_loader(self) -> None:
         """Find the loader, when the strategy is set up."""

@@ -13,8 +13,7 @@ from accelerate.utils import send_to_device
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 from zeus_core.batches import MicroBatchOptimizer
-from zeus_core.batches.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
-from zeus_core.batches.pytorch.training_loop import TrainingLoop
+from zeus_core.batches.pytorch.micro_batch import MicroBatchLoop
 from zeus_core.batches.pytorch.window_batches import WindowBatches
 from zeus_huggingface.accelerate._accelerator_checks import trained_models
 from zeus_huggingface.batches.uneven_shard import check_averaging, check_gradients, skipped_batches
@@ -23,7 +22,7 @@ ComputeLoss: TypeAlias = Callable[[Any], torch.Tensor]
 """Returns the loss of a batch, as the loop computes it."""
 
 
-class AccelerateLoop(TrainingLoop):
+class AccelerateLoop(MicroBatchLoop):
     """The `TrainingLoop` of an accelerator, which has prepared what is trained.
 
     With another micro-batch, the loader gets batches of that size, and the accelerator counts other batches to a step,
@@ -33,10 +32,17 @@ class AccelerateLoop(TrainingLoop):
     Args:
         accelerator: The accelerator.
         compute_loss: Returns the loss of a batch; that of the model on it if None.
+        setting: The micro-batch, or the optimizer that chooses one; None where it stays.
     """
 
-    def __init__(self, accelerator: Accelerator, compute_loss: ComputeLoss | None = None) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        compute_loss: ComputeLoss | None = None,
+        setting: int | MicroBatchOptimizer | None = None,
+    ) -> None:
         self._accelerator: Any = accelerator
+        self.setting = setting
         self.backward_owner = accelerator
         self._compute_loss = compute_loss
         self._models = trained_models(accelerator)
@@ -52,7 +58,6 @@ class AccelerateLoop(TrainingLoop):
         self._windows: WindowBatches | None = None
         self._place = -1  # of the current batch in its epoch
         self._active: Any = None
-        self._setting: int | MicroBatchOptimizer | None = None
 
     @property
     def models(self) -> list[torch.nn.Module]:
@@ -117,15 +122,6 @@ class AccelerateLoop(TrainingLoop):
     def samples_of_batch(self) -> int | None:
         """The samples in the current batch; None where the accelerator knows."""
         return None if self._windows is None else self._windows.samples_of(max(self._place, 0))
-
-    def use_best(self, setting: int | MicroBatchOptimizer) -> None:
-        """Train with this micro-batch, or the one that it chooses, until `undo`: a collective call."""
-        self._setting = setting
-        self.use(choose_micro_batch(self, setting))
-
-    def note_end(self, error: BaseException | None) -> None:
-        """Note the error, if any, by which training ended; see `note_out_of_memory`."""
-        note_out_of_memory(self._setting, error)
 
     def use(self, size: int) -> None:
         """Train with this micro-batch until `undo`."""

@@ -11,7 +11,6 @@ from accelerate.utils import recursively_apply
 
 from zeus_core.batches.pytorch.uneven_training import (
     AnyBatches,
-    PendingWeight,
     TokenCounter,
     UnevenTraining,
     check_total,
@@ -64,7 +63,7 @@ class UnevenBatches:
             check_total(batches, global_batch(_training_loader(accelerator, dataloader)))
 
         self._training = UnevenTraining(loop, batches, tokens, check)
-        self._shard = UnevenShard(_training_loader(accelerator, dataloader), self._training, self._on_batch)
+        self._shard = UnevenShard(_training_loader(accelerator, dataloader), self._training, self._training.on_batch)
         loop.weigh(lambda: 1.0 if self._shard.weight is None else self._shard.weight())
         self._accelerator = accelerator
         loop.patch(accelerator, "gather_for_metrics", self._gather_for_metrics)
@@ -79,10 +78,6 @@ class UnevenBatches:
         self._training.close()
         self._training.loop.undo()
         self._shard.close()
-
-    def _on_batch(self, place: int, batch: Any) -> PendingWeight:
-        self._training.begin(place)
-        return self._training.weight(place, batch)
 
     def _gather_for_metrics(self, gather: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> Any:
         place = self._shard.place
