@@ -195,14 +195,15 @@ class LevellingOptimizer(TrainingOptimizer):
 
         A step that is interrupted is not counted. `TrainEnd` restores the original settings, and shows the result.
         """
+        if isinstance(event, TrainEnd):
+            self._stop_reports()
         if isinstance(event, TrainEnd | Forget):
             self._end_session()  # first, as the search restores its own settings
         self._search.receive(event)
         match event:
-            case StepBegin():
-                if not self._is_off:
-                    self._work = OwnWork(self._event() if self._latest_end is None else self._latest_end)
-                    self._latest_end = None
+            case StepBegin() if not self._is_off:
+                self._work = OwnWork(self._event() if self._latest_end is None else self._latest_end)
+                self._latest_end = None
             case StepEnd():
                 self._end_step()
             case Pause() | Interference():
@@ -212,7 +213,6 @@ class LevellingOptimizer(TrainingOptimizer):
             case EpochBegin():
                 self._latest_end = None
             case TrainEnd():
-                self._stop_reports()
                 self._work = self._latest_end = None
                 if self._is_result_due:
                     self._is_result_due = False

@@ -126,9 +126,9 @@ def report_work_end(model: torch.nn.Module, optimizer: torch.optim.Optimizer, le
 
 
 def report_prepared(models: Sequence[torch.nn.Module], optimizers: Sequence[Any], levelling: Levelling) -> WorkReports:
-    """Report the end of the own work of a step on all these models, which ends with the first optimizer's; see above.
+    """Report the end of the own work of a step in all these models together; see `report_work_end`.
 
-    A framework's wrapper of an optimizer has the optimizer in an attribute `optimizer`.
+    The step of the first optimizer ends a training step. A framework's wrapper holds it as its attribute `optimizer`.
     """
     if len(models) == 1:
         (model,) = models
