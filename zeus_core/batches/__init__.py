@@ -1,4 +1,4 @@
-"""The same steps of training in other batches: the micro-batch with the fewest joules, and batches that differ by rank."""
+"""The same steps in other batches: micro-batches that take the fewest joules, and batches that differ by rank."""
 
 from zeus_core.batches.micro_batch_optimizer import MicroBatchOptimizer
 
