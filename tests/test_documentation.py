@@ -47,12 +47,12 @@ ELSEWHERE = {  # these bring a model of their framework, or compare the page wit
     "accelerate.md": "accelerate/test_example.py",
     "deepspeed.md": "deepspeed/test_docs.py",
     "huggingface.md": "huggingface/test_docs.py",
-    "levelling.md": "mixed/pytorch/test_work_end.py",
+    "levelling.md": "mixed/levelling/test_work_end.py",
     "lightning.md": "lightning/test_docs.py",
-    "micro-batch.md": "pytorch/test_micro_batches.py",
+    "micro-batch.md": "batches/test_micro_batches.py",
     "pytorch.md": "plain_torch/test_examples.py",
     "tracing.md": "tracing/test_page.py",
-    "uneven-batches.md": "mixed/pytorch/test_uneven_batches_page.py",
+    "uneven-batches.md": "batches/test_uneven_batches_page.py",
     "recurring-jobs.md": "huggingface/test_docs.py",
 }
 

@@ -11,7 +11,7 @@ where a step is one optimizer step. Loops that report less (no TrainBegin, no St
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -310,6 +310,15 @@ class TrainingHooks:
 
     def use_work(self, work: Mapping[str, int | str]) -> None:
         """Set facts that distinguish the work of a step from other work, such as the size of the model."""
+
+    def on_prepared(self, models: Sequence[Any], optimizers: Sequence[Any], device: Any) -> None:
+        """Report what is trained, after training has begun. An optimizer may have hooks on it until training ends.
+
+        Args:
+            models: The models, as they are trained.
+            optimizers: Their optimizers. The step of the first ends a training step.
+            device: The device that trains.
+        """
 
 
 class TrainingOptimizer(TrainingHooks):

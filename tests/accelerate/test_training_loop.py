@@ -6,8 +6,8 @@ from torch.utils.data import DataLoader
 
 from tests.support.training_loop_contract import ACCUMULATION, BATCH, SAMPLES, Indexed, Network, TrainingLoopContract
 from zeus_core.batches.pytorch.micro_batch import choose_micro_batch
-from zeus_huggingface.accelerate import UnevenBatches
-from zeus_huggingface.batches.accelerate_loop import AccelerateLoop
+from zeus_huggingface.accelerate.batches import UnevenBatches
+from zeus_huggingface.accelerate.batches.accelerate_loop import AccelerateLoop
 
 
 class TestAccelerateLoop(TrainingLoopContract):

@@ -20,7 +20,7 @@ from tests.support.uneven_training import (
     tokens_in,
 )
 from zeus_core.errors import UsageError, WorldError
-from zeus_huggingface.accelerate import UnevenBatches
+from zeus_huggingface.accelerate.batches import UnevenBatches
 
 ROUNDING = 1e-9
 

@@ -10,7 +10,7 @@ from zeus_core.batches.pytorch import BatchAllocation
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.optimizer.power_limit import Time
-from zeus_huggingface import UnevenBatches
+from zeus_huggingface.batches import UnevenBatches
 
 MODELS = ["A100-SXM4-80GB", "V100-SXM2-32GB"]
 KINDS = ["means over samples", "summed up by the Trainer"]

@@ -5,7 +5,7 @@ from contextlib import suppress
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tests.support.training_loop_contract import ACCUMULATION, BATCH, Indexed, Network, Stop, TrainingLoopContract
-from zeus_huggingface import UnevenBatches
+from zeus_huggingface.batches import UnevenBatches
 from zeus_huggingface.batches.trainer_loop import TrainerLoop
 from zeus_huggingface.batches.trainer_micro_batch import MicroBatchTraining
 

@@ -10,7 +10,7 @@ from tests.huggingface.trainers import losses_of, tiny_model
 from tests.support.ranks import run_ranks
 from tests.support.uneven_training import VOCABULARY, LanguageModel, Regression, difference, flat, sentences, tokens_in
 from zeus_core.errors import UsageError, WorldError
-from zeus_huggingface import UnevenBatches
+from zeus_huggingface.batches import UnevenBatches
 
 ROUNDING = 1e-9
 

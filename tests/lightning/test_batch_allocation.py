@@ -14,7 +14,7 @@ from zeus_core.batches.pytorch import BatchAllocation
 from zeus_core.codec import encode
 from zeus_core.errors import UsageError, WorldError
 from zeus_core.optimizer.power_limit import Time
-from zeus_lightning import UnevenBatches
+from zeus_lightning.batches import UnevenBatches
 
 MODELS = ["A100-SXM4-80GB", "V100-SXM2-32GB"]
 STEPS = 13 * 9  # epochs of 200 samples in global batches of 16; one for each trial, and some more

@@ -17,7 +17,7 @@ from tests.support.training_loop_contract import (
     TrainingLoopContract,
 )
 from zeus_core.batches.pytorch.micro_batch import choose_micro_batch
-from zeus_lightning import UnevenBatches
+from zeus_lightning.batches import UnevenBatches
 from zeus_lightning.batches.lightning_loop import LightningLoop
 
 
@@ -45,8 +45,7 @@ class Uses(pl.Callback):
         self.use = use
 
     def setup(self, trainer, pl_module, stage):
-        self.loop = LightningLoop(trainer)
-        self.loop.watch_data()
+        self.loop = LightningLoop(trainer, BATCH)
 
     def on_fit_start(self, trainer, pl_module):
         self.loop.find_loader()

@@ -21,7 +21,7 @@ from tests.support.uneven_training import (
     tokens_in,
 )
 from zeus_core.errors import UsageError
-from zeus_lightning import UnevenBatches
+from zeus_lightning.batches import UnevenBatches
 
 ROUNDING = 1e-9
 

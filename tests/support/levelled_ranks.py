@@ -29,6 +29,17 @@ class LevelledRank:
         return self.levelling.result(), self.locked_mhz
 
 
+class CountedWork(LevellingOptimizer):
+    """Counts how often the own work of a step is reported to be over, in a training on one rank."""
+
+    def __init__(self):
+        super().__init__(ZeusMonitor(gpus=[SimulatedGpu(find_preset("A100"))], cpu_indices=[]), quiet=True)
+        self.work_ends = 0
+
+    def on_work_end(self):
+        self.work_ends += 1
+
+
 def check(answers):
     """The quick rank was lowered by about its lead, the other not at all; and both are as before."""
     for rows, locked_mhz in answers:

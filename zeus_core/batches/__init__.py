@@ -1,4 +1,4 @@
-"""The micro-batch for a given global batch: the same mathematics, fewer joules."""
+"""The same steps in other batches: micro-batches that take the fewest joules, and batches that differ by rank."""
 
 from zeus_core.batches.micro_batch_optimizer import MicroBatchOptimizer
 

@@ -35,7 +35,8 @@ from zeus_core.validate import (
 )
 
 _KNOB = "micro-batch"
-_STAYS = "the micro-batch stays as it was: %s"
+STAYS = "the micro-batch stays as it was: %s"
+"""The warning that the micro-batch of a training stays, with the reason."""
 
 _logger = logging.getLogger(__name__)
 
@@ -208,7 +209,7 @@ class MicroBatchOptimizer:
 
     def _stay(self, reason: str) -> None:
         self.chosen, self.refused_because = self.original, reason
-        _logger.warning(_STAYS, reason)
+        _logger.warning(STAYS, reason)
 
     def _choice_text(self) -> str:
         def text(size: int | None) -> str:
@@ -305,9 +306,9 @@ MicroBatchSetting: TypeAlias = Literal["auto"] | int | MicroBatchOptimizer
 
 
 def checked_micro_batch(
-    value: MicroBatchSetting | None, monitor: ZeusMonitor | None = None, optimizer: object = None
-) -> int | MicroBatchOptimizer | None:
-    """Return the argument `micro_batch` of an adapter: None, a size, or an optimizer, which is made for "auto".
+    value: MicroBatchSetting, monitor: ZeusMonitor | None = None, optimizer: object = None
+) -> int | MicroBatchOptimizer:
+    """Return the argument `micro_batch` of an adapter: a size, or an optimizer, which is made for "auto".
 
     Args:
         value: The argument.
@@ -324,24 +325,4 @@ def checked_micro_batch(
         value.adopt(monitor)
         return value
     wanted = '"auto", a number of samples, such as 8, or a MicroBatchOptimizer'
-    return None if value is None else checked_whole_number("micro_batch", value, 1, wanted)
-
-
-def micro_batch_rows(setting: int | MicroBatchOptimizer | None) -> dict[str, str]:
-    """Return the result of the latest choice for people, as labelled lines; empty where there was none."""
-    return setting.result() if isinstance(setting, MicroBatchOptimizer) else {}
-
-
-def refuse_micro_batch(setting: int | MicroBatchOptimizer, batch_size: int, micro_batch: int, reason: str) -> None:
-    """Say why the micro-batch of a training stays, for any setting of an adapter.
-
-    Args:
-        setting: A size, or the optimizer, which keeps the reason.
-        batch_size: The samples of a step on one rank.
-        micro_batch: The original size.
-        reason: Why, for people.
-    """
-    if isinstance(setting, MicroBatchOptimizer):
-        setting.refuse(batch_size, micro_batch, reason)
-    else:
-        _logger.warning(_STAYS, reason)
+    return checked_whole_number("micro_batch", value, 1, wanted)

@@ -135,7 +135,7 @@ class SimulatedCompute:
         if not torch.is_grad_enabled():
             return
         board, needed_gib = self._gpu.preset, batches.memory_gib(samples)
-        self._gpu._held_gib = batches.model_gib, max(self._gpu._held_gib[1], needed_gib)
+        self._gpu.held_gib = batches.model_gib, max(self._gpu.held_gib[1], needed_gib)
         if needed_gib > board.memory_gib:
             raise torch.cuda.OutOfMemoryError(
                 f"CUDA out of memory (simulated): the pass needs {needed_gib:.1f} GiB, and a {board.name} has "

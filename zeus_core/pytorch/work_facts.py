@@ -1,8 +1,10 @@
-"""Facts that tell the work of a training step from other work."""
+"""The work of a training step: the facts of its models, which tell it from other work, and the tensors of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 
@@ -22,3 +24,16 @@ def facts_of_models(models: Iterable[torch.nn.Module]) -> dict[str, int | str]:
         "trained_parameters": sum(trained),
         "dtype": ", ".join(sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters})),
     }
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a batch, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for element in value:
+            yield from tensors_in(element)
+    elif dataclasses.is_dataclass(value):
+        yield from tensors_in([getattr(value, field.name) for field in dataclasses.fields(value)])

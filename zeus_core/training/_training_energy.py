@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,6 +219,10 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Distinguish the optimizer's work from other work; see `GlobalPowerLimitOptimizer.use_work`."""
         self._optimizer.use_work(work)
         self._note_work(work)
+
+    def on_prepared(self, models: Sequence[Any], optimizers: Sequence[Any], device: Any) -> None:
+        """Report what is trained to the optimizer; see `TrainingHooks.on_prepared`."""
+        self._optimizer.on_prepared(models, optimizers, device)
 
     @contained
     def _note_work(self, work: Mapping[str, int | str]) -> None:

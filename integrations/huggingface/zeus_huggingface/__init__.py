@@ -11,6 +11,5 @@ _require("transformers")
 
 from zeus_huggingface._trainer_energy import ZeusTrainerCallback  # noqa: E402
 from zeus_huggingface._trainer_optimizer import HFGlobalPowerLimitOptimizer  # noqa: E402
-from zeus_huggingface.batches.trainer_uneven_batches import UnevenBatches  # noqa: E402
 
-__all__ = ["HFGlobalPowerLimitOptimizer", "UnevenBatches", "ZeusTrainerCallback"]
+__all__ = ["HFGlobalPowerLimitOptimizer", "ZeusTrainerCallback"]

@@ -11,7 +11,6 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from zeus_core.adapters import contained
 from zeus_core.adapters.result import show_result
-from zeus_core.batches.micro_batch_optimizer import MicroBatchOptimizer, micro_batch_rows
 from zeus_core.events import (
     EPOCH_BEGIN,
     EPOCH_END,
@@ -26,7 +25,6 @@ from zeus_core.events import (
     TrainBegin,
     TrainingHooks,
 )
-from zeus_core.mixed.levelling.work_end import TrainingWork
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.selection import warn_unless_measured
 from zeus_core.pytorch import torch_world
@@ -35,6 +33,7 @@ from zeus_core.training import TrainingSummary
 from zeus_huggingface._passes_of_steps import PassHooks
 
 if TYPE_CHECKING:
+    from zeus_core.batches import MicroBatchOptimizer
     from zeus_core.jobs.recurring_run import RecurringRun
 
 _CallbackClass = TypeVar("_CallbackClass", bound=type[TrainerCallback])
@@ -167,7 +166,6 @@ class TrainerListener:
             first in the list; the others step aside.
         quiet: Whether no result is shown at the end of training.
         micro_batch: The micro-batch, or the optimizer that chooses it; that of the Trainer if None.
-        optimizer: The optimizer that the observer is, or reports to; None for none.
     """
 
     def __init__(
@@ -178,7 +176,6 @@ class TrainerListener:
         roles: frozenset[str],
         quiet: bool = False,
         micro_batch: int | MicroBatchOptimizer | None = None,
-        optimizer: TrainingHooks | None = None,
     ) -> None:
         self._name = name
         self._own_reporter = reporter
@@ -188,7 +185,6 @@ class TrainerListener:
         self._is_quiet = quiet
         self.micro_batch = micro_batch
         self.recurring_run: RecurringRun | None = None
-        self._work = TrainingWork(optimizer)
         self._has_begun = False
         self._trainings: list[tuple[Training, Reporter]] = []  # nested calls, with the reporter before each
         self._knows_world = False
@@ -229,7 +225,6 @@ class TrainerListener:
         training, self.reporter = self._trainings.pop()
         reporter.observer.receive(TRAIN_END)  # a Trainer with a `train` of its own may have reported nothing
         reporter.leave()
-        self._work.end()
         rows = self._result_of(reporter, training.trainer.is_world_process_zero())
         if not training.is_trial:
             return rows
@@ -252,7 +247,7 @@ class TrainerListener:
         self.reporter.begin(self._trainings[-1][0] if self._trainings else None, args, state)
         if self._trainings:
             trainer = self._trainings[-1][0].trainer
-            self._work.begin([trainer.model_wrapped], [trainer.optimizer], args.device)
+            self.reporter.observer.on_prepared([trainer.model_wrapped], [trainer.optimizer], args.device)
 
     @contained
     def _use_work(self, args: TrainingArguments, samples_per_step: int) -> None:
@@ -301,7 +296,8 @@ class TrainerListener:
         has_begun, self._has_begun = self._has_begun, False
         if not has_begun or not is_first_rank or self._is_quiet:
             return {}
-        return {**reporter.observer.result(), **micro_batch_rows(self.micro_batch)}
+        batch_rows = {} if isinstance(self.micro_batch, int | None) else self.micro_batch.result()
+        return {**reporter.observer.result(), **batch_rows}
 
     @property
     def steps_aside(self) -> bool:

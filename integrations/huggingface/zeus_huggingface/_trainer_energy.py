@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from zeus_core.adapters import contained
-from zeus_core.batches.micro_batch_optimizer import (
-    MicroBatchOptimizer,
-    MicroBatchSetting,
-    checked_micro_batch,
-)
-from zeus_core.events import STEP_END, Activity
+from zeus_core.events import STEP_END, Activity, TrainingOptimizer
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import LevellingOptimizer
-from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.units import energy_text
 from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
@@ -28,6 +21,7 @@ from zeus_huggingface._trainer_optimizer import HFGlobalPowerLimitOptimizer, war
 from zeus_huggingface._trainer_patches import patch_trainer
 
 if TYPE_CHECKING:
+    from zeus_core.batches.micro_batch_optimizer import MicroBatchSetting
     from zeus_core.electricity import Electricity
     from zeus_core.jobs.recurring_run import RecurringRun
 
@@ -90,7 +84,7 @@ class ZeusTrainerCallback(TrainerCallback):
     def __init__(
         self,
         monitor: ZeusMonitor | None = None,
-        optimizer: SearchOptimizer | LevellingOptimizer | HFGlobalPowerLimitOptimizer | str | None = None,
+        optimizer: TrainingOptimizer | HFGlobalPowerLimitOptimizer | str | None = None,
         splits_passes: bool = True,
         *,
         strict: bool = False,
@@ -107,7 +101,7 @@ class ZeusTrainerCallback(TrainerCallback):
             "strict": strict,
             "quiet": quiet,
             "electricity": electricity,
-            "micro_batch": "auto" if isinstance(micro_batch, MicroBatchOptimizer) else micro_batch,
+            "micro_batch": micro_batch if isinstance(micro_batch, int | str | None) else "auto",
             "trace": trace,
         }
         self.energy = TrainingEnergy(
@@ -121,13 +115,17 @@ class ZeusTrainerCallback(TrainerCallback):
         )
         roles = {"energy"} if optimizer is None else {"energy", "power limit"}
         if optimizer is None or isinstance(optimizer, str):
-            optimizer = cast("SearchOptimizer | None", self.energy.optimizer)
+            optimizer = self.energy.optimizer
         self.optimizer = optimizer
         self._run = recurring_run
-        self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, optimizer)
+        if micro_batch is not None:
+            from zeus_core.batches.micro_batch_optimizer import checked_micro_batch  # a wing, for those who ask for it
+
+            micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, optimizer)
+        self.micro_batch = micro_batch
         reporter = EnergyReporter(self.energy, splits_passes)
         self.listener = TrainerListener(
-            type(self).__name__, reporter, self.energy.monitor, frozenset(roles), quiet, self.micro_batch, optimizer
+            type(self).__name__, reporter, self.energy.monitor, frozenset(roles), quiet, self.micro_batch
         )
         self.listener.recurring_run = recurring_run
         patch_trainer(self)

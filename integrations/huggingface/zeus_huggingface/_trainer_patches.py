@@ -21,7 +21,6 @@ from zeus_core.adapters.result import show_result
 from zeus_core.events import Activity
 from zeus_huggingface._listener import Training, listeners_of
 from zeus_huggingface._model_card import evaluations_without_energy
-from zeus_huggingface.batches.trainer_micro_batch import MicroBatchTraining
 
 _patched_cards: set[type] = set()
 # Of models that write cards themselves, those that trained them last.
@@ -96,6 +95,8 @@ def _inner_training_loop(loop: Callable[..., Any], trainer: Trainer, *args: Any,
     setting = next((setting for setting in settings if setting is not None), None)
     if setting is None:
         return loop(trainer, *args, **kwargs)
+    from zeus_huggingface.batches.trainer_micro_batch import MicroBatchTraining  # a wing, for those who ask for it
+
     return MicroBatchTraining(trainer, setting).run(loop, *args, **kwargs)
 
 

@@ -7,6 +7,5 @@ trainer = Trainer(..., callbacks=[ZeusCallback()])
 
 import zeus_lightning._namespaces  # noqa: F401 - before all else, as it says what is missing
 from zeus_lightning._callback import ZeusCallback
-from zeus_lightning.batches.lightning_uneven_batches import UnevenBatches
 
-__all__ = ["UnevenBatches", "ZeusCallback"]
+__all__ = ["ZeusCallback"]

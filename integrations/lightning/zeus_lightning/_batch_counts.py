@@ -1,13 +1,13 @@
-"""The samples and tokens of the batches of a training."""
+"""The samples and tokens of the batches of a training, and its epochs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from zeus_core.pytorch.batch_parts import tensors_in
+from zeus_core.pytorch.work_facts import tensors_in
 from zeus_core.validate import checked_whole_number
-from zeus_lightning._namespaces import LightningModule
+from zeus_lightning._namespaces import LightningModule, Trainer
 
 
 class BatchCounts:
@@ -48,3 +48,11 @@ def samples_in(batch: Any) -> int:
     for tensor in tensors_in(batch):
         return len(tensor) if tensor.ndim else 1
     return 0
+
+
+def epochs_of(trainer: Trainer) -> float:
+    """Return the epochs trained so far."""
+    batches = trainer.num_training_batches
+    if not 0 < batches < float("inf"):
+        return float(trainer.current_epoch + 1)
+    return float(trainer.current_epoch + trainer.fit_loop.epoch_loop.batch_progress.current.ready / batches)

@@ -9,25 +9,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zeus_core.adapters import contained
 from zeus_core.adapters.result import show_result
-from zeus_core.batches import MicroBatchOptimizer
-from zeus_core.batches.micro_batch_optimizer import checked_micro_batch, micro_batch_rows
-from zeus_core.batches.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
-from zeus_core.events import Activity
+from zeus_core.events import Activity, TrainingOptimizer
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import LevellingOptimizer
-from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.process.restore_registry import restore_registry
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.validate import checked_object
-from zeus_lightning._batch_counts import BatchCounts
+from zeus_lightning._batch_counts import BatchCounts, epochs_of
 from zeus_lightning._energy_source import EnergySource
 from zeus_lightning._fit_session import Session
 from zeus_lightning._namespaces import Callback, LightningModule, Trainer
-from zeus_lightning.batches.lightning_loop import LightningLoop, epochs_of
 
 if TYPE_CHECKING:
+    from zeus_core.batches import MicroBatchOptimizer
     from zeus_core.electricity import Electricity
     from zeus_core.jobs.recurring_run import RecurringRun
+    from zeus_lightning.batches.lightning_loop import LightningLoop
 
 _STATE = "zeus_lightning.ZeusCallback"
 
@@ -93,11 +89,7 @@ class ZeusCallback(Callback):
         self,
         monitor: ZeusMonitor | None = None,
         # The function comes first, as LightningCLI takes the first type that fits.
-        optimizer: Callable[[ZeusMonitor], SearchOptimizer | LevellingOptimizer]
-        | SearchOptimizer
-        | LevellingOptimizer
-        | str
-        | None = None,
+        optimizer: Callable[[ZeusMonitor], TrainingOptimizer] | TrainingOptimizer | str | None = None,
         batch_size: int | Callable[[Any], int] | None = None,
         tokens: int | Callable[[Any], int] | None = None,
         strict: bool = False,
@@ -108,8 +100,12 @@ class ZeusCallback(Callback):
         trace: bool | str | Path = False,
     ) -> None:
         super().__init__()
-        self.micro_batch = checked_micro_batch(micro_batch)
         self._is_auto = micro_batch == "auto"
+        if micro_batch is not None:
+            from zeus_core.batches.micro_batch_optimizer import checked_micro_batch  # a wing, for those who ask for it
+
+            micro_batch = checked_micro_batch(micro_batch)
+        self.micro_batch = micro_batch
         self._loop: LightningLoop | None = None
         self._source = EnergySource(monitor, optimizer, strict, electricity, trace)
         if recurring_run is not None:
@@ -154,11 +150,10 @@ class ZeusCallback(Callback):
         # it finds: ours would end the process.
         restore_registry.leave_signals()
         if self._loop is not None:
-            self._loop.find_loader()
             energy = self._current.energy
-            if isinstance(self.micro_batch, MicroBatchOptimizer):
+            if not isinstance(self.micro_batch, int | None):
                 self.micro_batch.adopt(energy.monitor, energy.optimizer if self._is_auto else None)
-            self._loop.use(choose_micro_batch(self._loop, self.micro_batch))
+            self._loop.use_best()
 
     @contained
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -291,8 +286,9 @@ class ZeusCallback(Callback):
             if stage == "fit":
                 self._fit_energy = self.energy
                 if self.micro_batch is not None:
-                    self._loop = LightningLoop(trainer)
-                    self._loop.watch_data()
+                    from zeus_lightning.batches.lightning_loop import LightningLoop
+
+                    self._loop = LightningLoop(trainer, self.micro_batch)
 
     def _leave(self) -> Any:
         """End the session. Return the state that the next training may continue."""
@@ -306,7 +302,7 @@ class ZeusCallback(Callback):
     def _leave_batches(self, error: BaseException | None = None) -> None:
         loop, self._loop = self._loop, None
         if loop is not None:
-            note_out_of_memory(self.micro_batch, error)
+            loop.note_end(error)
             loop.undo()
 
     @contained
@@ -314,7 +310,8 @@ class ZeusCallback(Callback):
         """Show the result of a training that has ended, once."""
         has_trained, self._has_trained = self._has_trained, False
         if has_trained and not self._is_quiet and session.is_first_rank:
-            show_result({**session.energy.result(), **micro_batch_rows(self.micro_batch)})
+            batch_rows = {} if isinstance(self.micro_batch, int | None) else self.micro_batch.result()
+            show_result({**session.energy.result(), **batch_rows})
 
     def _is_first_of(self, trainer: Trainer) -> bool:
         """Return whether this callback is the first of its kind. The others are removed from the trainer."""

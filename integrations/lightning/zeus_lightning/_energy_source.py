@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.device import discover_gpus
+from zeus_core.events import TrainingOptimizer
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import training_monitor
 from zeus_core.monitor.selection import warn_unless_measured
-from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.optimizer.asked import automatic_optimizer
-from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.pytorch import torch_world
 from zeus_core.training import TrainingEnergy
@@ -50,11 +49,7 @@ class EnergySource:
     def __init__(
         self,
         monitor: ZeusMonitor | None,
-        optimizer: Callable[[ZeusMonitor], SearchOptimizer | LevellingOptimizer]
-        | SearchOptimizer
-        | LevellingOptimizer
-        | str
-        | None,
+        optimizer: Callable[[ZeusMonitor], TrainingOptimizer] | TrainingOptimizer | str | None,
         strict: bool = False,
         electricity: Electricity | None = None,
         trace: bool | str | Path = False,

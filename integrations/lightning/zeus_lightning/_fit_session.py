@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zeus_core.adapters import Patches, contained
-from zeus_core.events import STEP_BEGIN, STEP_END, TRAIN_END, Activity, TrainBegin, TrainingOptimizer
-from zeus_core.mixed.levelling.work_end import TrainingWork
+from zeus_core.events import STEP_BEGIN, STEP_END, TRAIN_END, Activity, TrainBegin, TrainingHooks, TrainingOptimizer
 from zeus_core.process.restore_registry import restore_registry
 from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.training import TrainingEnergy
@@ -34,7 +33,6 @@ class Session:
         self._trainer = trainer
         self._steps: Steps | None = None  # of the current training
         self._lacks_data = False
-        self._work = TrainingWork(energy.optimizer)
         self._wraps = Patches(trainer)
         self._wraps.wrap("save_checkpoint", self._save)  # the trainer reports its beginning to no callback
         self._shown: dict[str, float] = {}
@@ -74,13 +72,17 @@ class Session:
             self.energy.load_state_dict(energy_state)
             self._use_work()
             self.energy.on_train_begin(self._steps.done, max_steps=self._max_steps())
-            trainer = self._trainer
-            self._work.begin([trainer.model], trainer.optimizers, trainer.strategy.root_device)
+            self._report_prepared(self.energy)
         elif lacked_data:
             optimizer = self.energy.optimizer or TrainingOptimizer()  # which ignores events
             optimizer.receive(TRAIN_END)
             self._use_work()
             optimizer.receive(TrainBegin(self._max_steps(), self._steps.done))
+            self._report_prepared(optimizer)
+
+    def _report_prepared(self, observer: TrainingHooks) -> None:
+        trainer = self._trainer
+        observer.on_prepared([trainer.model], trainer.optimizers, trainer.strategy.root_device)
 
     @contained
     def _use_work(self) -> None:
@@ -109,7 +111,6 @@ class Session:
         """End training, normally or by an error."""
         self.state = self.current_state()
         self._steps = None
-        self._work.end()
         self.energy.on_train_end()
 
     def current_state(self) -> Any:

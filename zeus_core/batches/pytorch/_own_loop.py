@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from zeus_core.batches.pytorch.plain_loop import PlainLoop
+from zeus_core.batches.pytorch.training_loop import scaled
 from zeus_core.batches.pytorch.uneven_sampler import EpochOrder, UnevenBatchSampler
 from zeus_core.batches.pytorch.uneven_training import AnyBatches, PendingWeight, TokenCounter, UnevenTraining
 from zeus_core.errors import UsageError
 from zeus_core.ports import World
-from zeus_core.pytorch.plain_loop import PlainLoop
-from zeus_core.pytorch.training_loop import scaled
 from zeus_core.validate import (
     checked_whole_number,
     shown,
@@ -116,8 +116,7 @@ class UnevenBatches:
         return scaled(loss, self._weight())
 
     def _on_batch(self, number: int, batch: Any) -> None:
-        self._training.begin(number)
-        self._weight = self._training.weight(number, batch)
+        self._weight = self._training.on_batch(number, batch)
 
 
 class UnevenLoader:

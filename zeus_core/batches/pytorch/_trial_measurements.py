@@ -158,7 +158,7 @@ def _memory_of(model: torch.nn.Module, monitor: ZeusMonitor) -> _BatchMemory:
     (gpu,) = monitor.gpus.values()
     if isinstance(gpu, SimulatedGpu):
         simulated = gpu
-        return _BatchMemory(lambda: _MemoryReading(*simulated._held_gib, simulated.preset.memory_gib))
+        return _BatchMemory(lambda: _MemoryReading(*simulated.held_gib, simulated.preset.memory_gib))
     device = next(model.parameters()).device
     if device.type not in INDEXED_TYPES:
         return _BatchMemory(None)

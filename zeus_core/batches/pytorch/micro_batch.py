@@ -6,6 +6,7 @@ import gc
 import itertools
 import logging
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,11 +14,11 @@ import torch
 from torch.nn.modules.dropout import _DropoutNd
 
 from zeus_core.batches import MicroBatchOptimizer
-from zeus_core.batches.micro_batch_optimizer import refuse_micro_batch
+from zeus_core.batches.micro_batch_optimizer import STAYS
 from zeus_core.batches.micro_batch_search import indivisible
 from zeus_core.batches.pytorch.kept_state import kept_state
+from zeus_core.batches.pytorch.training_loop import TrainingLoop
 from zeus_core.ports.accelerator import gpu_modules
-from zeus_core.pytorch.training_loop import TrainingLoop
 from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.units import number_text
 
@@ -180,9 +181,13 @@ def is_refused(loop: TrainingLoop, setting: int | MicroBatchOptimizer) -> bool:
     size = setting if isinstance(setting, int) else None
     reason = loop.obstacle(size) or indivisible(setting, loop.samples_per_step)
     reason = reason or next(filter(None, map(_coupling_of, loop.models)), None)
-    if reason is not None:
-        refuse_micro_batch(setting, loop.samples_per_step, loop.batch_size, reason)
-    return reason is not None
+    if reason is None:
+        return False
+    if isinstance(setting, int):
+        _logger.warning(STAYS, reason)
+    else:
+        setting.refuse(loop.samples_per_step, loop.batch_size, reason)
+    return True
 
 
 def probe_micro_batch(loop: TrainingLoop, optimizer: MicroBatchOptimizer) -> int:
@@ -207,10 +212,25 @@ def probe_micro_batch(loop: TrainingLoop, optimizer: MicroBatchOptimizer) -> int
             passes.release()
 
 
-def note_out_of_memory(setting: int | MicroBatchOptimizer | None, error: BaseException | None) -> None:
-    """Note the error, if any, by which a training with a setting ended: a size out of memory is not chosen again."""
-    if isinstance(setting, MicroBatchOptimizer) and setting.chosen and error is not None and is_out_of_memory(error):
-        setting.tell_out_of_memory(setting.chosen)
+class MicroBatchLoop(TrainingLoop):
+    """A loop that gets its micro-batch when all is prepared, before it begins."""
+
+    setting: int | MicroBatchOptimizer | None
+    """The micro-batch, or the optimizer that chooses one; None where the original size stays."""
+
+    @abstractmethod
+    def use(self, size: int) -> None:
+        """Train with this micro-batch until `undo`."""
+
+    def use_best(self) -> None:
+        """Train with the micro-batch of the setting until `undo`: a collective call."""
+        self.use(choose_micro_batch(self, self.setting))
+
+    def note_end(self, error: BaseException | None) -> None:
+        """Note the error, if any, by which training ended: a size that is out of memory is not chosen again."""
+        setting = self.setting
+        if isinstance(setting, MicroBatchOptimizer) and setting.chosen and error and is_out_of_memory(error):
+            setting.tell_out_of_memory(setting.chosen)
 
 
 def drop_gradients(models: Iterable[torch.nn.Module]) -> None:

@@ -14,9 +14,9 @@ from zeus_core.batches import MicroBatchOptimizer
 from zeus_core.batches.micro_batch_optimizer import checked_micro_batch
 from zeus_core.batches.pytorch.kept_state import random_state
 from zeus_core.batches.pytorch.micro_batch import choose_micro_batch, drop_gradients, is_out_of_memory
+from zeus_core.batches.pytorch.plain_loop import PlainLoop
+from zeus_core.batches.pytorch.step_samples import part_of, samples_in
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.pytorch.batch_parts import part_of, samples_in
-from zeus_core.pytorch.plain_loop import PlainLoop
 from zeus_core.validate import checked_object, checked_whole_number
 
 _logger = logging.getLogger(__name__)
@@ -66,7 +66,9 @@ class MicroBatches:
         self._loop = PlainLoop(model, loss_of=loss_of)
         if monitor is not None:
             checked_object("monitor", monitor, "begin_window", "a ZeusMonitor(gpu_indices=[0])")
-        self.micro_batch: int | MicroBatchOptimizer | None = checked_micro_batch(micro_batch, monitor)
+        self.micro_batch: int | MicroBatchOptimizer | None = None
+        if micro_batch is not None:
+            self.micro_batch = checked_micro_batch(micro_batch, monitor)
         self._original = None if original is None else checked_whole_number("original", original, 1)
         self._size: int | None = self.micro_batch if isinstance(self.micro_batch, int) else None
         self._is_open = isinstance(self.micro_batch, MicroBatchOptimizer)

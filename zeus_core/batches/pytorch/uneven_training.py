@@ -12,12 +12,12 @@ from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from zeus_core.batches.pytorch._allocation_run import AllocationRun
 from zeus_core.batches.pytorch._batch_allocation import BatchAllocation
+from zeus_core.batches.pytorch.training_loop import TrainingLoop, Weight
 from zeus_core.batches.pytorch.uneven_sampler import IndexOrder, UnevenBatchSampler, checked_batches
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation.allocation_plan import AllocationPlan
 from zeus_core.ports import World
 from zeus_core.ports.exchange import Exchange
-from zeus_core.pytorch.training_loop import TrainingLoop, Weight
 from zeus_core.validate import wrong_argument
 
 AnyBatches = Sequence[int] | AllocationPlan | BatchAllocation
@@ -102,6 +102,11 @@ class UnevenTraining:
             for model in self.loop.models:
                 self._run.watch(model)
             self._run.on_batch(place, self.sizes(place))
+
+    def on_batch(self, place: int, batch: Any) -> PendingWeight:
+        """Begin to train on a batch that has arrived, and return its weight; see `begin` and `weight`."""
+        self.begin(place)
+        return self.weight(place, batch)
 
     def weight(self, place: int, batch: Any) -> PendingWeight:
         """Return a function that returns the weight of this rank's loss; with tokens, both are collective calls.

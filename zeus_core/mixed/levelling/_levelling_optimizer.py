@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from zeus_core.adapters import contained
@@ -26,6 +26,7 @@ from zeus_core.events import (
 from zeus_core.mixed.levelling._hold import CommonLevel, common_level
 from zeus_core.mixed.levelling._levelled_training import LevelledTraining
 from zeus_core.mixed.levelling._rank_times import OwnWork
+from zeus_core.mixed.levelling._work_end import WorkReports, report_prepared
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import checked_monitor
 from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
@@ -54,7 +55,7 @@ class LevellingOptimizer(TrainingOptimizer):
         for batch in batches:
             optimizer.on_step_begin()
             forward_and_backward(batch)
-            optimizer.on_work_end()  # `report_work_end` of `work_end` calls it under DDP
+            optimizer.on_work_end()  # `report_work_end` calls it under DDP
             average_gradients_and_step()
             optimizer.on_step_end()
 
@@ -127,6 +128,7 @@ class LevellingOptimizer(TrainingOptimizer):
         self._rows: dict[str, str] = {}
         self._work: OwnWork | None = None
         self._latest_end: DeviceEvent | None = None  # of a step, if nothing but loading follows it
+        self._reports: WorkReports | None = None  # of the models of a framework
 
     @property
     def settings(self) -> list[int]:
@@ -158,14 +160,27 @@ class LevellingOptimizer(TrainingOptimizer):
         self._exchange.use_world(checked_world(world))
         self._search.use_world(world)
 
-    def use_events(self, events: DeviceEvents) -> None:
-        """Time the work by these events of the device, if none were passed to the constructor."""
-        if not self._has_own_events:
-            self._events = events
-
     def use_work(self, work: Mapping[str, int | str]) -> None:
         """Distinguish the work of a step from other work; see `GlobalPowerLimitOptimizer.use_work`."""
         self._search.use_work({**work, "levelled": 1})  # trials take less energy than they would without
+
+    @contained(on_fault=lambda self, error: self._exchange.fail(error))  # all ranks hear of it in the next exchange
+    def on_prepared(self, models: Sequence[Any], optimizers: Sequence[Any], device: Any) -> None:
+        """Have the own work of each step reported, and timed on the device, until training ends.
+
+        Where that is not possible, levelling is off, and says why. The models are those of torch.
+        """
+        from zeus_core.pytorch.torch_events import device_events_for  # the only need of torch
+
+        self._stop_reports()
+        if not self._has_own_events:
+            self._events = device_events_for(device, self.monitor.time_source)
+        self._reports = report_prepared(models, optimizers, self)
+
+    def _stop_reports(self) -> None:
+        if self._reports is not None:
+            self._reports.remove()
+            self._reports = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the search before it, for a checkpoint; empty without one."""
@@ -180,14 +195,15 @@ class LevellingOptimizer(TrainingOptimizer):
 
         A step that is interrupted is not counted. `TrainEnd` restores the original settings, and shows the result.
         """
+        if isinstance(event, TrainEnd):
+            self._stop_reports()
         if isinstance(event, TrainEnd | Forget):
             self._end_session()  # first, as the search restores its own settings
         self._search.receive(event)
         match event:
-            case StepBegin():
-                if not self._is_off:
-                    self._work = OwnWork(self._event() if self._latest_end is None else self._latest_end)
-                    self._latest_end = None
+            case StepBegin() if not self._is_off:
+                self._work = OwnWork(self._event() if self._latest_end is None else self._latest_end)
+                self._latest_end = None
             case StepEnd():
                 self._end_step()
             case Pause() | Interference():
@@ -277,10 +293,6 @@ class LevellingOptimizer(TrainingOptimizer):
             self._kind.words,
             denial,
         )
-
-    def _refuse(self, error: Exception) -> None:
-        """Be off on all ranks from the next exchange on."""
-        self._exchange.fail(error)
 
     def _fail(self, error: Exception) -> None:
         """Be off for good: all ranks have failed in the same exchange."""

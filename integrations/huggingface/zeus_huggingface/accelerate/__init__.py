@@ -16,6 +16,5 @@ require("accelerate")
 from zeus_huggingface.accelerate._accelerate_energy import ZeusAccelerate  # noqa: E402
 from zeus_huggingface.accelerate._accelerate_optimizer import PowerLimitOptimizer  # noqa: E402
 from zeus_huggingface.accelerate._tracker import ZeusTracker  # noqa: E402
-from zeus_huggingface.batches.accelerate_uneven_batches import UnevenBatches  # noqa: E402
 
-__all__ = ["PowerLimitOptimizer", "UnevenBatches", "ZeusAccelerate", "ZeusTracker"]
+__all__ = ["PowerLimitOptimizer", "ZeusAccelerate", "ZeusTracker"]

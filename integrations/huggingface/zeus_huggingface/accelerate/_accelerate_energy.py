@@ -5,22 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from accelerate import Accelerator
 
 from zeus_core.adapters import contained
-from zeus_core.batches.micro_batch_optimizer import (
-    MicroBatchSetting,
-    checked_micro_batch,
-    micro_batch_rows,
-)
-from zeus_core.batches.pytorch.micro_batch import choose_micro_batch, note_out_of_memory
-from zeus_core.events import Activity
-from zeus_core.mixed.levelling.work_end import TrainingWork
+from zeus_core.events import Activity, TrainingOptimizer
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import LevellingOptimizer
-from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training.account import TRAINING
 from zeus_core.validate import checked_whole_number, wrong_argument
@@ -29,11 +20,12 @@ from zeus_huggingface.accelerate._accelerate_optimizer import PowerLimitOptimize
 from zeus_huggingface.accelerate._accelerator_checks import checked_accelerator, monitor_for, samples_of_batch
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
 from zeus_huggingface.accelerate._pending import PendingValues
-from zeus_huggingface.batches.accelerate_loop import AccelerateLoop, ComputeLoss
 
 if TYPE_CHECKING:
+    from zeus_core.batches.micro_batch_optimizer import MicroBatchSetting
     from zeus_core.electricity import Electricity
     from zeus_core.jobs.recurring_run import RecurringRun
+    from zeus_huggingface.accelerate.batches.accelerate_loop import AccelerateLoop, ComputeLoss
 
 _logger = logging.getLogger(__name__)
 
@@ -110,7 +102,7 @@ class ZeusAccelerate(AcceleratorLoop):
         self,
         accelerator: Accelerator,
         monitor: ZeusMonitor | None = None,
-        optimizer: PowerLimitOptimizer | SearchOptimizer | LevellingOptimizer | str | None = None,
+        optimizer: PowerLimitOptimizer | TrainingOptimizer | str | None = None,
         *,
         samples_per_step: int | None = None,
         exchange_steps: int = 10,
@@ -124,7 +116,11 @@ class ZeusAccelerate(AcceleratorLoop):
     ) -> None:
         if compute_loss is not None and not callable(compute_loss):
             raise wrong_argument("compute_loss", compute_loss, "a function of a batch that returns its loss")
-        checked_micro_batch(micro_batch)
+        if micro_batch is not None:  # a wing, for those who ask for it
+            from zeus_core.batches.micro_batch_optimizer import checked_micro_batch
+            from zeus_huggingface.accelerate.batches.accelerate_loop import AccelerateLoop
+
+            checked_micro_batch(micro_batch)
         self._counts_batches = samples_per_step is None
         samples = 0 if samples_per_step is None else samples_per_step
         self._samples_per_step = checked_whole_number("samples_per_step", samples, minimum=0)
@@ -147,21 +143,23 @@ class ZeusAccelerate(AcceleratorLoop):
             trace=trace,
         )
         if isinstance(optimizer, str):
-            optimizer = cast("SearchOptimizer", self.energy.optimizer)
-        self.micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, optimizer)
-        self._loop = AccelerateLoop(accelerator, compute_loss)
-        self._loop.use(choose_micro_batch(self._loop, self.micro_batch))
+            optimizer = self.energy.optimizer
+        self._loop: AccelerateLoop | None = None  # if it may have another micro-batch
+        if micro_batch is not None:
+            micro_batch = checked_micro_batch(micro_batch, self.energy.monitor, optimizer)
+            self._loop = AccelerateLoop(accelerator, compute_loss, micro_batch)
+            self._loop.use_best()
+        self.micro_batch = micro_batch
         self._pending = PendingValues(self.energy)
         self._latest_step: int | None = None  # by the number the loop passes
         super().__init__(accelerator, self.energy, self.energy.monitor, quiet)
-        self._work = TrainingWork(optimizer)
-        self._work.begin(self._models, accelerator._optimizers, accelerator.device)
         self._wraps.wrap("log", self._log)
         self._hooks.append(accelerator.register_save_state_pre_hook(self._on_save_state))
         self._hooks.append(accelerator.register_load_state_pre_hook(self._on_load_state))
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        note_out_of_memory(self.micro_batch, error)
+        if self._loop is not None:
+            self._loop.note_end(error)
         super().__exit__(kind, error, trace)
 
     @property
@@ -178,7 +176,7 @@ class ZeusAccelerate(AcceleratorLoop):
         """Begin a backward pass for training."""
         super().on_backward()
         if self._counts_batches:
-            samples = self._loop.samples_of_batch
+            samples = None if self._loop is None else self._loop.samples_of_batch
             self.count(samples_of_batch(self._accelerator) if samples is None else samples)
 
     @contained
@@ -208,12 +206,13 @@ class ZeusAccelerate(AcceleratorLoop):
         """End training, normally or by an error, and leave the accelerator as it was. Not collective."""
         self._report_detected_evaluations()
         super().close()
-        self._work.end()
-        self._loop.undo()
+        if self._loop is not None:
+            self._loop.undo()
 
     def result(self) -> dict[str, str]:
         """Return the result for people, as labelled lines."""
-        return {**super().result(), **micro_batch_rows(self.micro_batch)}
+        batch_rows = {} if isinstance(self.micro_batch, int | None) else self.micro_batch.result()
+        return {**super().result(), **batch_rows}
 
     def _report_detected_evaluations(self) -> None:
         self.energy.detected_evaluations = self.detected_evaluations
@@ -275,5 +274,6 @@ class ZeusAccelerate(AcceleratorLoop):
         self.energy.on_train_end()
         self.energy.load_state_dict({name: value for name, value in state.items() if name != "step"})
         self.energy.on_train_begin(step)
+        self._report_prepared()
         self.energy.on_pause(Activity.CHECKPOINT)  # loading has not ended
         self.steps = step

@@ -80,6 +80,7 @@ class AcceleratorLoop:
         self._wraps.wrap("end_training", self._end_training)
         self._use_work(accelerator)
         observer.on_train_begin()
+        self._report_prepared()
 
     @contextmanager
     def during(self, activity: Activity | str) -> Iterator[None]:
@@ -138,6 +139,9 @@ class AcceleratorLoop:
                 "precision": str(accelerator.mixed_precision),
             }
         )
+
+    def _report_prepared(self) -> None:
+        self._observer.on_prepared(self._models, self._accelerator._optimizers, self._accelerator.device)
 
     @contained
     def on_backward(self) -> None:

@@ -1,1 +1,5 @@
-"""Batches that the Trainer and Accelerate train with: micro-batches, and those that differ by rank."""
+"""Batches that a `Trainer` trains with: another micro-batch, and batches that differ by rank."""
+
+from zeus_huggingface.batches.trainer_uneven_batches import UnevenBatches
+
+__all__ = ["UnevenBatches"]

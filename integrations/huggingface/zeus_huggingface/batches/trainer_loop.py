@@ -12,8 +12,8 @@ from torch.utils.data import IterableDataset
 from zeus_core.adapters import Patches
 from zeus_core.batches.micro_batch_search import divisors
 from zeus_core.batches.pytorch.kept_state import kept_state
+from zeus_core.batches.pytorch.training_loop import TrainingLoop
 from zeus_core.errors import UsageError
-from zeus_core.pytorch.training_loop import TrainingLoop
 from zeus_core.validate import shown
 from zeus_huggingface.batches.uneven_shard import check_averaging, check_gradients
 

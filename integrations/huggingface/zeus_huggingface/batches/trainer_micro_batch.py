@@ -22,8 +22,8 @@ from zeus_core.batches.pytorch.micro_batch import (
     probe_micro_batch,
     warn_of_dropout,
 )
+from zeus_core.batches.pytorch.step_samples import part_of, samples_in
 from zeus_core.batches.pytorch.window_batches import JoinedBatches
-from zeus_core.pytorch.batch_parts import part_of, samples_in
 from zeus_huggingface.batches.trainer_loop import Trainer, TrainerLoop, divide_by
 
 _logger = logging.getLogger(__name__)

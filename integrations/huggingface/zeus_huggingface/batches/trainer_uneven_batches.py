@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import Trainer
 
+from zeus_core.batches.pytorch.training_loop import scaled
 from zeus_core.batches.pytorch.uneven_training import (
     AnyBatches,
     PendingWeight,
@@ -17,7 +18,6 @@ from zeus_core.batches.pytorch.uneven_training import (
     UnevenTraining,
     check_total,
 )
-from zeus_core.pytorch.training_loop import scaled
 from zeus_huggingface.batches.trainer_loop import TrainerLoop
 from zeus_huggingface.batches.uneven_shard import UnevenShard, check_loader, global_batch
 

@@ -11,17 +11,18 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from zeus_core.adapters import Patches
+from zeus_core.batches import MicroBatchOptimizer
 from zeus_core.batches.pytorch.kept_state import random_state
+from zeus_core.batches.pytorch.micro_batch import MicroBatchLoop
 from zeus_core.batches.pytorch.window_batches import WindowBatches
 from zeus_core.errors import UsageError
-from zeus_core.pytorch.training_loop import TrainingLoop
 from zeus_lightning._namespaces import Trainer
 
 # They average gradients over the ranks in each step.
 _AVERAGING = {"SingleDeviceStrategy", "DDPStrategy", "FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy"}
 
 
-class LightningLoop(TrainingLoop):
+class LightningLoop(MicroBatchLoop):
     """The `TrainingLoop` of one `fit`. Make one in a callback's `setup`, before anything has read the data.
 
     With another micro-batch, the loader gets batches of that size, and the trainer accumulates over other numbers of
@@ -30,23 +31,28 @@ class LightningLoop(TrainingLoop):
 
     Args:
         trainer: The trainer.
+        setting: The micro-batch, or the optimizer that chooses one; None where it stays.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, setting: int | MicroBatchOptimizer | None = None) -> None:
         self._trainer = trainer
+        self.setting = setting
         precision = str(trainer.precision)
         super().__init__(1, int(trainer.accumulate_grad_batches), "mixed" in precision, {"precision": precision})
         self.backward_owner = trainer.strategy
         self._batches: Any = None
         self._windows: WindowBatches | None = None
         self._restore_random_state: Callable[[], None] | None = None  # that with which the data were set up
+        if setting is not None:  # the data are set up again for other batches
+            self.patch(trainer.fit_loop, "setup_data", self._note_random_state)
 
-    def watch_data(self) -> None:
-        """Note the random state with which the trainer sets up its data, which it does again for other batches."""
-        self.patch(self._trainer.fit_loop, "setup_data", self._note_random_state)
+    def use_best(self) -> None:
+        """Train with the micro-batch of the setting until `undo`; in `on_fit_start`, when the strategy is set up."""
+        self.find_loader()
+        super().use_best()
 
     def find_loader(self) -> None:
-        """Find the loader, in `on_fit_start`, when the strategy is set up."""
+        """Find the loader, when the strategy is set up."""
         loop = self._trainer.fit_loop
         restore = random_state()
         loader = loop._combined_loader or loop._data_source.dataloader()
@@ -183,14 +189,6 @@ class LightningLoop(TrainingLoop):
         if self._restore_random_state is None:
             self._restore_random_state = random_state()
         setup_data()
-
-
-def epochs_of(trainer: Trainer) -> float:
-    """Return the epochs trained so far."""
-    batches = trainer.num_training_batches
-    if not 0 < batches < float("inf"):
-        return float(trainer.current_epoch + 1)
-    return float(trainer.current_epoch + trainer.fit_loop.epoch_loop.batch_progress.current.ready / batches)
 
 
 def _has_generator(loader: Any) -> bool:

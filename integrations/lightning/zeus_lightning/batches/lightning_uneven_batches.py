@@ -94,9 +94,7 @@ class UnevenBatches(Callback):
         assert self._sampler is not None
         if self._skew is None:
             self._skew = self._sampler.first_batch - batch_idx
-        place = batch_idx + self._skew
-        self._training.begin(place)
-        self._weight = self._training.weight(place, batch)
+        self._weight = self._training.on_batch(batch_idx + self._skew, batch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin later epochs with their first batch."""

@@ -11,13 +11,12 @@ from accelerate.utils import recursively_apply
 
 from zeus_core.batches.pytorch.uneven_training import (
     AnyBatches,
-    PendingWeight,
     TokenCounter,
     UnevenTraining,
     check_total,
 )
 from zeus_core.errors import UsageError
-from zeus_huggingface.batches.accelerate_loop import AccelerateLoop
+from zeus_huggingface.accelerate.batches.accelerate_loop import AccelerateLoop
 from zeus_huggingface.batches.uneven_shard import UnevenShard, check_loader, global_batch
 
 
@@ -64,7 +63,7 @@ class UnevenBatches:
             check_total(batches, global_batch(_training_loader(accelerator, dataloader)))
 
         self._training = UnevenTraining(loop, batches, tokens, check)
-        self._shard = UnevenShard(_training_loader(accelerator, dataloader), self._training, self._on_batch)
+        self._shard = UnevenShard(_training_loader(accelerator, dataloader), self._training, self._training.on_batch)
         loop.weigh(lambda: 1.0 if self._shard.weight is None else self._shard.weight())
         self._accelerator = accelerator
         loop.patch(accelerator, "gather_for_metrics", self._gather_for_metrics)
@@ -79,10 +78,6 @@ class UnevenBatches:
         self._training.close()
         self._training.loop.undo()
         self._shard.close()
-
-    def _on_batch(self, place: int, batch: Any) -> PendingWeight:
-        self._training.begin(place)
-        return self._training.weight(place, batch)
 
     def _gather_for_metrics(self, gather: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> Any:
         place = self._shard.place

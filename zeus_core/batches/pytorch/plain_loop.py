@@ -11,12 +11,12 @@ import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from zeus_core.batches.micro_batch_search import divisors
+from zeus_core.batches.pytorch.step_samples import BatchSamples
+from zeus_core.batches.pytorch.training_loop import TrainingLoop
 from zeus_core.errors import UsageError
 from zeus_core.ports import World
 from zeus_core.ports.world import checked_world
-from zeus_core.pytorch.batch_parts import part_of
 from zeus_core.pytorch.torch_world import torch_world
-from zeus_core.pytorch.training_loop import StepSamples, TrainingLoop
 
 _WRAP = "model = torch.nn.parallel.DistributedDataParallel(model)"
 # Hooks of torch that do not average the gradients of all ranks in each step.
@@ -84,18 +84,9 @@ class PlainLoop(TrainingLoop):
             return None
         return f"original is {self.batch_size}, which does not divide the {self._samples} samples of the batch"
 
-    def batches(self, size: int) -> list[Any]:
-        """Return the batch in parts."""
-        begins = range(0, self._samples, size)
-        return [part_of(self._batch, begin, min(begin + size, self._samples), self._samples) for begin in begins]
-
-    def largest(self, size: int) -> Any:
-        """Return the first part."""
-        return part_of(self._batch, 0, size, self._samples)
-
-    def samples(self) -> StepSamples:
+    def samples(self) -> BatchSamples:
         """Return the samples of the batch."""
-        return self
+        return BatchSamples(self._batch, self._samples)
 
     def loss_of(self, batch: Any, step: Sequence[Any]) -> torch.Tensor:
         """Return the mean loss of a batch over the batches of its step."""
@@ -105,7 +96,7 @@ class PlainLoop(TrainingLoop):
     def train_on(self, batch: Any, step: Sequence[Any]) -> None:
         """Run the passes of a batch."""
         with self.without_exchange():
-            self.loss_of(batch, step).backward()  # type: ignore[no-untyped-call]
+            super().train_on(batch, step)
 
     def without_exchange(self) -> AbstractContextManager[object]:
         """Return a block in which gradients stay on this rank: that of DistributedDataParallel, if it is the model."""

@@ -4,7 +4,7 @@ import torch
 
 from tests.support.training_loop_contract import ACCUMULATION, BATCH, SAMPLES, Indexed, Network, TrainingLoopContract
 from zeus_core.batches.pytorch import MicroBatches, UnevenBatches
-from zeus_core.pytorch.plain_loop import PlainLoop
+from zeus_core.batches.pytorch.plain_loop import PlainLoop
 
 STEP = BATCH * ACCUMULATION
 

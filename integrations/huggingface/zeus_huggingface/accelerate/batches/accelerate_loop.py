@@ -12,8 +12,9 @@ from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
 from accelerate.utils import send_to_device
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
+from zeus_core.batches import MicroBatchOptimizer
+from zeus_core.batches.pytorch.micro_batch import MicroBatchLoop
 from zeus_core.batches.pytorch.window_batches import WindowBatches
-from zeus_core.pytorch.training_loop import TrainingLoop
 from zeus_huggingface.accelerate._accelerator_checks import trained_models
 from zeus_huggingface.batches.uneven_shard import check_averaging, check_gradients, skipped_batches
 
@@ -21,7 +22,7 @@ ComputeLoss: TypeAlias = Callable[[Any], torch.Tensor]
 """Returns the loss of a batch, as the loop computes it."""
 
 
-class AccelerateLoop(TrainingLoop):
+class AccelerateLoop(MicroBatchLoop):
     """The `TrainingLoop` of an accelerator, which has prepared what is trained.
 
     With another micro-batch, the loader gets batches of that size, and the accelerator counts other batches to a step,
@@ -31,10 +32,17 @@ class AccelerateLoop(TrainingLoop):
     Args:
         accelerator: The accelerator.
         compute_loss: Returns the loss of a batch; that of the model on it if None.
+        setting: The micro-batch, or the optimizer that chooses one; None where it stays.
     """
 
-    def __init__(self, accelerator: Accelerator, compute_loss: ComputeLoss | None = None) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        compute_loss: ComputeLoss | None = None,
+        setting: int | MicroBatchOptimizer | None = None,
+    ) -> None:
         self._accelerator: Any = accelerator
+        self.setting = setting
         self.backward_owner = accelerator
         self._compute_loss = compute_loss
         self._models = trained_models(accelerator)

@@ -30,7 +30,7 @@ PROGRAM = """
     from zeus_core.mixed.allocation._fit import MeasuredBatch
     from zeus_core.mixed.allocation.device_profile import keep_profile
     from zeus_core.batches.pytorch import BatchAllocation, UnevenBatches
-    from zeus_core.mixed.levelling.work_end import report_work_end
+    from zeus_core.mixed.levelling import report_work_end
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer import LevellingOptimizer
     from zeus_core.pytorch import torch_world

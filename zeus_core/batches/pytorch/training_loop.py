@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import functools
-import math
-import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
 from zeus_core.adapters import Patches
 from zeus_core.batches.micro_batch_search import divisors
+from zeus_core.batches.pytorch.step_samples import LoaderSamples, StepSamples
 from zeus_core.ports import World
 from zeus_core.pytorch.torch_world import torch_world
 
 Weight: TypeAlias = "float | torch.Tensor"
-
-# Among so many samples the largest are looked for: the first pass of a probe has them, as some batch of training may.
-_POOL = 256
-
-
-class StepSamples(Protocol):
-    """The samples of one step, as batches of any size."""
-
-    def batches(self, size: int) -> Sequence[Any]:
-        """Return the samples as batches."""
-
-    def largest(self, size: int) -> Any:
-        """Return a batch of the samples that need the most memory."""
 
 
 class TrainingLoop(ABC):
@@ -103,7 +89,7 @@ class TrainingLoop(ABC):
 
     def samples(self) -> StepSamples:
         """Return samples of a step for probes. Drawing them takes no random numbers of the training."""
-        return _LoaderSamples(self.loader, self.samples_per_step, self.world.rank)
+        return LoaderSamples(self.loader, self.samples_per_step, self.world.rank)
 
     def probing(self) -> AbstractContextManager[object]:
         """Return a block for probes, after which all is as before but for the models."""
@@ -160,40 +146,3 @@ class TrainingLoop(ABC):
 def scaled(loss: torch.Tensor, weight: Weight) -> torch.Tensor:
     """Return a loss times its weight, in the precision of the loss."""
     return loss * (weight.to(loss.dtype) if isinstance(weight, torch.Tensor) else weight)
-
-
-class _LoaderSamples:
-    """The same samples for every probe.
-
-    Args:
-        loader: The dataloader; its dataset has a length, and samples by index.
-        count: The samples of a step.
-        rank: This rank, which probes with samples of its own.
-    """
-
-    def __init__(self, loader: Any, count: int, rank: int) -> None:
-        length = len(loader.dataset)
-        pool = random.Random(rank).sample(range(length), min(max(count, _POOL), length))
-        samples = [loader.dataset[index] for index in pool]
-        self._collate: Callable[[list[Any]], Any] = loader.collate_fn
-        self._samples = [samples[place % len(samples)] for place in range(count)]
-        self._largest = sorted(samples, key=_elements, reverse=True)
-
-    def largest(self, size: int) -> Any:
-        return self._collate([self._largest[place % len(self._largest)] for place in range(size)])
-
-    def batches(self, size: int) -> list[Any]:
-        return [self._collate(self._samples[begin : begin + size]) for begin in range(0, len(self._samples), size)]
-
-
-def _elements(sample: Any) -> int:
-    """Return how much is in a sample: the elements of its tensors, or numbers of its lists."""
-    if isinstance(sample, torch.Tensor):
-        return sample.numel()
-    if hasattr(sample, "shape"):
-        return math.prod(sample.shape)
-    if isinstance(sample, dict):
-        return sum(_elements(value) for value in sample.values())
-    if isinstance(sample, list | tuple):
-        return sum(_elements(value) if isinstance(value, Iterable) else 1 for value in sample)
-    return 1

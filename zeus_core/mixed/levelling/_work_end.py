@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
-from zeus_core.adapters import contained
 from zeus_core.errors import UsageError
-from zeus_core.mixed.levelling import LevellingOptimizer
-from zeus_core.pytorch.torch_events import device_events_for
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Levelling(Protocol):
+    """Receives the bounds of the own work of a step: a `LevellingOptimizer`."""
+
+    def on_work_begin(self) -> None:
+        """Report that the own work of the step goes on."""
+
+    def on_work_end(self) -> None:
+        """Report that the own work of the step, or a part, is over."""
 
 
 class WorkReports:
     """Reports to a `LevellingOptimizer`, by hooks of a model, until `remove` is called."""
 
-    def __init__(self, levelling: LevellingOptimizer) -> None:
+    def __init__(self, levelling: Levelling) -> None:
         self._levelling = levelling
         self._handles: list[Any] = []
 
@@ -34,7 +42,7 @@ class _GradientReports(WorkReports):
     random, nothing is reported.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, levelling: LevellingOptimizer) -> None:
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, levelling: Levelling) -> None:
         super().__init__(levelling)
         self._gradients = 0
         self._expected = 0
@@ -62,7 +70,7 @@ class _ShardedReports(WorkReports):
     how much, is taken from the forward pass alone.
     """
 
-    def __init__(self, model: torch.nn.Module, levelling: LevellingOptimizer) -> None:
+    def __init__(self, model: torch.nn.Module, levelling: Levelling) -> None:
         super().__init__(levelling)
         self._is_in_pass = False
         self._handles = [
@@ -94,9 +102,7 @@ class _ShardedReports(WorkReports):
             self._levelling.on_work_begin()
 
 
-def report_work_end(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, levelling: LevellingOptimizer
-) -> WorkReports:
+def report_work_end(model: torch.nn.Module, optimizer: torch.optim.Optimizer, levelling: Levelling) -> WorkReports:
     """Report to a `LevellingOptimizer` when the own work of a step is over: before other ranks are waited for.
 
     For `torch.nn.parallel.DistributedDataParallel`, whose communication hook stays free, the work ends at the last
@@ -119,45 +125,19 @@ def report_work_end(
     return _ShardedReports(model, levelling) if _is_sharded(model) else _GradientReports(model, optimizer, levelling)
 
 
-class TrainingWork:
-    """Reports the own work in the trainings of a framework, which says when they begin and end.
+def report_prepared(models: Sequence[torch.nn.Module], optimizers: Sequence[Any], levelling: Levelling) -> WorkReports:
+    """Report the end of the own work of a step in all these models together; see `report_work_end`.
 
-    Args:
-        optimizer: The optimizer of the training; unless it is a `LevellingOptimizer`, nothing is done.
+    The step of the first optimizer ends a training step. A framework's wrapper holds it as its attribute `optimizer`.
     """
+    if len(models) == 1:
+        (model,) = models
+    else:
+        from torch.nn import ModuleList
 
-    def __init__(self, optimizer: object) -> None:
-        self._levelling = optimizer if isinstance(optimizer, LevellingOptimizer) else None
-        self._reports: WorkReports | None = None
-
-    @contained
-    def begin(
-        self, models: Sequence[torch.nn.Module], optimizers: Sequence[object], device: torch.device | str
-    ) -> None:
-        """Report from now on; where that is not possible, levelling is off, and says why.
-
-        Args:
-            models: The models, as they are trained.
-            optimizers: Their optimizers. The step of the first ends a training step.
-            device: The device that trains.
-        """
-        levelling = self._levelling
-        if levelling is None:
-            return
-        self.end()
-        try:
-            levelling.use_events(device_events_for(device, levelling.monitor.time_source))
-            model = models[0] if len(models) == 1 else torch.nn.ModuleList(models)
-            first: Any = optimizers[0]
-            self._reports = report_work_end(model, getattr(first, "optimizer", first), levelling)
-        except Exception as error:
-            levelling._refuse(error)
-
-    def end(self) -> None:
-        """Report no more."""
-        if self._reports is not None:
-            self._reports.remove()
-            self._reports = None
+        model = ModuleList(models)
+    first = optimizers[0]
+    return report_work_end(model, getattr(first, "optimizer", first), levelling)
 
 
 def _check_waits(model: torch.nn.Module) -> None:
@@ -177,8 +157,7 @@ def _is_sharded(model: torch.nn.Module) -> bool:
 
 
 def _is_fsdp2(module: torch.nn.Module) -> bool:
-    kind = getattr(torch.distributed.fsdp, "FSDPModule", None) if torch.distributed.is_available() else None
-    return kind is not None and isinstance(module, kind)
+    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)  # its place differs by release of torch
 
 
 def _is_fsdp1(module: torch.nn.Module) -> bool:

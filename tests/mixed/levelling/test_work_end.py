@@ -12,7 +12,7 @@ from tests.support.ranks import run_ranks
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.errors import UsageError
-from zeus_core.mixed.levelling.work_end import report_work_end
+from zeus_core.mixed.levelling import report_work_end
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import LevellingOptimizer
 
@@ -57,6 +57,28 @@ def test_the_last_gradient_of_a_step_is_the_end_of_its_work(accumulated):
     reports.remove()
     model(torch.rand(2, 4)).backward()
     assert levelling.happened == first + 2 * later
+
+
+def test_what_a_framework_has_prepared_is_reported_until_training_ends():
+    levelling, model = Noted(), Model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    levelling.on_train_begin()
+    levelling.on_prepared([model], [optimizer], torch.device("cpu"))
+    levelling.on_prepared([model], [optimizer], torch.device("cpu"))  # in place of the hooks there are
+    for _ in range(3):
+        model(torch.rand(2, 4)).backward()
+        optimizer.step()
+    assert levelling.happened == 2 * ["work end"]
+    levelling.on_train_end()
+    model(torch.rand(2, 4)).backward()
+    assert levelling.happened == 2 * ["work end"]
+
+
+def test_prepared_models_whose_waits_are_not_seen_turn_levelling_off():
+    levelling, model = Noted(), Model()
+    model.head.weight.ds_id = 3
+    levelling.on_prepared([model], [torch.optim.SGD(model.parameters(), 0.1)], "cpu")
+    assert levelling.result()["levelling"].startswith("off: the ranks of DeepSpeed wait for each other")
 
 
 SLOW_SECONDS = 0.3  # far more than a step takes where the machine is busy
