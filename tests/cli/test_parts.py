@@ -15,7 +15,7 @@ from zeus_core.cli.run._guarded_meter import GuardedMeter, within
 from zeus_core.cli.run._reached import ReachedPrograms
 from zeus_core.cli.run._run import run_measured
 from zeus_core.cli.run._run_options import Asked
-from zeus_core.cli.run._run_record import RunRecord
+from zeus_core.cli.run._run_record import CommandRecord
 from zeus_core.cli.run._window_charges import WindowCharges
 from zeus_core.cli.run._window_samples import WindowSamples
 from zeus_core.cli.text import table, write
@@ -162,7 +162,7 @@ def test_no_stream_is_no_output_and_a_poor_one_gets_question_marks():
 
 def test_the_fields_of_a_record_stay():
     """Programs read them. If one goes or means something else, raise the version of the run file."""
-    record = RunRecord(["true"], 0, None, 1.0, Measurement(10.0, {**PACKAGE, **GPU}), NAMES, False, ("a note",))
+    record = CommandRecord(["true"], 0, None, 1.0, Measurement(10.0, {**PACKAGE, **GPU}), NAMES, False, ("a note",))
     document = record.to_json()
     assert {name: type(value).__name__ for name, value in document.items()} == {
         "command": "list",
@@ -173,7 +173,6 @@ def test_the_fields_of_a_record_stay():
         "is_simulated": "bool",
         "devices": "list",
         "totals": "dict",
-        "electricity": "NoneType",
         "notes": "list",
     }
     numbers = dict.fromkeys(["energy_joules", "uncertainty_joules", "average_power_watts"], "float")
@@ -197,7 +196,7 @@ def test_a_windows_energy_is_charged_at_the_value_of_its_time(time_source, gpu):
     samples.end(measurement)
     gpu.execute(Work(1.0, 300.0))  # the window is over
     charges = samples.charges
-    amount = charges.to_json()["amounts"]["g"]
+    amount = charges.to_json()["g"]
     mean = (600 * 10 + 300 * (measurement.time - 10)) / measurement.time
     assert amount["amount"] == pytest.approx(measurement.total_energy / 3.6e6 * mean, rel=0.01)
     assert amount["uncertainty"] < 0.1 * amount["amount"]

@@ -18,7 +18,7 @@ from zeus_core.cli.arguments import add_gpus
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.run._reached import ReachedPrograms
 from zeus_core.cli.run._run_options import Asked, add_asked, asked_by, checked_tags
-from zeus_core.cli.run._run_record import RunRecord, check_writable, write_record
+from zeus_core.cli.run._run_record import CommandRecord, check_writable, write_record
 from zeus_core.cli.text import complain, write
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.measurement import Measurement
@@ -38,7 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = f"{SUMMARY}.\nIt passes signals on to the command, and ends with its exit code."
     add_asked(parser)
     add_gpus(parser)
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurement to this file, as JSON")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the whole command as a run to this file, as JSON: without the steps of a training in it",
+    )
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
     add_electricity(parser.add_argument_group("emissions and cost"))
 
@@ -85,7 +90,7 @@ def run_measured(
     Raises:
         UsageError: A GPU cannot be set as it is asked for.
     """
-    from zeus_core.cli.run._child import CommandError, blocked_signals, end_like
+    from zeus_core.cli.run._child import CommandError, blocked_signals, end_like, spawn, wait_for
     from zeus_core.cli.run._fixed_settings import FixedSettings
 
     if asked.by_site is not None:
@@ -101,24 +106,39 @@ def run_measured(
                 settings.apply()
                 meter.begin()
                 begun = _begun(command, meter, settings.in_force, name)
-                status, measurement = _measured(command, mask, environment, meter, programs)
+                begin = time.monotonic()
+                code = wait_for(spawn(command, mask, environment if programs is None else programs.environment))
+                elapsed_seconds = time.monotonic() - begin
+                # The energies are those between two readings, which lie a little apart from its start and end.
+                measurement = meter.end() or Measurement(elapsed_seconds, {})
             finally:
                 settings.restore()
                 if programs is not None:
                     missing = programs.end()
-            meter.notes.extend(settings.notes)
             if missing is not None and asked.must_find:
                 complain(f"zeus-core: {missing}")
-            _report(_ended(begun, status, measurement, programs), output, is_quiet, name, programs)
+            record = replace(
+                begun,
+                exit_code=code if code >= 0 else 128 - code,
+                signal=_signal_name(-code) if code < 0 else None,
+                measurement=measurement,
+                notes=[*meter.notes, *settings.notes],
+                samples=meter.samples,
+                has_training=programs is not None and programs.has_training,
+            )
+            if not is_quiet:
+                for rows in [] if programs is None else programs.unfinished:
+                    show_result(rows)
+            _report(record, output, is_quiet, name)
     except CommandError as error:
         write(f"zeus-core: {error}", sys.stderr)
         return error.exit_code
-    return end_like(status)
+    return end_like(code)
 
 
-def _begun(command: Sequence[str], meter: GuardedMeter, settings: Mapping[str, str], name: str) -> RunRecord:
+def _begun(command: Sequence[str], meter: GuardedMeter, settings: Mapping[str, str], name: str) -> CommandRecord:
     """Return the record of a command that begins now, and have it recorded now and then while it runs."""
-    record = RunRecord(
+    record = CommandRecord(
         command=list(command),
         exit_code=None,
         signal=None,
@@ -137,48 +157,12 @@ def _begun(command: Sequence[str], meter: GuardedMeter, settings: Mapping[str, s
     return record
 
 
-def _measured(
-    command: Sequence[str],
-    mask: set[int],
-    environment: Mapping[str, str],
-    meter: GuardedMeter,
-    programs: ReachedPrograms | None,
-) -> tuple[int, Measurement]:
-    """Run the command, and return its wait status and what the meter measured meanwhile."""
-    from zeus_core.cli.run._child import spawn, wait_for
-
-    begin = time.monotonic()
-    status = wait_for(spawn(command, mask, environment if programs is None else programs.environment))
-    elapsed_seconds = time.monotonic() - begin
-    # The energies are those between two readings, which lie a little apart from the command's start and end.
-    return status, meter.end() or Measurement(elapsed_seconds, {})
-
-
-def _ended(begun: RunRecord, status: int, measurement: Measurement, programs: ReachedPrograms | None) -> RunRecord:
-    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    return replace(
-        begun,
-        exit_code=os.WEXITSTATUS(status) if number is None else 128 + number,
-        signal=None if number is None else _signal_name(number),
-        measurement=measurement,
-        has_training=programs is not None and programs.has_training,
-    )
-
-
 def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
+    return next((known.name for known in signal.Signals if known == number), f"signal {number}")  # of a real-time one
 
 
-def _report(
-    record: RunRecord, output: Path | None, is_quiet: bool, name: str, programs: ReachedPrograms | None
-) -> None:
+def _report(record: CommandRecord, output: Path | None, is_quiet: bool, name: str) -> None:
     """Print and write the record. Neither can change how the run ends."""
-    if programs is not None and not is_quiet:
-        for rows in programs.unfinished:
-            show_result(rows)
     try:
         if not is_quiet:
             write(record.summary(), sys.stderr)

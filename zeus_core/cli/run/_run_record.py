@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core.cli.metering import devices_to_json, summarize, total_to_json
 from zeus_core.cli.text import make_folder
-from zeus_core.codec import encode
 from zeus_core.errors import UsageError
 from zeus_core.files import follow_own_links, is_special, write_atomically
 from zeus_core.ports.site_defaults import for_catalogue
@@ -29,7 +27,7 @@ _WHOLE = "The total is for the whole command on this machine; the box of a train
 
 
 @dataclass(frozen=True)
-class RunRecord:
+class CommandRecord:
     """One run of a command.
 
     Attributes:
@@ -59,25 +57,29 @@ class RunRecord:
     settings: Mapping[str, str] = field(default_factory=dict)
     has_training: bool = False
 
-    def summary(self) -> str:
-        """Format the record for people."""
-        end = f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
-        command = shlex.join(self.command)
-        if len(command) > _MAX_COMMAND_CHARACTERS:
-            command = command[: _MAX_COMMAND_CHARACTERS - 3] + "..."
-        head = f"zeus-core: {command}: {duration_text(self.measurement.time)}, {end}"
-        if self.has_training and self.measurement.devices:
-            head += f"\n  {_WHOLE}"
-        charges = [] if self._charges is None else self._charges.lines()
-        return f"{head}\n{summarize(self.measurement, self.names, self.notes, charges)}".rstrip()
+    @property
+    def end(self) -> str:
+        """How the command ended, in words."""
+        return f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
 
     @property
-    def _charges(self) -> WindowCharges | None:
+    def charges(self) -> WindowCharges | None:
         """Emissions and cost of the whole run; None where the electricity was not stated, and while it runs."""
         return None if self.samples is None or self.exit_code is None else self.samples.charges
 
+    def summary(self) -> str:
+        """Format the record for people."""
+        command = shlex.join(self.command)
+        if len(command) > _MAX_COMMAND_CHARACTERS:
+            command = command[: _MAX_COMMAND_CHARACTERS - 3] + "..."
+        head = f"zeus-core: {command}: {duration_text(self.measurement.time)}, {self.end}"
+        if self.has_training and self.measurement.devices:
+            head += f"\n  {_WHOLE}"
+        charges = [] if self.charges is None else self.charges.lines()
+        return f"{head}\n{summarize(self.measurement, self.names, self.notes, charges)}".rstrip()
+
     def to_json(self) -> dict[str, Any]:
-        """Return its own fields in its file, for programs."""
+        """Return its own fields in its file, for programs: those beside a run's."""
         return {
             "command": list(self.command),
             "exit_code": self.exit_code,
@@ -87,24 +89,21 @@ class RunRecord:
             "is_simulated": self.is_simulated,
             "devices": devices_to_json(self.measurement, self.names),
             "totals": total_to_json(self.measurement),
-            "electricity": None if self._charges is None else self._charges.to_json(),
             "notes": list(self.notes),
             **({"settings": dict(self.settings)} if self.settings else {}),
         }
 
     def document(self) -> dict[str, Any]:
         """Return the document of its file: that of any run, with the fields of `to_json` beside it."""
-        from zeus_core.ports.run_identity import identity_here
-        from zeus_core.training.record.rank_records import versions
+        # Imported here, as most commands write no file: the package of training takes long to load.
+        from zeus_core.cli.run._command_run import run_of_command
+        from zeus_core.codec import encode
         from zeus_core.training.record.run_file import RUN_FORMAT
-        from zeus_core.training.record.window_run import run_of_window
 
-        fields = self.to_json()
-        of_window = run_of_window(fields, platform.node(), identity_here(), versions())
-        run = encode(of_window if self.samples is None else self.samples.added_to(of_window))
-        if run["electricity"] is not None:
-            run["electricity"]["amounts"] = fields["electricity"]["amounts"]
-        return RUN_FORMAT.document({**fields, **run})
+        run = encode(run_of_command(self))
+        if self.charges is not None:
+            run["electricity"]["amounts"] = self.charges.to_json()
+        return RUN_FORMAT.document({**self.to_json(), **run})
 
     def record_for_catalogue(self, name: str) -> None:
         """Record it for the catalogue that the user or the site names, if one does. Never raises."""
@@ -112,7 +111,7 @@ class RunRecord:
 
 
 def check_writable(path: Path) -> None:
-    """Check that `write_record` can write the file, as far as that can be known.
+    """Check that `write_record` can write the file, before the command runs.
 
     Raises:
         UsageError: The file cannot be written.
@@ -130,7 +129,7 @@ def check_writable(path: Path) -> None:
         raise UsageError(f"--output is {str(path)!r}, which cannot be written: {error}") from error
 
 
-def write_record(record: RunRecord, path: Path) -> None:
+def write_record(record: CommandRecord, path: Path) -> None:
     """Write the file, completely or not at all. A pipe or a terminal cannot be replaced, and is written to."""
     text = json.dumps(record.document(), indent=2) + "\n"
     target = follow_own_links(path)  # a link stays one

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.measurement import Measurement
     from zeus_core.monitor import ZeusMonitor
-    from zeus_core.training.record.run_records import RunRecord
 
-_PERIOD_SECONDS, _FIRST_KEEP_SECONDS = 1.0, 10.0
+_PERIOD_SECONDS = 1.0
 _SAMPLES = 240  # as many as a file keeps: a long run is sampled less often, and each reading takes some milliseconds
+_FIRST_KEEP_SECONDS = 10.0  # short commands keep nothing: what writes it takes some 0.1 s to load
+_KEEP_SECONDS = 600.0  # as often as a training is kept
 
 
 class WindowSamples:
@@ -43,17 +44,17 @@ class WindowSamples:
         limits_watts: Mapping[int, float | None],
         charges: WindowCharges | None = None,
     ) -> None:
-        self._monitor, self._limits_watts = monitor, limits_watts
-        self._measured: list[Measurement] = []  # each since the begin; some 2,000 in a week
+        self.limits_watts, self.charges = limits_watts, charges
         self.keep: Callable[[Measurement], object] | None = None
-        self.charges = charges
+        self._monitor = monitor
+        self._measured: list[Measurement] = []  # each since the begin; some 2,000 in a week
         self._lock = threading.Lock()  # a sample that is late is neither recorded nor charged after the end
         self._has_ended = False
         is_rank = local_rank_of(os.environ)[1] > 1
         self._sharing = {index: Sharing(gpu, is_rank) for index, gpu in monitor.gpus.items()}
         self._begin = self._latest = monitor.time_source.now()
         self._keep_at = self._begin + _FIRST_KEEP_SECONDS
-        self._charge_at = math.inf if self.charges is None else self._begin
+        self._charge_at = math.inf if charges is None else self._begin
         self._first = monitor.read(sync_execution=False)
         self._stop = repeatedly(monitor.time_source, self._sample, _PERIOD_SECONDS)
 
@@ -72,13 +73,14 @@ class WindowSamples:
             if is_point:
                 self._latest = now
                 self._measured.append(measurement)
-            if self.charges is not None:
-                self._charge_at = now + self.charges.charge(measurement, clock_seconds(self._monitor.time_source))
+            self._charge(measurement, now)
             if self.keep is not None and now >= self._keep_at:
-                from zeus_core.training.record.run_records import KEEP_SECONDS
-
-                self._keep_at = now + KEEP_SECONDS
+                self._keep_at = now + _KEEP_SECONDS
                 self.keep(measurement)
+
+    def _charge(self, measurement: Measurement, now: float) -> None:
+        if self.charges is not None:
+            self._charge_at = now + self.charges.charge(measurement, clock_seconds(self._monitor.time_source))
 
     def end(self, measurement: Measurement) -> None:
         """Stop, and add the energy of the whole window."""
@@ -86,9 +88,7 @@ class WindowSamples:
         with self._lock:
             self._has_ended = True
             self._measured.append(measurement)
-            if self.charges is not None:
-                self.charges.charge(measurement, clock_seconds(self._monitor.time_source))
-                self.charges.measurement = measurement
+            self._charge(measurement, self._latest)
 
     @property
     def remarks(self) -> list[str]:
@@ -96,24 +96,10 @@ class WindowSamples:
         remarks = {index: sharing.remark for index, sharing in self._sharing.items()}
         return [f"GPU {index}: {remark}" for index, remark in remarks.items() if remark is not None]
 
-    def added_to(self, run: RunRecord) -> RunRecord:
-        """Return the run of the window with the power and the limits of its GPUs."""
-        from dataclasses import replace
-
-        from zeus_core.training.record.power_series import PowerSeries
-
-        series = {index: PowerSeries() for index in self._limits_watts}
+    def in_time(self) -> list[Measurement]:
+        """Return the energy since the beginning over time: of two close together at the end, the latter one."""
         *samples, whole = self._measured
-        for measurement in [each for each in samples if whole.time - each.time > _PERIOD_SECONDS / 2] + [whole]:
-            for device, energy in measurement.devices.items():
-                if device.kind == "gpu" and energy.energy_joules is not None:
-                    series[device.index].add(measurement.time, energy.energy_joules)
-        (rank,) = run.latest.ranks
-        devices = tuple(
-            replace(device, limit_watts=self._limits_watts[device.index], power=series[device.index].points)
-            for device in rank.devices
-        )
-        return replace(run, parts=(replace(run.latest, ranks=(replace(rank, devices=devices),)),))
+        return [each for each in samples if whole.time - each.time > _PERIOD_SECONDS / 2] + [whole]
 
 
 def limits_watts(monitor: ZeusMonitor) -> dict[int, float | None]:
