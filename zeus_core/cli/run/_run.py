@@ -95,7 +95,7 @@ def run_measured(
 
     if asked.by_site is not None:
         complain(f"zeus-core: {asked.by_site}")
-    settings = FixedSettings(asked, meter.gpus)
+    settings = FixedSettings(asked.settings, meter.gpus)
     environment = asked.environment(os.environ)
     programs = ReachedPrograms(environment) if asked.finds_trainings else None
     name = os.urandom(8).hex()  # of its record in a catalogue
