@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.cli.metering import open_meter, summarize, total_to_json
+from zeus_core.cli.metering import MachineMeter, open_meter, summarize, total_to_json
 from zeus_core.cli.run._child import spawn
 from zeus_core.cli.run._guarded_meter import GuardedMeter, within
 from zeus_core.cli.run._reached import ReachedPrograms
@@ -58,7 +58,7 @@ def test_cpus_and_their_memory_are_measured_where_they_can_be(make_driver, monke
     assert list(meter.names.values()) == ["NVIDIA H200", "package-0", "package-1", "of package-0"]
     assert [energy.energy_joules for energy in devices.values()][1:] == [5.0, 0.5, 1.0]
     assert [energy.method for energy in devices.values()][1:] == ["counted"] * 3
-    assert meter.notes == ()
+    assert meter.notes == []
 
 
 def test_a_package_that_is_lost_meanwhile_takes_its_memory_along(make_driver, monkeypatch, tmp_path):
@@ -188,11 +188,12 @@ def test_a_windows_energy_is_charged_at_the_value_of_its_time(time_source, gpu):
     """A third of it was taken at 600 g/kWh, two thirds at 300: the window has seen both."""
     monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=time_source)
     intensity = RecordedSignal([1000.0, 1010.0], [600.0, 300.0], "g/kWh", max_age_seconds=100.0)
-    monitor.begin_window("whole")
-    samples = WindowSamples(monitor, {}, WindowCharges(Electricity(intensity)))
+    meter = MachineMeter(monitor)
+    meter.begin()
+    samples = WindowSamples(meter, {}, WindowCharges(Electricity(intensity)))
     for _ in range(30):
         gpu.execute(Work(1.0, 300.0))
-    measurement = monitor.end_window("whole")
+    measurement = meter.end()
     samples.end(measurement)
     gpu.execute(Work(1.0, 300.0))  # the window is over
     charges = samples.charges

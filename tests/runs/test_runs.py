@@ -17,6 +17,7 @@ from tests.support.kept_runs import NO_CPUS, kept_run
 from tests.support.pages import ROOT
 from tests.support.simulated_records import independent_sums, simulated_files
 from zeus_core.cli import main
+from zeus_core.cli.metering import MachineMeter
 from zeus_core.cli.run._run_record import CommandRecord
 from zeus_core.cli.run._window_samples import WindowSamples, limits_watts
 from zeus_core.device import SimulatedGpu, Work, find_preset
@@ -367,8 +368,9 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
     time_source.set_clock(1_772_409_600.0)
     gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
     monitor = ZeusMonitor(gpus=[gpu], cpus=NO_CPUS, time_source=time_source)
-    monitor.begin_window("whole", sync_execution=False)
-    samples = WindowSamples(monitor, limits_watts(monitor))
+    meter = MachineMeter(monitor)
+    meter.begin()
+    samples = WindowSamples(meter, limits_watts(monitor))
     so_far: list[CommandRecord] = []
     samples.keep = lambda each: so_far.append(
         CommandRecord(["train"], None, None, 1_772_409_600.0, each, dict.fromkeys(each.devices, "A100"), True, [])
@@ -378,7 +380,7 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
             gpu.execute(Work(10.0, 300.0))
         else:
             time_source.advance(10.0)
-    whole = monitor.end_window("whole", sync_execution=False)
+    whole = meter.end()
     samples.end(whole)
     names = dict.fromkeys(whole.devices, "A100")
     record = CommandRecord(["train"], 0, None, 1_772_409_600.0, whole, names, True, [], samples=samples)

@@ -98,7 +98,7 @@ class GuardedMeter:
         if self._meter is None:
             return None
         self._meter.begin()
-        return WindowSamples(self._meter.monitor, self._limits_watts, self._charges)
+        return WindowSamples(self._meter, self._limits_watts, self._charges)
 
     def end(self) -> Measurement | None:
         """Close the window; None if there was a fault. The samples are gone then, too."""

@@ -15,6 +15,7 @@ from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import clock_seconds
 
 if TYPE_CHECKING:
+    from zeus_core.cli.metering import MachineMeter
     from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.measurement import Measurement
     from zeus_core.monitor import ZeusMonitor
@@ -29,7 +30,7 @@ class WindowSamples:
     """Reads the energy in the background while a window is open.
 
     Args:
-        monitor: Measures the window, which has just been opened.
+        meter: Measures the window, which has just been opened.
         limits_watts: The power limit of each GPU before the run changed it, by index; None if unknown.
         charges: Charges the energy; None without a stated electricity.
 
@@ -40,33 +41,32 @@ class WindowSamples:
 
     def __init__(
         self,
-        monitor: ZeusMonitor,
+        meter: MachineMeter,
         limits_watts: Mapping[int, float | None],
         charges: WindowCharges | None = None,
     ) -> None:
         self.limits_watts, self.charges = limits_watts, charges
         self.keep: Callable[[Measurement], object] | None = None
-        self._monitor = monitor
+        self._meter, self._time_source = meter, meter.monitor.time_source
         self._measured: list[Measurement] = []  # each since the begin; some 2,000 in a week
         self._lock = threading.Lock()  # a sample that is late is neither recorded nor charged after the end
         self._has_ended = False
         is_rank = local_rank_of(os.environ)[1] > 1
-        self._sharing = {index: Sharing(gpu, is_rank) for index, gpu in monitor.gpus.items()}
-        self._begin = self._latest = monitor.time_source.now()
+        self._sharing = {index: Sharing(gpu, is_rank) for index, gpu in meter.monitor.gpus.items()}
+        self._begin = self._latest = self._time_source.now()
         self._keep_at = self._begin + _FIRST_KEEP_SECONDS
         self._charge_at = math.inf if charges is None else self._begin
-        self._first = monitor.read(sync_execution=False)
-        self._stop = repeatedly(monitor.time_source, self._sample, _PERIOD_SECONDS)
+        self._stop = repeatedly(self._time_source, self._sample, _PERIOD_SECONDS)
 
     def _sample(self) -> None:
         """Read the energy and look around, if that is due."""
-        now = self._monitor.time_source.now()
+        now = self._time_source.now()
         is_point = now - self._latest >= max(0.999 * _PERIOD_SECONDS, (now - self._begin) / _SAMPLES)
         if not is_point and now < self._charge_at:
             return
         for sharing in self._sharing.values():
             sharing.look(now)
-        measurement = self._monitor.between(self._first, self._monitor.read(sync_execution=False))
+        measurement = self._meter.so_far()
         with self._lock:
             if self._has_ended:
                 return
@@ -80,7 +80,7 @@ class WindowSamples:
 
     def _charge(self, measurement: Measurement, now: float) -> None:
         if self.charges is not None:
-            self._charge_at = now + self.charges.charge(measurement, clock_seconds(self._monitor.time_source))
+            self._charge_at = now + self.charges.charge(measurement, clock_seconds(self._time_source))
 
     def end(self, measurement: Measurement) -> None:
         """Stop, and add the energy of the whole window."""
