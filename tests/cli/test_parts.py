@@ -162,7 +162,7 @@ def test_no_stream_is_no_output_and_a_poor_one_gets_question_marks():
 
 def test_the_fields_of_a_record_stay():
     """Programs read them. If one goes or means something else, raise the version of the run file."""
-    record = CommandRecord(["true"], 0, None, 1.0, Measurement(10.0, {**PACKAGE, **GPU}), NAMES, False, ("a note",))
+    record = CommandRecord(["true"], 0, 1.0, Measurement(10.0, {**PACKAGE, **GPU}), NAMES, False, ("a note",))
     document = record.to_json()
     assert {name: type(value).__name__ for name, value in document.items()} == {
         "command": "list",
@@ -190,13 +190,13 @@ def test_a_windows_energy_is_charged_at_the_value_of_its_time(time_source, gpu):
     intensity = RecordedSignal([1000.0, 1010.0], [600.0, 300.0], "g/kWh", max_age_seconds=100.0)
     meter = MachineMeter(monitor)
     meter.begin()
-    samples = WindowSamples(meter, {}, WindowCharges(Electricity(intensity)))
+    samples = WindowSamples(meter, {})
     for _ in range(30):
         gpu.execute(Work(1.0, 300.0))
     measurement = meter.end()
     samples.end(measurement)
     gpu.execute(Work(1.0, 300.0))  # the window is over
-    charges = samples.charges
+    charges = WindowCharges(Electricity(intensity), samples.in_time())
     amount = charges.to_json()["g"]
     mean = (600 * 10 + 300 * (measurement.time - 10)) / measurement.time
     assert amount["amount"] == pytest.approx(measurement.total_energy / 3.6e6 * mean, rel=0.01)

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -123,7 +124,9 @@ def document_of_command(fields):
         for each in fields["devices"]
     }
     return CommandRecord(
-        *(fields[name] for name in ("command", "exit_code", "signal", "start_time")),
+        fields["command"],
+        fields["exit_code"],
+        fields["start_time"],
         Measurement(fields["seconds"], energies),
         dict.fromkeys(energies, fields["devices"][0]["name"]),
         fields["is_simulated"],
@@ -138,7 +141,7 @@ def test_a_command_and_the_training_in_it_count_once(tmp_path, capsys):
     begin, end = (record["parts"][0][name] for name in ("begun_at_seconds", "until_seconds"))
     fields = {name: device[name] for name in ("uuid", "index", "name")} | {"kind": "gpu", "energy_joules": 9999.0}
     fields |= {"uncertainty_joules": 1.0, "method": "counted", "lost_because": None, "average_power_watts": None}
-    command = {"command": ["train"], "exit_code": 0, "signal": None}
+    command = {"command": ["train"], "exit_code": 0}
     command |= {"start_time": begin - 1, "seconds": end - begin + 2, "is_simulated": True, "devices": [fields]}
     command |= {"totals": {"energy_joules": 9999.0}, "electricity": None, "notes": []}
     (tmp_path / "m.json").write_text(json.dumps(document_of_command(command)))
@@ -309,10 +312,9 @@ def test_runs_of_each_outcome_are_in_every_sum(tmp_path, capsys):
         with contextlib.suppress(ValueError, KeyboardInterrupt):
             kept_run(tmp_path / "runs" / f"{error!r}", steps=3, ends_by=error)
     command = json.loads((ROOT / "tests" / "samples" / "command" / "energy.json").read_text())
-    for code, signal in ((1, None), (139, "SIGSEGV"), (143, "SIGTERM"), (143, None)):
-        document = {**command, "exit_code": code, "signal": signal, "start_time": command["start_time"] - 1e5 * code}
-        document["start_time"] += 1e4 * (signal is None)
-        (tmp_path / "runs" / f"{code}-{signal}.json").write_text(json.dumps(document_of_command(document)))
+    for number, code in enumerate((1, -signal.SIGSEGV, -signal.SIGTERM, 128 + signal.SIGTERM)):
+        document = {**command, "exit_code": code, "start_time": command["start_time"] - 1e5 * number}
+        (tmp_path / "runs" / f"{code}.json").write_text(json.dumps(document_of_command(document)))
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "runs")]) == 0
     sums = summed(capsys, tmp_path / "catalogue", "--by", "state")
     assert {name: amounts["runs"] for name, amounts in sums.items()} == {"ended": 1, "failed": 3, "stopped": 3}
@@ -373,7 +375,7 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
     samples = WindowSamples(meter, limits_watts(monitor))
     so_far: list[CommandRecord] = []
     samples.keep = lambda each: so_far.append(
-        CommandRecord(["train"], None, None, 1_772_409_600.0, each, dict.fromkeys(each.devices, "A100"), True, [])
+        CommandRecord(["train"], None, 1_772_409_600.0, each, dict.fromkeys(each.devices, "A100"), True, [])
     )
     for is_busy in (True, False, True, False, False):
         if is_busy:
@@ -383,7 +385,7 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
     whole = meter.end()
     samples.end(whole)
     names = dict.fromkeys(whole.devices, "A100")
-    record = CommandRecord(["train"], 0, None, 1_772_409_600.0, whole, names, True, [], samples=samples)
+    record = CommandRecord(["train"], 0, 1_772_409_600.0, whole, names, True, [], samples=samples)
     (tmp_path / "m.json").write_text(json.dumps(record.document()))
     (tmp_path / "killed.json").write_text(json.dumps(so_far[0].document()))
     assert main(["runs", "add", "--ended", str(tmp_path / "catalogue"), str(tmp_path / "killed.json")]) == 0

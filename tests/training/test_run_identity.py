@@ -80,7 +80,7 @@ def test_a_lost_gpu_of_a_command_leaves_its_energy_unknown():
         Device("gpu", 1, "GPU-b"): DeviceEnergy.lost("gone"),
     }
     record = CommandRecord(
-        ["train"], 137, "SIGKILL", 1000.0, Measurement(10.0, energies), dict.fromkeys(energies, "H100"), False, []
+        ["train"], -9, 1000.0, Measurement(10.0, energies), dict.fromkeys(energies, "H100"), False, []
     )
     run = record_from_document(record.document())
     assert run.account.total.energy_joules is None
@@ -91,7 +91,7 @@ def test_a_lost_gpu_of_a_command_leaves_its_energy_unknown():
 def test_a_command_and_a_trainer_write_the_same_format(tmp_path):
     measurement = Measurement.from_energies(10.0, {0: 100.5, 1: 200.25}, uncertainty_joules=1.0)
     names = dict.fromkeys(measurement.devices, "H100")
-    write_record(CommandRecord(["true"], 0, None, 1000.0, measurement, names, False, ("a note",)), tmp_path / "m.json")
+    write_record(CommandRecord(["true"], 0, 1000.0, measurement, names, False, ("a note",)), tmp_path / "m.json")
     document = json.loads((tmp_path / "m.json").read_text())
     trained = json.loads((kept_run(tmp_path / "run", steps=3) / "zeus-energy" / "run.json").read_text())
     assert document["format"] == trained["format"]

@@ -99,7 +99,7 @@ def _device(gpu: Device, energy: DeviceEnergy, command: CommandRecord) -> Device
 def _power(samples: WindowSamples, gpu: Device) -> tuple[EnergyPoint, ...]:
     """Return the energy of a GPU over time."""
     series = PowerSeries()
-    for measurement in samples.in_time():
+    for _, measurement in samples.in_time():
         if (joules := measurement.devices[gpu].energy_joules) is not None:
             series.add(measurement.time, joules)
     return series.points

@@ -12,9 +12,7 @@ from zeus_core.errors import UsageError
 from zeus_core.process.parallel import ParallelCalls
 
 if TYPE_CHECKING:
-    from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.device import Gpu
-    from zeus_core.electricity import Electricity
     from zeus_core.measurement import Device, Measurement
 
 # Both trade the energy of a slow driver's machine for a command that starts and ends on time.
@@ -50,14 +48,13 @@ class GuardedMeter:
         indices: GPUs to measure; all visible ones if None.
         patience_seconds: How long to wait until all is ready.
         edge_seconds: How long to wait for the window to begin, and for it to end.
-        electricity: The intensity and price that the energy is charged at; none if None.
 
     Attributes:
         notes: The faults, and what else people should know of the numbers.
         gpus: The measured GPUs.
         names: The name of each measured device.
         is_simulated: Whether any GPU is simulated.
-        samples: Power, sharing and charges over time, once the window has begun.
+        samples: Energy and sharing over time, once the window has begun.
 
     Raises:
         UsageError: There is no such GPU. No command runs yet.
@@ -68,7 +65,6 @@ class GuardedMeter:
         indices: Sequence[int] | None,
         patience_seconds: float = _PATIENCE_SECONDS,
         edge_seconds: float = _EDGE_SECONDS,
-        electricity: Electricity | None = None,
     ) -> None:
         self.notes: list[str] = []
         self.gpus: Sequence[Gpu] = ()
@@ -77,11 +73,6 @@ class GuardedMeter:
         self.samples: WindowSamples | None = None
         self._meter: MachineMeter | None = None
         self._edge_seconds = edge_seconds
-        self._charges: WindowCharges | None = None
-        if electricity is not None:
-            from zeus_core.cli.run._window_charges import WindowCharges
-
-            self._charges = WindowCharges(electricity)
         opened = self._guarded(patience_seconds, lambda: _opened(indices))
         if opened is None:
             return
@@ -98,7 +89,7 @@ class GuardedMeter:
         if self._meter is None:
             return None
         self._meter.begin()
-        return WindowSamples(self._meter, self._limits_watts, self._charges)
+        return WindowSamples(self._meter, self._limits_watts)
 
     def end(self) -> Measurement | None:
         """Close the window; None if there was a fault. The samples are gone then, too."""

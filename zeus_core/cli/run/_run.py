@@ -25,6 +25,8 @@ from zeus_core.measurement import Measurement
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._guarded_meter import GuardedMeter
+    from zeus_core.cli.run._window_charges import WindowCharges
+    from zeus_core.electricity import Electricity
 
 SUMMARY = "Run a command, measure its energy, and save energy in its training"
 EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
@@ -64,8 +66,8 @@ def execute(arguments: argparse.Namespace) -> int:
     asked = asked_by(arguments)
     if arguments.tags is not None:  # for the runs in the command, and the record of this one
         os.environ[TAGS] = ",".join(filter(None, [os.environ.get(TAGS), checked_tags(arguments.tags)]))
-    meter = GuardedMeter(arguments.gpus, electricity=electricity)
-    return run_measured(arguments.command, meter, arguments.output, arguments.quiet, asked)
+    meter = GuardedMeter(arguments.gpus)
+    return run_measured(arguments.command, meter, arguments.output, arguments.quiet, asked, electricity)
 
 
 def run_measured(
@@ -74,6 +76,7 @@ def run_measured(
     output: Path | None = None,
     is_quiet: bool = False,
     asked: Asked = _NOTHING,
+    electricity: Electricity | None = None,
 ) -> int:
     """Run a command between the two edges of the meter's window, and report.
 
@@ -83,6 +86,7 @@ def run_measured(
         output: The file to write.
         is_quiet: Print no summary.
         asked: The options beyond measuring.
+        electricity: The intensity and price that the energy is charged at; none if None.
 
     Returns:
         The exit code. If a signal killed the command, this process dies of the same signal instead.
@@ -119,11 +123,11 @@ def run_measured(
                 complain(f"zeus-core: {missing}")
             record = replace(
                 begun,
-                exit_code=code if code >= 0 else 128 - code,
-                signal=_signal_name(-code) if code < 0 else None,
+                code=code,
                 measurement=measurement,
                 notes=[*meter.notes, *settings.notes],
                 samples=meter.samples,
+                charges=_charges(electricity, meter),
                 has_training=programs is not None and programs.has_training,
             )
             if not is_quiet:
@@ -140,8 +144,7 @@ def _begun(command: Sequence[str], meter: GuardedMeter, settings: Mapping[str, s
     """Return the record of a command that begins now, and have it recorded now and then while it runs."""
     record = CommandRecord(
         command=list(command),
-        exit_code=None,
-        signal=None,
+        code=None,
         start_time=time.time(),
         measurement=Measurement(0.0, {}),
         names=meter.names,
@@ -157,8 +160,13 @@ def _begun(command: Sequence[str], meter: GuardedMeter, settings: Mapping[str, s
     return record
 
 
-def _signal_name(number: int) -> str:
-    return next((known.name for known in signal.Signals if known == number), f"signal {number}")  # of a real-time one
+def _charges(electricity: Electricity | None, meter: GuardedMeter) -> WindowCharges | None:
+    """Charge the energy of the whole window, where the electricity was stated."""
+    if electricity is None or meter.samples is None:
+        return None
+    from zeus_core.cli.run._window_charges import WindowCharges
+
+    return WindowCharges(electricity, meter.samples.in_time())
 
 
 def _report(record: CommandRecord, output: Path | None, is_quiet: bool, name: str) -> None:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.cli.metering import devices_to_json, summarize, total_to_json
@@ -32,40 +33,47 @@ class CommandRecord:
 
     Attributes:
         command: The command as given.
-        exit_code: The exit code as of a shell: 128 plus the number of the signal, if one killed the command;
-            None while it runs.
-        signal: The name of the signal that killed it; None if none did.
+        code: Its exit code, or the negative number of the signal that killed it; None while it runs.
         start_time: Seconds since 1970.
         measurement: How long the command ran, and the energy of the measured devices.
         names: The name of each measured device.
         is_simulated: Whether GPUs are simulated.
         notes: Things that were not measured, and why.
-        samples: Power, sharing and charges over time; None where nothing is measured.
+        samples: Energy over time; None where nothing is measured.
+        charges: Emissions and cost of the whole run; None where the electricity was not stated, and while it runs.
         settings: The settings held for the whole run, such as "300 W", by "power limit" or "SM clock".
         has_training: Whether a training in it was measured by itself, too.
     """
 
     command: Sequence[str]
-    exit_code: int | None
-    signal: str | None
+    code: int | None
     start_time: float
     measurement: Measurement
     names: Mapping[Device, str]
     is_simulated: bool
     notes: Sequence[str]
     samples: WindowSamples | None = None
+    charges: WindowCharges | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     has_training: bool = False
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code as of a shell: 128 plus the number of the signal, if one killed the command."""
+        return self.code if self.code is None or self.code >= 0 else 128 - self.code
+
+    @property
+    def signal(self) -> str | None:
+        """The name of the signal that killed the command; None if none did."""
+        if self.code is None or self.code >= 0:
+            return None
+        number = -self.code
+        return next((known.name for known in Signals if known == number), f"signal {number}")  # of a real-time one
 
     @property
     def end(self) -> str:
         """How the command ended, in words."""
         return f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
-
-    @property
-    def charges(self) -> WindowCharges | None:
-        """Emissions and cost of the whole run; None where the electricity was not stated, and while it runs."""
-        return None if self.samples is None or self.exit_code is None else self.samples.charges
 
     def summary(self) -> str:
         """Format the record for people."""

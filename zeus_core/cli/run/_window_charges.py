@@ -2,54 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeus_core.cli.metering import known_total
 from zeus_core.electricity import Electricity, Signal
-from zeus_core.measurement import Measurement
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import charge_source
 from zeus_core.training.charges.charging import Charge, Charging
 from zeus_core.units import amount_text
 
+if TYPE_CHECKING:
+    from zeus_core.cli.run._window_samples import Sample
+
 _NAMES = {"gpu": "GPUs", "cpu": "CPUs", "dram": "memory"}
 
 
 class WindowCharges:
-    """Charges the energy of a window.
+    """Charges the energy of a window, each sample at the values of its time.
 
     Args:
         electricity: Its signals.
+        samples: Those of the whole window.
     """
 
-    def __init__(self, electricity: Electricity) -> None:
+    def __init__(self, electricity: Electricity, samples: Sequence[Sample]) -> None:
         self.electricity = electricity
-        self._charging = Charging(electricity)
-        self._measurement = Measurement(0.0, {})  # as of the latest call
-        self._is_complete = False
-
-    def charge(self, measurement: Measurement, now_seconds: float) -> float:
-        """Charge the energy since the latest call, and return after how many seconds it is due again.
-
-        Args:
-            measurement: That of the window so far.
-            now_seconds: The clock, in seconds since 1970.
-        """
-        self._measurement = measurement
-        total, self._is_complete = known_total(measurement)
-        if total.energy_joules is not None:
-            self._charging.charge(Tally(measurement.time, total), now_seconds)
-        return self._charging.due_after_seconds
+        charging = Charging(electricity)
+        for clock_seconds, measurement in samples:
+            total, self._is_complete = known_total(measurement)
+            if total.energy_joules is not None:
+                charging.charge(Tally(measurement.time, total), clock_seconds)
+        self._charged = charging.charges
+        self._kinds = [device.kind for device in samples[-1].measurement.devices]
 
     def _charges(self) -> list[tuple[str, Signal, Charge | None]]:
         """Return unit, signal and charge; None where no energy was measured, or the signal failed."""
-        charges = self._charging.charges
         return [
             (unit, signal, charge if charge.missed_seconds == 0 and charge.joules > 0 else None)
             for signal in self.electricity.signals
             for unit in [signal.facts.amount_unit]
-            for charge in [charges[unit]]
+            for charge in [self._charged[unit]]
         ]
 
     def lines(self) -> list[str]:
@@ -57,7 +51,7 @@ class WindowCharges:
         return [self._text(unit, signal, charge) for unit, signal, charge in self._charges() if charge is not None]
 
     def _text(self, unit: str, signal: Signal, charge: Charge) -> str:
-        *others, last = dict.fromkeys(_NAMES[device.kind] for device in self._measurement.devices)
+        *others, last = dict.fromkeys(_NAMES[kind] for kind in self._kinds)
         devices = f"{', '.join(others)} and {last}" if others else last
         least = "" if self._is_complete else "at least "
         amount = amount_text(charge.amount, charge.uncertainty, "g CO2 equivalent" if unit == "g" else unit)
