@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from zeus_core.cli.run._guarded_meter import within
@@ -94,10 +93,11 @@ def _accepted(setting: Setting, accepted: Sequence[int]) -> Setting:
     """
     if setting.value in accepted:
         return setting
-    wrong = f"{setting.source} is {setting.text}, and the GPUs take {_range(accepted, setting.unit)}"
-    if setting.source.startswith("--"):
-        raise UsageError(wrong)
     nearest = setting._replace(value=next((each for each in accepted if each <= setting.value), accepted[-1]))
+    ends = f"{accepted[-1]} to {accepted[0]} {setting.unit}; {accepted[0]} is the original"
+    wrong = f"{setting.source} is {setting.text}, and the GPUs take {ends}"
+    if setting.source.startswith("--"):
+        raise UsageError(f"{wrong}; give {nearest.value}, for example")
     complain(f"zeus-core: {wrong}: {nearest.text} is set")
     return nearest
 
@@ -111,12 +111,3 @@ def _duration(knob: CommonKnob) -> str:
     except DeviceError:  # of a GPU that is gone
         is_undisturbed = True
     return " for the whole run" if is_undisturbed else ", but not in force for the whole run"
-
-
-def _range(accepted: Sequence[int], unit: str) -> str:
-    highest, *lower = accepted
-    if len(lower) < 2:
-        return " or ".join(map(str, accepted)) + f" {unit}"
-    steps = {before - after for before, after in pairwise(lower)}
-    every = f", in steps of {steps.pop()} {unit}" if len(steps) == 1 and steps != {1} else ""
-    return f"{lower[-1]} to {highest} {unit}{every}; {highest} is the original"

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from zeus_core.monitor import ZeusMonitor
 
 _PERIOD_SECONDS = 1.0
-_SAMPLES = 240  # as many as a file keeps: a long run is sampled less often, and each reading takes some milliseconds
+_SAMPLES = 240  # as many as a file keeps: a long run is sampled less often
+_MOST_SECONDS = 60.0  # between two samples, of which one lies over each change of an intensity or price
 _FIRST_KEEP_SECONDS = 10.0  # short commands keep nothing: what writes it takes some 0.1 s to load
 _KEEP_SECONDS = 600.0  # as often as a training is kept
 
@@ -47,7 +48,7 @@ class WindowSamples:
         self.limits_watts = limits_watts
         self.keep: Callable[[Measurement], object] | None = None
         self._meter, self._time_source = meter, meter.monitor.time_source
-        self._samples: list[Sample] = []  # some 2,000 in a week
+        self._samples: list[Sample] = []  # some 11,000 in a week: 16 MB for eight GPUs
         self._lock = threading.Lock()  # a sample that is late is not recorded after the end
         self._has_ended = False
         is_rank = local_rank_of(os.environ)[1] > 1
@@ -59,7 +60,8 @@ class WindowSamples:
     def _sample(self) -> None:
         """Read the energy and look around, if that is due."""
         now = self._time_source.now()
-        if now - self._latest < max(0.999 * _PERIOD_SECONDS, (now - self._begin) / _SAMPLES):
+        spacing_seconds = min((now - self._begin) / _SAMPLES, _MOST_SECONDS)
+        if now - self._latest < max(0.999 * _PERIOD_SECONDS, spacing_seconds):
             return
         for sharing in self._sharing.values():
             sharing.look(now)
