@@ -34,7 +34,7 @@ RUN_METRICS: Mapping[str, tuple[str, str]] = {
     "overhead_s": ("s", "time in hooks of this package, in the latest part and process"),
     "saving_fraction": ("", "energy per step that the chosen setting saves"),
     "co2_eq_g": ("g", "CO2 equivalent, if an intensity was given"),
-    "cost": ("money", "cost, if a price was given"),
+    "cost": ("money", "cost in the currency of the price, if one was given"),
 }
 """The names, with unit and meaning."""
 
