@@ -19,6 +19,7 @@ from tests.support.pages import ROOT
 from tests.support.simulated_records import independent_sums, simulated_files
 from zeus_core.cli import main
 from zeus_core.cli.metering import MachineMeter
+from zeus_core.cli.run._run_file import document_of
 from zeus_core.cli.run._run_record import CommandRecord
 from zeus_core.cli.run._window_samples import WindowSamples, limits_watts
 from zeus_core.device import SimulatedGpu, Work, find_preset
@@ -123,7 +124,7 @@ def document_of_command(fields):
         )
         for each in fields["devices"]
     }
-    return CommandRecord(
+    record = CommandRecord(
         fields["command"],
         fields["exit_code"],
         fields["start_time"],
@@ -131,7 +132,8 @@ def document_of_command(fields):
         dict.fromkeys(energies, fields["devices"][0]["name"]),
         fields["is_simulated"],
         fields["notes"],
-    ).document()
+    )
+    return document_of(record)
 
 
 def test_a_command_and_the_training_in_it_count_once(tmp_path, capsys):
@@ -386,8 +388,8 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
     samples.end(whole)
     names = dict.fromkeys(whole.devices, "A100")
     record = CommandRecord(["train"], 0, 1_772_409_600.0, whole, names, True, [], samples=samples)
-    (tmp_path / "m.json").write_text(json.dumps(record.document()))
-    (tmp_path / "killed.json").write_text(json.dumps(so_far[0].document()))
+    (tmp_path / "m.json").write_text(json.dumps(document_of(record)))
+    (tmp_path / "killed.json").write_text(json.dumps(document_of(so_far[0])))
     assert main(["runs", "add", "--ended", str(tmp_path / "catalogue"), str(tmp_path / "killed.json")]) == 0
     killed = summed(capsys, tmp_path / "catalogue", "--by", "state")["interrupted"]
     assert killed["runs"] == len(so_far) == 1

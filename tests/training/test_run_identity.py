@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.kept_runs import kept_run
 from zeus_core.cli import main
-from zeus_core.cli.run._run_record import CommandRecord, write_record
+from zeus_core.cli.run._run_file import document_of, write_record
+from zeus_core.cli.run._run_record import CommandRecord
 from zeus_core.codec import encode
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.ports.run_identity import RunIdentity, identity_here
@@ -82,7 +83,7 @@ def test_a_lost_gpu_of_a_command_leaves_its_energy_unknown():
     record = CommandRecord(
         ["train"], -9, 1000.0, Measurement(10.0, energies), dict.fromkeys(energies, "H100"), False, []
     )
-    run = record_from_document(record.document())
+    run = record_from_document(document_of(record))
     assert run.account.total.energy_joules is None
     assert run.account.total.measured_joules == 10.5
     assert run.latest.results == {"command": "killed by SIGKILL"}

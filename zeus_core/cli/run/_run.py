@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -18,10 +19,11 @@ from zeus_core.cli.arguments import add_gpus
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.run._reached import ReachedPrograms
 from zeus_core.cli.run._run_options import Asked, add_asked, asked_by, checked_tags
-from zeus_core.cli.run._run_record import CommandRecord, check_writable, write_record
+from zeus_core.cli.run._run_record import CommandRecord, check_writable
 from zeus_core.cli.text import complain, write
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.measurement import Measurement
+from zeus_core.ports.site_defaults import for_catalogue
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._guarded_meter import GuardedMeter
@@ -154,9 +156,9 @@ def _begun(command: Sequence[str], meter: GuardedMeter, settings: Mapping[str, s
         settings=settings,
     )
     if (samples := meter.samples) is not None:
-        samples.keep = lambda measurement: replace(
-            record, measurement=measurement, notes=[*meter.notes, *samples.remarks]
-        ).record_for_catalogue(name)
+        samples.keep = lambda measurement: _record_for_catalogue(
+            replace(record, measurement=measurement, notes=[*meter.notes, *samples.remarks]), name
+        )
     return record
 
 
@@ -174,8 +176,21 @@ def _report(record: CommandRecord, output: Path | None, is_quiet: bool, name: st
     try:
         if not is_quiet:
             write(record.summary(), sys.stderr)
-        record.record_for_catalogue(name)
+        _record_for_catalogue(record, name)
         if output is not None:
+            from zeus_core.cli.run._run_file import write_record
+
             write_record(record, output)
     except OSError as error:
         complain(f"zeus-core: the measurement could not be written: {error}")
+
+
+def _record_for_catalogue(record: CommandRecord, name: str) -> None:
+    """Record it for the catalogue that the site names, if it does. Never raises."""
+
+    def content() -> str:
+        from zeus_core.cli.run._run_file import document_of
+
+        return json.dumps(document_of(record))
+
+    for_catalogue(name, content, has_ended=record.code is not None)

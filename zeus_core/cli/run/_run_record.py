@@ -1,8 +1,7 @@
-"""The record of `zeus-core run`, as text and as a file."""
+"""The record of `zeus-core run`, and its summary."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zeus_core.cli.metering import devices_to_json, summarize, total_to_json
 from zeus_core.cli.text import make_folder
 from zeus_core.errors import UsageError
-from zeus_core.files import follow_own_links, is_special, write_atomically
-from zeus_core.ports.site_defaults import for_catalogue
+from zeus_core.files import follow_own_links, is_special
 from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
@@ -101,25 +99,9 @@ class CommandRecord:
             **({"settings": dict(self.settings)} if self.settings else {}),
         }
 
-    def document(self) -> dict[str, Any]:
-        """Return the document of its file: that of any run, with the fields of `to_json` beside it."""
-        # Imported here, as most commands write no file: the package of training takes long to load.
-        from zeus_core.cli.run._command_run import run_of_command
-        from zeus_core.codec import encode
-        from zeus_core.training.record.run_file import RUN_FORMAT
-
-        run = encode(run_of_command(self))
-        if self.charges is not None:
-            run["electricity"]["amounts"] = self.charges.to_json()
-        return RUN_FORMAT.document({**self.to_json(), **run})
-
-    def record_for_catalogue(self, name: str) -> None:
-        """Record it for the catalogue that the user or the site names, if one does. Never raises."""
-        for_catalogue(name, lambda: json.dumps(self.document()), has_ended=self.exit_code is not None)
-
 
 def check_writable(path: Path) -> None:
-    """Check that `write_record` can write the file, before the command runs.
+    """Check that the file of a run can be written, before the command runs.
 
     Raises:
         UsageError: The file cannot be written.
@@ -135,13 +117,3 @@ def check_writable(path: Path) -> None:
             tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise UsageError(f"--output is {str(path)!r}, which cannot be written: {error}") from error
-
-
-def write_record(record: CommandRecord, path: Path) -> None:
-    """Write the file, completely or not at all. A pipe or a terminal cannot be replaced, and is written to."""
-    text = json.dumps(record.document(), indent=2) + "\n"
-    target = follow_own_links(path)  # a link stays one
-    if is_special(target):
-        target.write_text(text, encoding="utf-8")
-    else:
-        write_atomically(target, text)

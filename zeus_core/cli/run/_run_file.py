@@ -1,4 +1,7 @@
-"""A command as a run of one part, for its run file. Imported only where one is written."""
+"""The file of `zeus-core run`: the command as a run of one part, and its own fields.
+
+Imported only where a file is written, as the package of training takes some 0.1 s to load.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,18 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from zeus_core.codec import encode
+from zeus_core.files import follow_own_links, is_special, write_atomically
 from zeus_core.measurement import Device, DeviceEnergy
 from zeus_core.ports.run_identity import identity_here
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint, PowerSeries
 from zeus_core.training.record.rank_records import electricity_record, versions
+from zeus_core.training.record.run_file import RUN_FORMAT
 from zeus_core.training.record.run_records import (
     REMARKS,
     DeviceRecord,
@@ -29,6 +36,24 @@ if TYPE_CHECKING:
 
 _CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS")  # other signals come from outside
 _STOPPED_CODES = (130, 137, 143)  # of a shell or a program that SIGINT, SIGKILL or SIGTERM has ended: 128 + its number
+
+
+def document_of(command: CommandRecord) -> dict[str, Any]:
+    """Return the document of the file: that of any run, with the fields of `CommandRecord.to_json` beside it."""
+    run = encode(run_of_command(command))
+    if command.charges is not None:
+        run["electricity"]["amounts"] = command.charges.to_json()
+    return RUN_FORMAT.document({**command.to_json(), **run})
+
+
+def write_record(command: CommandRecord, path: Path) -> None:
+    """Write the file, completely or not at all. A pipe or a terminal cannot be replaced, and is written to."""
+    text = json.dumps(document_of(command), indent=2) + "\n"
+    target = follow_own_links(path)  # a link stays one
+    if is_special(target):
+        target.write_text(text, encoding="utf-8")
+    else:
+        write_atomically(target, text)
 
 
 def run_of_command(command: CommandRecord) -> RunRecord:
