@@ -19,7 +19,7 @@ from tests.support.pages import ROOT
 from tests.support.simulated_records import independent_sums, simulated_files
 from zeus_core.cli import main
 from zeus_core.cli.metering import MachineMeter
-from zeus_core.cli.run._run_file import document_of
+from zeus_core.cli.run._command_file import document_of
 from zeus_core.cli.run._run_record import CommandRecord
 from zeus_core.cli.run._window_samples import WindowSamples, limits_watts
 from zeus_core.device import SimulatedGpu, Work, find_preset

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.kept_runs import kept_run
 from zeus_core.cli import main
-from zeus_core.cli.run._run_file import document_of, write_record
+from zeus_core.cli.run._command_file import document_of, write_record
 from zeus_core.cli.run._run_record import CommandRecord
 from zeus_core.codec import encode
 from zeus_core.measurement import Device, DeviceEnergy, Measurement

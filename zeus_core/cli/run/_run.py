@@ -178,7 +178,7 @@ def _report(record: CommandRecord, output: Path | None, is_quiet: bool, name: st
             write(record.summary(), sys.stderr)
         _record_for_catalogue(record, name)
         if output is not None:
-            from zeus_core.cli.run._run_file import write_record
+            from zeus_core.cli.run._command_file import write_record
 
             write_record(record, output)
     except OSError as error:
@@ -189,7 +189,7 @@ def _record_for_catalogue(record: CommandRecord, name: str) -> None:
     """Record it for the catalogue that the site names, if it does. Never raises."""
 
     def content() -> str:
-        from zeus_core.cli.run._run_file import document_of
+        from zeus_core.cli.run._command_file import document_of
 
         return json.dumps(document_of(record))
 
