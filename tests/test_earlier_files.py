@@ -70,6 +70,12 @@ def test_what_zeus_core_run_wrote_is_reported(samples, capsys):
     assert run["metrics"]["energy_j"]["value"] == json.loads(Path(path).read_text())["totals"]["energy_joules"]
     assert run["metrics"]["co2_eq_g"]["value"] == pytest.approx(0.0455, abs=1e-4)
     assert main(["report", path, "--format", "card"]) == 0
+    capsys.readouterr()
+    assert main(["report", path, "--format", "csv"]) == 0
+    (cost,) = [line for line in capsys.readouterr().out.splitlines() if ",cost," in line]
+    assert cost.endswith(",EUR")
+    assert main(["report", path]) == 0
+    assert "| CPUs and memory | measured where this user may read their counters |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("has_journal", [True, False])

@@ -104,9 +104,10 @@ def test_a_running_total_lacks_nothing_although_readings_take_long(gpu, time_sou
     monitor = ZeusMonitor(gpus=[SlowGpu(gpu)], cpu_indices=[], time_source=time_source)
     gpu.submit(Work(1000.0, 300.0))
     begin = gpu.exact_energy_joules()
-    view = running_total(MachineMeter(monitor, dict.fromkeys(monitor.devices, gpu.name), ()))
+    meter = MachineMeter(monitor)
+    meter.begin()
     for seconds in ticks(time_source, 1.0, first=1):
-        total = view().splitlines()[-1]
+        total = running_total(meter).splitlines()[-1]
         if seconds >= 20.0:
             break
     assert total.endswith(" kJ")

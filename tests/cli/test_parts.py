@@ -9,13 +9,13 @@ import time
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.cli.metering import open_meter, summarize, total_to_json
+from zeus_core.cli.metering import MachineMeter, open_meter, summarize, total_to_json
 from zeus_core.cli.run._child import spawn
 from zeus_core.cli.run._guarded_meter import GuardedMeter, within
 from zeus_core.cli.run._reached import ReachedPrograms
 from zeus_core.cli.run._run import run_measured
 from zeus_core.cli.run._run_options import Asked
-from zeus_core.cli.run._run_record import RunRecord
+from zeus_core.cli.run._run_record import CommandRecord
 from zeus_core.cli.run._window_charges import WindowCharges
 from zeus_core.cli.run._window_samples import WindowSamples
 from zeus_core.cli.text import table, write
@@ -58,7 +58,7 @@ def test_cpus_and_their_memory_are_measured_where_they_can_be(make_driver, monke
     assert list(meter.names.values()) == ["NVIDIA H200", "package-0", "package-1", "of package-0"]
     assert [energy.energy_joules for energy in devices.values()][1:] == [5.0, 0.5, 1.0]
     assert [energy.method for energy in devices.values()][1:] == ["counted"] * 3
-    assert meter.notes == ()
+    assert meter.notes == []
 
 
 def test_a_package_that_is_lost_meanwhile_takes_its_memory_along(make_driver, monkeypatch, tmp_path):
@@ -162,7 +162,7 @@ def test_no_stream_is_no_output_and_a_poor_one_gets_question_marks():
 
 def test_the_fields_of_a_record_stay():
     """Programs read them. If one goes or means something else, raise the version of the run file."""
-    record = RunRecord(["true"], 0, None, 1.0, Measurement(10.0, {**PACKAGE, **GPU}), NAMES, False, ("a note",))
+    record = CommandRecord(["true"], 0, 1.0, Measurement(10.0, {**PACKAGE, **GPU}), NAMES, False, ("a note",))
     document = record.to_json()
     assert {name: type(value).__name__ for name, value in document.items()} == {
         "command": "list",
@@ -173,7 +173,6 @@ def test_the_fields_of_a_record_stay():
         "is_simulated": "bool",
         "devices": "list",
         "totals": "dict",
-        "electricity": "NoneType",
         "notes": "list",
     }
     numbers = dict.fromkeys(["energy_joules", "uncertainty_joules", "average_power_watts"], "float")
@@ -189,15 +188,16 @@ def test_a_windows_energy_is_charged_at_the_value_of_its_time(time_source, gpu):
     """A third of it was taken at 600 g/kWh, two thirds at 300: the window has seen both."""
     monitor = ZeusMonitor(gpus=[gpu], cpu_indices=[], time_source=time_source)
     intensity = RecordedSignal([1000.0, 1010.0], [600.0, 300.0], "g/kWh", max_age_seconds=100.0)
-    monitor.begin_window("whole")
-    samples = WindowSamples(monitor, {}, WindowCharges(Electricity(intensity)))
+    meter = MachineMeter(monitor)
+    meter.begin()
+    samples = WindowSamples(meter, {})
     for _ in range(30):
         gpu.execute(Work(1.0, 300.0))
-    measurement = monitor.end_window("whole")
+    measurement = meter.end()
     samples.end(measurement)
     gpu.execute(Work(1.0, 300.0))  # the window is over
-    charges = samples.charges
-    amount = charges.to_json()["amounts"]["g"]
+    charges = WindowCharges(Electricity(intensity), samples.in_time())
+    amount = charges.to_json()["g"]
     mean = (600 * 10 + 300 * (measurement.time - 10)) / measurement.time
     assert amount["amount"] == pytest.approx(measurement.total_energy / 3.6e6 * mean, rel=0.01)
     assert amount["uncertainty"] < 0.1 * amount["amount"]

@@ -320,9 +320,8 @@ sys.exit(run_measured(["sh", "-c", "echo ready; read line; exit 3"], meter))
 WINDOW = """
 import sys
 from zeus_core.cli.run._guarded_meter import GuardedMeter
-from zeus_core.electricity import ConstantSignal, Electricity
 
-meter = GuardedMeter(None, electricity=Electricity(ConstantSignal(380, "g/kWh")))
+meter = GuardedMeter(None)
 before = set(sys.modules)
 meter.begin()
 assert meter.end() is not None

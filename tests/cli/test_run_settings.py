@@ -10,7 +10,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from zeus_core.cli.run._fixed_settings import FixedSettings
-from zeus_core.cli.run._run_options import Asked
+from zeus_core.cli.run._run_options import Setting
 from zeus_core.device import SimulatedGpu
 from zeus_core.device.simulated.presets import find_preset
 
@@ -244,7 +244,7 @@ class _Reducing(SimulatedGpu):
 
 def test_a_limit_not_always_in_force_is_not_said_to_be(time_source):
     gpu = _Reducing(find_preset("A100-SXM4-80GB"), time_source=time_source)
-    settings = FixedSettings(Asked(limit_watts=300), [gpu])
+    settings = FixedSettings([Setting("power limit", 300, "W", "--limit")], [gpu])
     settings.apply()
     gpu.reduction_watts = 50.0
     settings.restore()

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -17,16 +18,16 @@ from tests.support.kept_runs import NO_CPUS, kept_run
 from tests.support.pages import ROOT
 from tests.support.simulated_records import independent_sums, simulated_files
 from zeus_core.cli import main
-from zeus_core.cli.run._run_record import RunRecord
+from zeus_core.cli.metering import MachineMeter
+from zeus_core.cli.run._command_file import document_of
+from zeus_core.cli.run._run_record import CommandRecord
 from zeus_core.cli.run._window_samples import WindowSamples, limits_watts
-from zeus_core.codec import encode
 from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.runs._catalogue import Catalogue
 from zeus_core.runs._sums_shown import number as shown_number
 from zeus_core.testing import VirtualTime
-from zeus_core.training.record.run_file import RUN_FORMAT
-from zeus_core.training.record.window_run import WINDOW_FIELDS, run_of_window
 
 COUNT = 1500
 
@@ -117,7 +118,22 @@ def test_adding_again_and_by_two_writers_changes_nothing(files, catalogue, tmp_p
 
 def document_of_command(fields):
     """The file of `zeus-core run` for a window with these fields."""
-    return RUN_FORMAT.document({**fields, **encode(run_of_window(fields))})
+    energies = {
+        Device(each["kind"], each["index"], each["uuid"]): DeviceEnergy(
+            each["energy_joules"], each["uncertainty_joules"]
+        )
+        for each in fields["devices"]
+    }
+    record = CommandRecord(
+        fields["command"],
+        fields["exit_code"],
+        fields["start_time"],
+        Measurement(fields["seconds"], energies),
+        dict.fromkeys(energies, fields["devices"][0]["name"]),
+        fields["is_simulated"],
+        fields["notes"],
+    )
+    return document_of(record)
 
 
 def test_a_command_and_the_training_in_it_count_once(tmp_path, capsys):
@@ -127,13 +143,9 @@ def test_a_command_and_the_training_in_it_count_once(tmp_path, capsys):
     begin, end = (record["parts"][0][name] for name in ("begun_at_seconds", "until_seconds"))
     fields = {name: device[name] for name in ("uuid", "index", "name")} | {"kind": "gpu", "energy_joules": 9999.0}
     fields |= {"uncertainty_joules": 1.0, "method": "counted", "lost_because": None, "average_power_watts": None}
-    command = {"command": ["train"], "exit_code": 0, "signal": None}
+    command = {"command": ["train"], "exit_code": 0}
     command |= {"start_time": begin - 1, "seconds": end - begin + 2, "is_simulated": True, "devices": [fields]}
     command |= {"totals": {"energy_joules": 9999.0}, "electricity": None, "notes": []}
-    host = record["parts"][0]["ranks"][0]["host"]
-    assert host
-    record["parts"][0]["ranks"][0]["host"] = ""  # simulated GPUs are alike on all machines, and the command's says none
-    (run / "zeus-energy" / "run.json").write_text(json.dumps(record))
     (tmp_path / "m.json").write_text(json.dumps(document_of_command(command)))
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "m.json"), str(run)]) == 0
     (amounts,) = summed(capsys, tmp_path / "catalogue").values()
@@ -302,11 +314,9 @@ def test_runs_of_each_outcome_are_in_every_sum(tmp_path, capsys):
         with contextlib.suppress(ValueError, KeyboardInterrupt):
             kept_run(tmp_path / "runs" / f"{error!r}", steps=3, ends_by=error)
     command = json.loads((ROOT / "tests" / "samples" / "command" / "energy.json").read_text())
-    command = {name: command[name] for name in WINDOW_FIELDS & command.keys()} | {"electricity": None}
-    for code, signal in ((1, None), (139, "SIGSEGV"), (143, "SIGTERM"), (143, None)):
-        document = {**command, "exit_code": code, "signal": signal, "start_time": command["start_time"] - 1e5 * code}
-        document["start_time"] += 1e4 * (signal is None)
-        (tmp_path / "runs" / f"{code}-{signal}.json").write_text(json.dumps(document_of_command(document)))
+    for number, code in enumerate((1, -signal.SIGSEGV, -signal.SIGTERM, 128 + signal.SIGTERM)):
+        document = {**command, "exit_code": code, "start_time": command["start_time"] - 1e5 * number}
+        (tmp_path / "runs" / f"{code}.json").write_text(json.dumps(document_of_command(document)))
     assert main(["runs", "add", str(tmp_path / "catalogue"), str(tmp_path / "runs")]) == 0
     sums = summed(capsys, tmp_path / "catalogue", "--by", "state")
     assert {name: amounts["runs"] for name, amounts in sums.items()} == {"ended": 1, "failed": 3, "stopped": 3}
@@ -316,12 +326,9 @@ def test_runs_of_each_outcome_are_in_every_sum(tmp_path, capsys):
 KILLED = """
 import os, pathlib, signal, time
 from tests.support.kept_runs import NO_CPUS
-from zeus_core.codec import encode
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
-from zeus_core.training.record.run_file import RUN_FORMAT
-from zeus_core.training.record.window_run import WINDOW_FIELDS, run_of_window
 from zeus_core.training import TrainingEnergy
 
 time_source = VirtualTime()
@@ -365,23 +372,24 @@ def test_a_command_has_its_gpu_hours_at_low_power(tmp_path, capsys):
     time_source.set_clock(1_772_409_600.0)
     gpu = SimulatedGpu(find_preset("A100-SXM4-80GB"), time_source=time_source)
     monitor = ZeusMonitor(gpus=[gpu], cpus=NO_CPUS, time_source=time_source)
-    monitor.begin_window("whole", sync_execution=False)
-    samples = WindowSamples(monitor, limits_watts(monitor))
-    so_far: list[RunRecord] = []
+    meter = MachineMeter(monitor)
+    meter.begin()
+    samples = WindowSamples(meter, limits_watts(monitor))
+    so_far: list[CommandRecord] = []
     samples.keep = lambda each: so_far.append(
-        RunRecord(["train"], None, None, 1_772_409_600.0, each, dict.fromkeys(each.devices, "A100"), True, [])
+        CommandRecord(["train"], None, 1_772_409_600.0, each, dict.fromkeys(each.devices, "A100"), True, [])
     )
     for is_busy in (True, False, True, False, False):
         if is_busy:
             gpu.execute(Work(10.0, 300.0))
         else:
             time_source.advance(10.0)
-    whole = monitor.end_window("whole", sync_execution=False)
+    whole = meter.end()
     samples.end(whole)
     names = dict.fromkeys(whole.devices, "A100")
-    record = RunRecord(["train"], 0, None, 1_772_409_600.0, whole, names, True, [], samples=samples)
-    (tmp_path / "m.json").write_text(json.dumps(record.document()))
-    (tmp_path / "killed.json").write_text(json.dumps(so_far[0].document()))
+    record = CommandRecord(["train"], 0, 1_772_409_600.0, whole, names, True, [], samples=samples)
+    (tmp_path / "m.json").write_text(json.dumps(document_of(record)))
+    (tmp_path / "killed.json").write_text(json.dumps(document_of(so_far[0])))
     assert main(["runs", "add", "--ended", str(tmp_path / "catalogue"), str(tmp_path / "killed.json")]) == 0
     killed = summed(capsys, tmp_path / "catalogue", "--by", "state")["interrupted"]
     assert killed["runs"] == len(so_far) == 1

@@ -6,12 +6,12 @@ import pytest
 
 from tests.support.kept_runs import kept_run
 from zeus_core.cli import main
+from zeus_core.cli.run._command_file import document_of, write_record
+from zeus_core.cli.run._run_record import CommandRecord
 from zeus_core.codec import encode
-from zeus_core.errors import UsageError
-from zeus_core.measurement import Measurement
+from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.ports.run_identity import RunIdentity, identity_here
-from zeus_core.training.record.run_file import read_run
-from zeus_core.training.record.window_run import run_of_window
+from zeus_core.training.record.run_file import read_run, record_from_document
 
 SLURM = {
     "SLURM_JOB_ID": "4711_2",  # no digits alone: times in a report may hold them
@@ -19,23 +19,6 @@ SLURM = {
     "SLURM_JOB_ACCOUNT": "account9",
     "SLURM_JOB_NAME": "nightly7",
     "SLURM_CLUSTER_NAME": "cluster8",
-}
-WINDOW = {
-    "command": ["python", "train.py"],
-    "exit_code": 137,
-    "signal": "SIGKILL",
-    "start_time": 1000.0,
-    "seconds": 10.0,
-    "is_simulated": False,
-    "devices": [
-        {"kind": "gpu", "index": 0, "uuid": "GPU-a", "name": "H100", "energy_joules": 10.5, "uncertainty_joules": 1.0}
-        | {"method": "counted", "lost_because": None, "average_power_watts": 1.05},
-        {"kind": "gpu", "index": 1, "uuid": "GPU-b", "name": "H100", "energy_joules": None, "uncertainty_joules": None}
-        | {"method": "lost", "lost_because": "it fell off the bus", "average_power_watts": None},
-    ],
-    "totals": {"energy_joules": 10.5},
-    "electricity": None,
-    "notes": [],
 }
 
 
@@ -93,25 +76,23 @@ def test_tags_that_cannot_be_recorded_are_refused_by_name(monkeypatch, caplog, t
 
 
 def test_a_lost_gpu_of_a_command_leaves_its_energy_unknown():
-    run = run_of_window(WINDOW)
+    energies = {
+        Device("gpu", 0, "GPU-a"): DeviceEnergy(10.5, 1.0),
+        Device("gpu", 1, "GPU-b"): DeviceEnergy.lost("gone"),
+    }
+    record = CommandRecord(
+        ["train"], -9, 1000.0, Measurement(10.0, energies), dict.fromkeys(energies, "H100"), False, []
+    )
+    run = record_from_document(document_of(record))
     assert run.account.total.energy_joules is None
     assert run.account.total.measured_joules == 10.5
     assert run.latest.results == {"command": "killed by SIGKILL"}
 
 
-@pytest.mark.parametrize("name", sorted(WINDOW))
-def test_a_damaged_file_of_a_command_is_refused(name):
-    with pytest.raises(UsageError):
-        run_of_window({key: value for key, value in WINDOW.items() if key != name})
-
-
 def test_a_command_and_a_trainer_write_the_same_format(tmp_path):
-    from zeus_core.cli.run._run_record import RunRecord as CommandRecord
-    from zeus_core.cli.run._run_record import write_record
-
     measurement = Measurement.from_energies(10.0, {0: 100.5, 1: 200.25}, uncertainty_joules=1.0)
     names = dict.fromkeys(measurement.devices, "H100")
-    write_record(CommandRecord(["true"], 0, None, 1000.0, measurement, names, False, ("a note",)), tmp_path / "m.json")
+    write_record(CommandRecord(["true"], 0, 1000.0, measurement, names, False, ("a note",)), tmp_path / "m.json")
     document = json.loads((tmp_path / "m.json").read_text())
     trained = json.loads((kept_run(tmp_path / "run", steps=3) / "zeus-energy" / "run.json").read_text())
     assert document["format"] == trained["format"]

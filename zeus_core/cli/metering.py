@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.cli.arguments import check_gpu_indices, notes_on_silent
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from zeus_core.monitor import ZeusMonitor
 
 
-@dataclass(frozen=True)
 class MachineMeter:
     """A window over the chosen GPUs and all CPUs.
 
@@ -27,20 +25,22 @@ class MachineMeter:
         monitor: Measures the window.
         names: The name of each measured device: the product of a GPU, the package of a CPU.
         notes: One sentence for each thing that is not measured, and why.
+        is_simulated: Whether any of the GPUs is simulated.
     """
 
-    monitor: ZeusMonitor
-    names: Mapping[Device, str]
-    notes: tuple[str, ...]
-
-    @property
-    def is_simulated(self) -> bool:
-        """Whether any of the GPUs is simulated."""
-        return any(gpu.is_simulated for gpu in self.monitor.gpus.values())
+    def __init__(self, monitor: ZeusMonitor, notes: Sequence[str] = ()) -> None:
+        self.monitor, self.notes = monitor, notes
+        self.names: Mapping[Device, str] = {device: _name(device, monitor) for device in monitor.devices}
+        self.is_simulated: bool = any(gpu.is_simulated for gpu in monitor.gpus.values())
 
     def begin(self) -> None:
         """Open the window."""
         self.monitor.begin_window("whole", sync_execution=False)
+        self._first = self.monitor.read(sync_execution=False)
+
+    def so_far(self) -> Measurement:
+        """Return the time and energy since the window was opened."""
+        return self.monitor.between(self._first, self.monitor.read(sync_execution=False))
 
     def end(self) -> Measurement:
         """Close the window."""
@@ -75,8 +75,7 @@ def open_meter(indices: Sequence[int] | None, cpus: CpuDiscovery | None = None) 
     if indices is None:
         notes.extend(notes_on_silent(gpus))
     monitor = ZeusMonitor(gpu_indices, [cpu.index for cpu in cpus.cpus], gpus=gpus, cpus=cpus)
-    names = {device: _name(device, monitor) for device in monitor.devices}
-    return MachineMeter(monitor, names, tuple(notes))
+    return MachineMeter(monitor, notes)
 
 
 def _name(device: Device, monitor: ZeusMonitor) -> str:

@@ -26,7 +26,6 @@ from zeus_core.units import duration_text
 if TYPE_CHECKING:
     from zeus_core.cli.metering import MachineMeter
     from zeus_core.device import Gpu
-    from zeus_core.measurement import Measurement
     from zeus_core.ports import TimeSource
 
 _NO_CURSOR = {"", "dumb", "unknown"}  # values of TERM; rich draws nothing in place there before the end
@@ -83,7 +82,7 @@ class Energy:
                     if arguments.once:
                         break
         else:
-            _show(running_total(meter), arguments, first=1)
+            _show(lambda: running_total(meter), arguments, first=1)
         measurement = meter.end()
         if arguments.json:
             fields = {
@@ -229,27 +228,15 @@ def _power_table(fields: Mapping[str, Any]) -> str:
     return table([("device", "power"), *rows, ("total", watts(fields["power_watts"]))], "<>")
 
 
-def running_total(meter: MachineMeter) -> Callable[[], str]:
-    """Return what reads the energy of each device since now, and returns it as a table.
-
-    It sums the energies from each reading to the next one: a counter of CPUs may overflow in between.
-    """
+def running_total(meter: MachineMeter) -> str:
+    """Read the energy of each device since the window of a meter was opened, and return it as a table."""
     from zeus_core.measurement import DeviceEnergy
 
-    latest = meter.monitor.read()
-    so_far: Measurement | None = None
-
-    def view() -> str:
-        nonlocal latest, so_far
-        before, latest = latest, meter.monitor.read()
-        part = meter.monitor.between(before, latest)
-        so_far = part if so_far is None else so_far + part
-        total = sum(so_far.devices.values(), DeviceEnergy())
-        energies = [(f"{device.label}: {meter.names[device]}", energy) for device, energy in so_far.devices.items()]
-        rows = [(name, joules(energy.energy_joules)) for name, energy in [*energies, ("total", total)]]
-        return table([("device", "energy"), *rows], "<>")
-
-    return view
+    so_far = meter.so_far().devices
+    energies = [(f"{device.label}: {meter.names[device]}", energy) for device, energy in so_far.items()]
+    total = sum(so_far.values(), DeviceEnergy())
+    rows = [(name, joules(energy.energy_joules)) for name, energy in [*energies, ("total", total)]]
+    return table([("device", "energy"), *rows], "<>")
 
 
 def _top_view(gpus: Mapping[int, Gpu], boards: Mapping[int, Board], settings: Settings) -> str:

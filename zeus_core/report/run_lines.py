@@ -25,9 +25,7 @@ def quantity_text(name: str, quantity: Quantity, run: RunRecord) -> str:
         quantity: The number.
         run: The run.
     """
-    unit, off = unit_of(name), quantity.value - quantity.low
-    if name == "cost" and run.electricity is not None:
-        unit = next(signal.unit.partition("/")[0] for signal in run.electricity.signals if signal.basis is None)
+    unit, off = unit_of(name, run), quantity.value - quantity.low
     if quantity.high - quantity.value > 1.01 * off:  # what killed parts may have taken is one-sided
         most = energy_text(quantity.high) if quantity.high < math.inf else "nobody knows how much"
         is_energy = unit == "J"

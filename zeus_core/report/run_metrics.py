@@ -34,13 +34,15 @@ RUN_METRICS: Mapping[str, tuple[str, str]] = {
     "overhead_s": ("s", "time in hooks of this package, in the latest part and process"),
     "saving_fraction": ("", "energy per step that the chosen setting saves"),
     "co2_eq_g": ("g", "CO2 equivalent, if an intensity was given"),
-    "cost": ("money", "cost, if a price was given"),
+    "cost": ("money", "cost in the currency of the price, if one was given"),
 }
 """The names, with unit and meaning."""
 
 
-def unit_of(name: str) -> str:
-    """Return the unit of a number: those of activities of a user's own, which are in no table, are joules."""
+def unit_of(name: str, run: RunRecord) -> str:
+    """Return the unit of a number of a run: activities of a user's own, which are in no table, are in joules."""
+    if name == "cost" and run.electricity is not None:
+        return next(signal.unit.partition("/")[0] for signal in run.electricity.signals if signal.basis is None)
     return RUN_METRICS[name][0] if name in RUN_METRICS else "J"
 
 

@@ -229,7 +229,9 @@ def gaps(run: RunRecord) -> list[tuple[str, str]]:
     if without:
         rows.append((f"GPUs of rank {_some(without)}", "it has none, or a lower rank counts them"))
     if account.host.seconds == 0:
-        why = "measured where electricity= is given and this user may read their counters"
+        is_command = not account.activities
+        where = "" if is_command else "electricity= is given and "
+        why = f"measured where {where}this user may read their counters"
         rows.append(("CPUs and memory", why))
     elif account.host.lost_seconds > 0:
         rows.append((f"CPUs, for {duration_text(account.host.lost_seconds)}", "their counters could not be read"))

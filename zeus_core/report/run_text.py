@@ -63,7 +63,7 @@ def runs_json(runs: Runs, notes: Sequence[tuple[str, bool]] = (), statement: Map
 def _metrics(run: RunRecord) -> dict[str, dict[str, Any]]:
     """Return the numbers with their intervals; an end that is not known is null."""
     return {
-        name: {"value": value, "low": low, "high": high if high < math.inf else None, "unit": unit_of(name)}
+        name: {"value": value, "low": low, "high": high if high < math.inf else None, "unit": unit_of(name, run)}
         for name, (value, low, high) in metrics_of(run).items()
     }
 
@@ -79,5 +79,5 @@ def runs_csv(runs: Runs) -> str:
     lines.writerow(("run", "name", "value", "low", "high", "unit"))
     for run_name, run in runs:
         for name, (value, low, high) in metrics_of(run).items():
-            lines.writerow((run_name, name, value, low, "" if high == math.inf else high, unit_of(name)))
+            lines.writerow((run_name, name, value, low, "" if high == math.inf else high, unit_of(name, run)))
     return text.getvalue()

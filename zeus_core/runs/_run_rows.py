@@ -21,8 +21,7 @@ from zeus_core.events import Activity
 from zeus_core.ports.run_identity import RunIdentity
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import joules_at
-from zeus_core.training.record.run_records import KEEP_SECONDS, DeviceRecord, PartRecord, RunRecord
-from zeus_core.training.record.window_run import FIXED
+from zeus_core.training.record.run_records import FIXED_SETTINGS, KEEP_SECONDS, DeviceRecord, PartRecord, RunRecord
 from zeus_core.units import kilowatt_hours_from_joules, number_text
 
 TEXTS = ("run", "user", "job", "project", "cluster", "namespace", "tags", "gpu", "device", "state", "currency")
@@ -289,7 +288,7 @@ def _saving(run: RunRecord) -> dict[str, int]:
     """
     records = [record for part in run.parts if (record := part.search_record()) is not None]
     if not records:
-        return {"controlled": int(not FIXED.isdisjoint(run.latest.results))}
+        return {"controlled": int(not FIXED_SETTINGS.isdisjoint(run.latest.results))}
     result, fraction = records[-1].result, run.saving_fraction
     if result is None or result.comparison is None or fraction is None or not 0 < fraction < 1:
         return {"controlled": 1}

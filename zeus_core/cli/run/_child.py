@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import resource
+import shlex
 import shutil
 import signal
 import sys
@@ -31,16 +32,15 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class CommandError(ZeusError):
-    """The command could not be started.
+    """The command could not be started; `exit_code` is what a shell returns then."""
 
-    Args:
-        message: Why it could not be started.
-        exit_code: The exit code that a shell would return.
-    """
+    exit_code: int = _NOT_EXECUTABLE
 
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+
+class CommandNotFoundError(CommandError):
+    """There is no such program."""
+
+    exit_code: int = _NOT_FOUND
 
 
 @contextmanager
@@ -72,23 +72,22 @@ def spawn(command: Sequence[str], mask: set[int], environment: Mapping[str, str]
     """
     name = command[0]
     environment = {key: value for key, value in environment.items() if key}  # Python refuses to pass on "=value"
+    problem: OSError | None = None
     # A script without "#!" line is run by sh, as shells do.
     for words in ([*command], ["/bin/sh", shutil.which(name) or name, *command[1:]]):
         try:
             return os.posix_spawnp(words[0], words, environment, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON)
-        except ValueError:  # an empty name, or one with a NUL character
-            raise CommandError(f"{name!r}: command not found", _NOT_FOUND) from None
+        except (FileNotFoundError, ValueError) as error:  # the latter of an empty name, or one with a NUL character
+            raise CommandNotFoundError(f"{shlex.quote(name)}: command not found") from error
         except OSError as error:
-            if error.errno == errno.ENOENT:
-                raise CommandError(f"{name}: command not found", _NOT_FOUND) from error
+            problem = error
             if error.errno != errno.ENOEXEC:
-                problem = os.strerror(error.errno or 0)
-                raise CommandError(f"{name}: cannot be executed: {problem}", _NOT_EXECUTABLE) from error
-    raise CommandError(f"{name}: cannot be executed", _NOT_EXECUTABLE)
+                break
+    raise CommandError(f"{shlex.quote(name)}: cannot be executed: {problem and problem.strerror}") from problem
 
 
 def wait_for(process_id: int) -> int:
-    """Wait until the command has ended, pass signals on, and return its wait status."""
+    """Wait until the command has ended, pass signals on, and return its exit code; of a signal, the negative number."""
     while True:
         # A thread of a library that does not block SIGCHLD may have taken it: so we also look once a second.
         received = signal.sigtimedwait(_WAITED_FOR, 1.0)
@@ -97,7 +96,7 @@ def wait_for(process_id: int) -> int:
             continue
         ended, status = os.waitpid(process_id, os.WNOHANG)
         if ended:
-            return status
+            return os.waitstatus_to_exitcode(status)
 
 
 def _pass_on(received: signal.struct_siginfo, process_id: int) -> None:
@@ -114,18 +113,17 @@ def _pass_on(received: signal.struct_siginfo, process_id: int) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
 
 
-def end_like(status: int) -> int:
-    """Return the exit code of a command with this wait status; if a signal killed it, die of the same signal."""
-    if not os.WIFSIGNALED(status):
-        return os.waitstatus_to_exitcode(status)
-    number = os.WTERMSIG(status)
+def end_like(code: int) -> int:
+    """Return the exit code of a command; if a signal killed it, whose number is -code, die of the same signal."""
+    if code >= 0:
+        return code
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     with contextlib.suppress(OSError, ValueError):  # the command's core file is the one of interest
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-    os.kill(os.getpid(), number)
-    return 128 + number  # signals do not kill the first process of a container
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+    os.kill(os.getpid(), -code)
+    return 128 - code  # signals do not kill the first process of a container

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -13,9 +12,7 @@ from zeus_core.errors import UsageError
 from zeus_core.process.parallel import ParallelCalls
 
 if TYPE_CHECKING:
-    from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.device import Gpu
-    from zeus_core.electricity import Electricity
     from zeus_core.measurement import Device, Measurement
 
 # Both trade the energy of a slow driver's machine for a command that starts and ends on time.
@@ -51,11 +48,13 @@ class GuardedMeter:
         indices: GPUs to measure; all visible ones if None.
         patience_seconds: How long to wait until all is ready.
         edge_seconds: How long to wait for the window to begin, and for it to end.
-        electricity: The intensity and price that the energy is charged at; none if None.
 
     Attributes:
         notes: The faults, and what else people should know of the numbers.
-        samples: Power, sharing and charges over time, once the window has begun.
+        gpus: The measured GPUs.
+        names: The name of each measured device.
+        is_simulated: Whether any GPU is simulated.
+        samples: Energy and sharing over time, once the window has begun.
 
     Raises:
         UsageError: There is no such GPU. No command runs yet.
@@ -66,75 +65,57 @@ class GuardedMeter:
         indices: Sequence[int] | None,
         patience_seconds: float = _PATIENCE_SECONDS,
         edge_seconds: float = _EDGE_SECONDS,
-        electricity: Electricity | None = None,
     ) -> None:
         self.notes: list[str] = []
+        self.gpus: Sequence[Gpu] = ()
+        self.names: Mapping[Device, str] = {}
+        self.is_simulated: bool = False
         self.samples: WindowSamples | None = None
-        self._limits_watts: dict[int, float | None] = {}
-        self._charges: WindowCharges | None = None
-        if electricity is not None:
-            from zeus_core.cli.run._window_charges import WindowCharges
-
-            self._charges = WindowCharges(electricity)
-        self._edge_seconds = edge_seconds
         self._meter: MachineMeter | None = None
-        try:
-            self._meter, self._limits_watts = within(patience_seconds, lambda: _opened(indices))
-        except UsageError:
-            raise
-        except Exception as error:
-            self._give_up(error)
-        else:
-            self.notes.extend(self._meter.notes)
-            if self.is_simulated:
-                self.notes.append(_SIMULATED)
-
-    @property
-    def is_simulated(self) -> bool:
-        """Whether any GPU is simulated."""
-        return self._meter is not None and self._meter.is_simulated
-
-    @property
-    def names(self) -> Mapping[Device, str]:
-        """The name of each measured device."""
-        return {} if self._meter is None else self._meter.names
-
-    @property
-    def gpus(self) -> Sequence[Gpu]:
-        """The measured GPUs."""
-        return () if self._meter is None else list(self._meter.monitor.gpus.values())
+        self._edge_seconds = edge_seconds
+        opened = self._guarded(patience_seconds, lambda: _opened(indices))
+        if opened is None:
+            return
+        self._meter, self._limits_watts = opened
+        self.gpus, self.names = list(self._meter.monitor.gpus.values()), self._meter.names
+        self.is_simulated = self._meter.is_simulated
+        self.notes += [*self._meter.notes, *([_SIMULATED] if self.is_simulated else [])]
 
     def begin(self) -> None:
         """Open the window."""
-        self._guarded(self._begin)
+        self.samples = self._guarded(self._edge_seconds, self._begun)
 
-    def end(self) -> Measurement | None:
-        """Close the window; None if there was a fault."""
-        return self._guarded(self._end)
-
-    def _guarded(self, act: Callable[[MachineMeter], _Answer]) -> _Answer | None:
+    def _begun(self) -> WindowSamples | None:
         if self._meter is None:
             return None
-        try:
-            return within(self._edge_seconds, functools.partial(act, self._meter))
-        except Exception as error:
-            self._give_up(error)
-            return None
+        self._meter.begin()
+        return WindowSamples(self._meter, self._limits_watts)
 
-    def _begin(self, meter: MachineMeter) -> None:
-        meter.begin()
-        self.samples = WindowSamples(meter.monitor, self._limits_watts, self._charges)
-
-    def _end(self, meter: MachineMeter) -> Measurement:
-        measurement = meter.end()
-        if self.samples is not None:
-            self.samples.end(measurement)
-            self.notes.extend(self.samples.remarks)
+    def end(self) -> Measurement | None:
+        """Close the window; None if there was a fault. The samples are gone then, too."""
+        measurement = self._guarded(self._edge_seconds, self._ended)
+        if measurement is None:
+            self.samples = None
+        elif self.samples is not None:
+            self.notes += self.samples.remarks
         return measurement
 
-    def _give_up(self, error: Exception) -> None:
-        self._meter = None
-        self.notes.append(f"Energy is not measured: {error or type(error).__name__}")
+    def _ended(self) -> Measurement | None:
+        if self._meter is None or self.samples is None:
+            return None
+        measurement = self._meter.end()
+        self.samples.end(measurement)
+        return measurement
+
+    def _guarded(self, seconds: float, act: Callable[[], _Answer]) -> _Answer | None:
+        try:
+            return within(seconds, act)
+        except UsageError:
+            raise
+        except Exception as error:
+            self._meter = None
+            self.notes.append(f"Energy is not measured: {error or type(error).__name__}")
+            return None
 
 
 def _opened(indices: Sequence[int] | None) -> tuple[MachineMeter, dict[int, float | None]]:

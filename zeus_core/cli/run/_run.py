@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -18,13 +19,16 @@ from zeus_core.cli.arguments import add_gpus
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.run._reached import ReachedPrograms
 from zeus_core.cli.run._run_options import Asked, add_asked, asked_by, checked_tags
-from zeus_core.cli.run._run_record import RunRecord, check_writable, write_record
+from zeus_core.cli.run._run_record import CommandRecord, check_writable
 from zeus_core.cli.text import complain, write
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.measurement import Measurement
+from zeus_core.ports.site_defaults import for_catalogue
 
 if TYPE_CHECKING:
     from zeus_core.cli.run._guarded_meter import GuardedMeter
+    from zeus_core.cli.run._window_charges import WindowCharges
+    from zeus_core.electricity import Electricity
 
 SUMMARY = "Run a command, measure its energy, and save energy in its training"
 EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
@@ -38,7 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = f"{SUMMARY}.\nIt passes signals on to the command, and ends with its exit code."
     add_asked(parser)
     add_gpus(parser)
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurement to this file, as JSON")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the whole command as a run to this file, as JSON: without the steps of a training in it",
+    )
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
     add_electricity(parser.add_argument_group("emissions and cost"))
 
@@ -59,8 +68,8 @@ def execute(arguments: argparse.Namespace) -> int:
     asked = asked_by(arguments)
     if arguments.tags is not None:  # for the runs in the command, and the record of this one
         os.environ[TAGS] = ",".join(filter(None, [os.environ.get(TAGS), checked_tags(arguments.tags)]))
-    meter = GuardedMeter(arguments.gpus, electricity=electricity)
-    return run_measured(arguments.command, meter, arguments.output, arguments.quiet, asked)
+    meter = GuardedMeter(arguments.gpus)
+    return run_measured(arguments.command, meter, arguments.output, arguments.quiet, asked, electricity)
 
 
 def run_measured(
@@ -69,6 +78,7 @@ def run_measured(
     output: Path | None = None,
     is_quiet: bool = False,
     asked: Asked = _NOTHING,
+    electricity: Electricity | None = None,
 ) -> int:
     """Run a command between the two edges of the meter's window, and report.
 
@@ -78,6 +88,7 @@ def run_measured(
         output: The file to write.
         is_quiet: Print no summary.
         asked: The options beyond measuring.
+        electricity: The intensity and price that the energy is charged at; none if None.
 
     Returns:
         The exit code. If a signal killed the command, this process dies of the same signal instead.
@@ -85,12 +96,12 @@ def run_measured(
     Raises:
         UsageError: A GPU cannot be set as it is asked for.
     """
-    from zeus_core.cli.run._child import CommandError, blocked_signals, end_like
+    from zeus_core.cli.run._child import CommandError, blocked_signals, end_like, spawn, wait_for
     from zeus_core.cli.run._fixed_settings import FixedSettings
 
     if asked.by_site is not None:
         complain(f"zeus-core: {asked.by_site}")
-    settings = FixedSettings(asked, meter.gpus)
+    settings = FixedSettings(asked.settings, meter.gpus)
     environment = asked.environment(os.environ)
     programs = ReachedPrograms(environment) if asked.finds_trainings else None
     name = os.urandom(8).hex()  # of its record in a catalogue
@@ -101,27 +112,41 @@ def run_measured(
                 settings.apply()
                 meter.begin()
                 begun = _begun(command, meter, settings.in_force, name)
-                status, measurement = _measured(command, mask, environment, meter, programs)
+                begin = time.monotonic()
+                code = wait_for(spawn(command, mask, environment if programs is None else programs.environment))
+                elapsed_seconds = time.monotonic() - begin
+                # The energies are those between two readings, which lie a little apart from its start and end.
+                measurement = meter.end() or Measurement(elapsed_seconds, {})
             finally:
                 settings.restore()
                 if programs is not None:
                     missing = programs.end()
-            meter.notes.extend(settings.notes)
             if missing is not None and asked.must_find:
                 complain(f"zeus-core: {missing}")
-            _report(_ended(begun, status, measurement, programs), output, is_quiet, name, programs)
+            record = replace(
+                begun,
+                code=code,
+                measurement=measurement,
+                notes=[*meter.notes, *settings.notes],
+                samples=meter.samples,
+                charges=_charges(electricity, meter),
+                has_training=programs is not None and programs.has_training,
+            )
+            if not is_quiet:
+                for rows in [] if programs is None else programs.unfinished:
+                    show_result(rows)
+            _report(record, output, is_quiet, name)
     except CommandError as error:
         write(f"zeus-core: {error}", sys.stderr)
         return error.exit_code
-    return end_like(status)
+    return end_like(code)
 
 
-def _begun(command: Sequence[str], meter: GuardedMeter, settings: Mapping[str, str], name: str) -> RunRecord:
+def _begun(command: Sequence[str], meter: GuardedMeter, settings: Mapping[str, str], name: str) -> CommandRecord:
     """Return the record of a command that begins now, and have it recorded now and then while it runs."""
-    record = RunRecord(
+    record = CommandRecord(
         command=list(command),
-        exit_code=None,
-        signal=None,
+        code=None,
         start_time=time.time(),
         measurement=Measurement(0.0, {}),
         names=meter.names,
@@ -131,59 +156,41 @@ def _begun(command: Sequence[str], meter: GuardedMeter, settings: Mapping[str, s
         settings=settings,
     )
     if (samples := meter.samples) is not None:
-        samples.keep = lambda measurement: replace(
-            record, measurement=measurement, notes=[*meter.notes, *samples.remarks]
-        ).record_for_catalogue(name)
+        samples.keep = lambda measurement: _record_for_catalogue(
+            replace(record, measurement=measurement, notes=[*meter.notes, *samples.remarks]), name
+        )
     return record
 
 
-def _measured(
-    command: Sequence[str],
-    mask: set[int],
-    environment: Mapping[str, str],
-    meter: GuardedMeter,
-    programs: ReachedPrograms | None,
-) -> tuple[int, Measurement]:
-    """Run the command, and return its wait status and what the meter measured meanwhile."""
-    from zeus_core.cli.run._child import spawn, wait_for
+def _charges(electricity: Electricity | None, meter: GuardedMeter) -> WindowCharges | None:
+    """Charge the energy of the whole window, where the electricity was stated."""
+    if electricity is None or meter.samples is None:
+        return None
+    from zeus_core.cli.run._window_charges import WindowCharges
 
-    begin = time.monotonic()
-    status = wait_for(spawn(command, mask, environment if programs is None else programs.environment))
-    elapsed_seconds = time.monotonic() - begin
-    # The energies are those between two readings, which lie a little apart from the command's start and end.
-    return status, meter.end() or Measurement(elapsed_seconds, {})
+    return WindowCharges(electricity, meter.samples.in_time())
 
 
-def _ended(begun: RunRecord, status: int, measurement: Measurement, programs: ReachedPrograms | None) -> RunRecord:
-    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    return replace(
-        begun,
-        exit_code=os.WEXITSTATUS(status) if number is None else 128 + number,
-        signal=None if number is None else _signal_name(number),
-        measurement=measurement,
-        has_training=programs is not None and programs.has_training,
-    )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
-
-
-def _report(
-    record: RunRecord, output: Path | None, is_quiet: bool, name: str, programs: ReachedPrograms | None
-) -> None:
+def _report(record: CommandRecord, output: Path | None, is_quiet: bool, name: str) -> None:
     """Print and write the record. Neither can change how the run ends."""
-    if programs is not None and not is_quiet:
-        for rows in programs.unfinished:
-            show_result(rows)
     try:
         if not is_quiet:
             write(record.summary(), sys.stderr)
-        record.record_for_catalogue(name)
+        _record_for_catalogue(record, name)
         if output is not None:
+            from zeus_core.cli.run._command_file import write_record
+
             write_record(record, output)
     except OSError as error:
         complain(f"zeus-core: the measurement could not be written: {error}")
+
+
+def _record_for_catalogue(record: CommandRecord, name: str) -> None:
+    """Record it for the catalogue that the site names, if it does. Never raises."""
+
+    def content() -> str:
+        from zeus_core.cli.run._command_file import document_of
+
+        return json.dumps(document_of(record))
+
+    for_catalogue(name, content, has_ended=record.code is not None)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from zeus_core._launch import CLOCK, LIMIT, OBSERVE, SAVE, TAGS, is_off, observes
 from zeus_core.cli.text import complain
@@ -19,6 +19,27 @@ from zeus_core.validate import checked_slowdown, shown
 _T = TypeVar("_T")
 
 
+class Setting(NamedTuple):
+    """A setting for the whole run, as it was asked for.
+
+    Attributes:
+        words: "power limit" or "SM clock".
+        value: In watts or MHz.
+        unit: The unit.
+        source: The option or the variable that asks for it.
+    """
+
+    words: str
+    value: int
+    unit: str
+    source: str
+
+    @property
+    def text(self) -> str:
+        """The value with its unit."""
+        return f"{self.value} {self.unit}"
+
+
 @dataclass(frozen=True)
 class Asked:
     """The options, and the variables that stand in for them.
@@ -27,21 +48,17 @@ class Asked:
         finds_trainings: Whether to measure trainings in the command.
         save: The slowdown within which energy is saved, such as "10%"; None to save nothing.
         observes: Whether saving changes nothing.
-        limit_watts: The power limit for the whole run; None for the present one.
-        clock_mhz: The SM clock for the whole run; None for the present one.
+        settings: The settings for the whole run.
         by_site: A sentence on the defaults of the site that count; None if there are none.
         must_find: Whether the user asked for trainings, not the site alone: that there are none is reported.
-        clamped: The variables that ask for a setting: the nearest that the GPUs take is set, as no option asks for it.
     """
 
     finds_trainings: bool = False
     save: str | None = None
     observes: bool = False
-    limit_watts: int | None = None
-    clock_mhz: int | None = None
+    settings: tuple[Setting, ...] = ()
     by_site: str | None = None
     must_find: bool = True
-    clamped: frozenset[str] = frozenset()
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the command: its trainings save, and what lasts for the whole run is ours."""
@@ -60,18 +77,17 @@ def add_asked(parser: argparse.ArgumentParser) -> None:
         "with a torch optimizer",
     )
     parser.add_argument(
-        "--save",
-        metavar="10%",
-        help=f"in each training, find the power limit with the least energy within this slowdown ({SAVE})",
-    )
-    parser.add_argument(
         "--observe",
         action="store_true",
         help=f"change nothing, and predict what --save would save ({OBSERVE}=1)",
     )
-    parser.add_argument("--limit", metavar="300W", help=f"power limit of the GPUs for the whole run ({LIMIT})")
-    parser.add_argument("--clock", metavar="1200MHz", help=f"SM clock of the GPUs for the whole run ({CLOCK})")
-    parser.add_argument("--tags", metavar="team=nlp,project=x", help=f"tags to record with the run ({TAGS})")
+    for option, example, words, variable in (
+        ("--save", "10%", "in each training, find the power limit with the least energy within this slowdown", SAVE),
+        ("--limit", "300W", "power limit of the GPUs for the whole run", LIMIT),
+        ("--clock", "1200MHz", "SM clock of the GPUs for the whole run", CLOCK),
+        ("--tags", "team=nlp,project=x", "tags to record with the run", TAGS),
+    ):
+        parser.add_argument(option, metavar=example, help=f"{words} ({variable})")
 
 
 def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Asked:
@@ -84,18 +100,19 @@ def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.
     """
     variables = {} if is_off(environment) else environment
     save = _asked("--save", arguments.save, SAVE, variables, _slowdown)
-    limit_watts = _asked("--limit", arguments.limit, LIMIT, variables, partial(_number, unit="W", example="300W"))
-    clock_mhz = _asked("--clock", arguments.clock, CLOCK, variables, partial(_number, unit="MHz", example="1200MHz"))
+    limit = _asked("--limit", arguments.limit, LIMIT, variables, partial(_setting, "power limit", "W", "300W"))
+    clock = _asked("--clock", arguments.clock, CLOCK, variables, partial(_setting, "SM clock", "MHz", "1200MHz"))
     if is_off(environment):
         return Asked()
+    settings = tuple(filter(None, (limit, clock)))
     is_observing = arguments.observe or observes(variables)
     has_option = any((arguments.save, arguments.observe, arguments.limit, arguments.clock))
-    known = {**environment, SAVE: ""} if has_option else environment
-    by_site = with_site_defaults(known).get(SAVE)
-    is_of_site = by_site != known.get(SAVE)
+    said = {**environment, SAVE: ""} if has_option else environment
+    by_site = with_site_defaults(said).get(SAVE)
+    is_of_site = by_site != said.get(SAVE)
     if is_of_site:
         save = by_site
-    if save is not None and not is_observing and (limit_watts is not None or clock_mhz is not None):
+    if save is not None and settings and not is_observing:
         fixed = arguments.limit or arguments.clock
         if arguments.save is not None and fixed is not None:
             name = "--limit" if arguments.limit else "--clock"
@@ -104,20 +121,17 @@ def asked_by(arguments: argparse.Namespace, environment: Mapping[str, str] = os.
             )
         # An option counts more than a variable, and of two variables the one that fixes a setting.
         if arguments.save is not None:
-            limit_watts = clock_mhz = None
+            settings, ignored = (), f"{LIMIT} and {CLOCK} are"
         else:
-            save = None
-        ignored = f"{LIMIT} and {CLOCK} are" if save else f"{SAVE} is"
+            save, ignored = None, f"{SAVE} is"
         complain(f"zeus-core: {ignored} ignored: a setting is searched or fixed, not both")
     return Asked(
         finds_trainings=arguments.trainer or save is not None or is_observing,
         save=save,
         observes=is_observing,
-        limit_watts=limit_watts,
-        clock_mhz=clock_mhz,
-        by_site=site_words(known),
+        settings=settings,
+        by_site=site_words(said),
         must_find=arguments.trainer or is_observing or not is_of_site,
-        clamped=frozenset({LIMIT if arguments.limit is None else "", CLOCK if arguments.clock is None else ""}),
     )
 
 
@@ -145,13 +159,13 @@ def _asked(
         return None
 
 
-def _slowdown(name: str, text: str) -> str:
-    checked_slowdown(name, text)
+def _slowdown(source: str, text: str) -> str:
+    checked_slowdown(source, text)
     return text
 
 
-def _number(name: str, text: str, unit: str, example: str) -> int:
+def _setting(words: str, unit: str, example: str, source: str, text: str) -> Setting:
     match = re.fullmatch(rf"([1-9]\d{{0,5}}) ?(?:{unit})?", text, re.ASCII | re.IGNORECASE)
     if match is None:
-        raise UsageError(f"{name} is {shown(text)}; it must be a whole number of {unit}, such as {example}")
-    return int(match[1])
+        raise UsageError(f"{source} is {shown(text)}; it must be a whole number of {unit}, such as {example}")
+    return Setting(words, int(match[1]), unit, source)

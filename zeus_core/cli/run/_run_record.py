@@ -1,22 +1,19 @@
-"""The record of `zeus-core run`, as text and as a file."""
+"""The record of `zeus-core run`, and its summary."""
 
 from __future__ import annotations
 
-import json
-import platform
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 from zeus_core.cli.metering import devices_to_json, summarize, total_to_json
 from zeus_core.cli.text import make_folder
-from zeus_core.codec import encode
 from zeus_core.errors import UsageError
-from zeus_core.files import follow_own_links, is_special, write_atomically
-from zeus_core.ports.site_defaults import for_catalogue
+from zeus_core.files import follow_own_links, is_special
 from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
@@ -29,55 +26,66 @@ _WHOLE = "The total is for the whole command on this machine; the box of a train
 
 
 @dataclass(frozen=True)
-class RunRecord:
+class CommandRecord:
     """One run of a command.
 
     Attributes:
         command: The command as given.
-        exit_code: The exit code as of a shell: 128 plus the number of the signal, if one killed the command;
-            None while it runs.
-        signal: The name of the signal that killed it; None if none did.
+        code: Its exit code, or the negative number of the signal that killed it; None while it runs.
         start_time: Seconds since 1970.
         measurement: How long the command ran, and the energy of the measured devices.
         names: The name of each measured device.
         is_simulated: Whether GPUs are simulated.
         notes: Things that were not measured, and why.
-        samples: Power, sharing and charges over time; None where nothing is measured.
+        samples: Energy over time; None where nothing is measured.
+        charges: Emissions and cost of the whole run; None where the electricity was not stated, and while it runs.
         settings: The settings held for the whole run, such as "300 W", by "power limit" or "SM clock".
         has_training: Whether a training in it was measured by itself, too.
     """
 
     command: Sequence[str]
-    exit_code: int | None
-    signal: str | None
+    code: int | None
     start_time: float
     measurement: Measurement
     names: Mapping[Device, str]
     is_simulated: bool
     notes: Sequence[str]
     samples: WindowSamples | None = None
+    charges: WindowCharges | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     has_training: bool = False
 
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code as of a shell: 128 plus the number of the signal, if one killed the command."""
+        return self.code if self.code is None or self.code >= 0 else 128 - self.code
+
+    @property
+    def signal(self) -> str | None:
+        """The name of the signal that killed the command; None if none did."""
+        if self.code is None or self.code >= 0:
+            return None
+        number = -self.code
+        return next((known.name for known in Signals if known == number), f"signal {number}")  # of a real-time one
+
+    @property
+    def end(self) -> str:
+        """How the command ended, in words."""
+        return f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
+
     def summary(self) -> str:
         """Format the record for people."""
-        end = f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
         command = shlex.join(self.command)
         if len(command) > _MAX_COMMAND_CHARACTERS:
             command = command[: _MAX_COMMAND_CHARACTERS - 3] + "..."
-        head = f"zeus-core: {command}: {duration_text(self.measurement.time)}, {end}"
+        head = f"zeus-core: {command}: {duration_text(self.measurement.time)}, {self.end}"
         if self.has_training and self.measurement.devices:
             head += f"\n  {_WHOLE}"
-        charges = [] if self._charges is None else self._charges.lines()
+        charges = [] if self.charges is None else self.charges.lines()
         return f"{head}\n{summarize(self.measurement, self.names, self.notes, charges)}".rstrip()
 
-    @property
-    def _charges(self) -> WindowCharges | None:
-        """Emissions and cost of the whole run; None where the electricity was not stated, and while it runs."""
-        return None if self.samples is None or self.exit_code is None else self.samples.charges
-
     def to_json(self) -> dict[str, Any]:
-        """Return its own fields in its file, for programs."""
+        """Return its own fields in its file, for programs: those beside a run's."""
         return {
             "command": list(self.command),
             "exit_code": self.exit_code,
@@ -87,32 +95,13 @@ class RunRecord:
             "is_simulated": self.is_simulated,
             "devices": devices_to_json(self.measurement, self.names),
             "totals": total_to_json(self.measurement),
-            "electricity": None if self._charges is None else self._charges.to_json(),
             "notes": list(self.notes),
             **({"settings": dict(self.settings)} if self.settings else {}),
         }
 
-    def document(self) -> dict[str, Any]:
-        """Return the document of its file: that of any run, with the fields of `to_json` beside it."""
-        from zeus_core.ports.run_identity import identity_here
-        from zeus_core.training.record.rank_records import versions
-        from zeus_core.training.record.run_file import RUN_FORMAT
-        from zeus_core.training.record.window_run import run_of_window
-
-        fields = self.to_json()
-        of_window = run_of_window(fields, platform.node(), identity_here(), versions())
-        run = encode(of_window if self.samples is None else self.samples.added_to(of_window))
-        if run["electricity"] is not None:
-            run["electricity"]["amounts"] = fields["electricity"]["amounts"]
-        return RUN_FORMAT.document({**fields, **run})
-
-    def record_for_catalogue(self, name: str) -> None:
-        """Record it for the catalogue that the user or the site names, if one does. Never raises."""
-        for_catalogue(name, lambda: json.dumps(self.document()), has_ended=self.exit_code is not None)
-
 
 def check_writable(path: Path) -> None:
-    """Check that `write_record` can write the file, as far as that can be known.
+    """Check that the file of a run can be written, before the command runs.
 
     Raises:
         UsageError: The file cannot be written.
@@ -128,13 +117,3 @@ def check_writable(path: Path) -> None:
             tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise UsageError(f"--output is {str(path)!r}, which cannot be written: {error}") from error
-
-
-def write_record(record: RunRecord, path: Path) -> None:
-    """Write the file, completely or not at all. A pipe or a terminal cannot be replaced, and is written to."""
-    text = json.dumps(record.document(), indent=2) + "\n"
-    target = follow_own_links(path)  # a link stays one
-    if is_special(target):
-        target.write_text(text, encoding="utf-8")
-    else:
-        write_atomically(target, text)

@@ -2,93 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from zeus_core.cli.metering import known_total
-from zeus_core.electricity import Electricity
-from zeus_core.measurement import Measurement
+from zeus_core.electricity import Electricity, Signal
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import charge_source
 from zeus_core.training.charges.charging import Charge, Charging
 from zeus_core.units import amount_text
 
+if TYPE_CHECKING:
+    from zeus_core.cli.run._window_samples import Sample
+
+_NAMES = {"gpu": "GPUs", "cpu": "CPUs", "dram": "memory"}
+
 
 class WindowCharges:
-    """Charges the energy of a window.
+    """Charges the energy of a window, each sample at the values of its time.
 
     Args:
         electricity: Its signals.
-
-    Attributes:
-        measurement: That of the whole window, with which the charges agree; None before its end.
+        samples: Those of the whole window.
     """
 
-    def __init__(self, electricity: Electricity) -> None:
-        self._electricity = electricity
-        self._charging = Charging(electricity)
-        self.measurement: Measurement | None = None
+    def __init__(self, electricity: Electricity, samples: Sequence[Sample]) -> None:
+        self.electricity = electricity
+        charging = Charging(electricity)
+        for clock_seconds, measurement in samples:
+            total, self._is_complete = known_total(measurement)
+            if total.energy_joules is not None:
+                charging.charge(Tally(measurement.time, total), clock_seconds)
+        self._charged = charging.charges
+        self._kinds = [device.kind for device in samples[-1].measurement.devices]
 
-    def charge(self, measurement: Measurement, now_seconds: float) -> float:
-        """Charge the energy since the latest call, and return after how many seconds it is due again.
-
-        Args:
-            measurement: That of the window so far.
-            now_seconds: The clock, in seconds since 1970.
-        """
-        total, _ = known_total(measurement)
-        if total.energy_joules is not None:
-            self._charging.charge(Tally(measurement.time, total), now_seconds)
-        return self._charging.due_after_seconds
+    def _charges(self) -> list[tuple[str, Signal, Charge | None]]:
+        """Return unit, signal and charge; None where no energy was measured, or the signal failed."""
+        return [
+            (unit, signal, charge if charge.missed_seconds == 0 and charge.joules > 0 else None)
+            for signal in self.electricity.signals
+            for unit in [signal.facts.amount_unit]
+            for charge in [self._charged[unit]]
+        ]
 
     def lines(self) -> list[str]:
         """Return a line for the emissions and one for the cost, if they are known."""
-        return [f"  {self._text(unit, charge)}" for unit, charge in self._known().items()]
+        return [self._text(unit, signal, charge) for unit, signal, charge in self._charges() if charge is not None]
+
+    def _text(self, unit: str, signal: Signal, charge: Charge) -> str:
+        *others, last = dict.fromkeys(_NAMES[kind] for kind in self._kinds)
+        devices = f"{', '.join(others)} and {last}" if others else last
+        least = "" if self._is_complete else "at least "
+        amount = amount_text(charge.amount, charge.uncertainty, "g CO2 equivalent" if unit == "g" else unit)
+        source = charge_source(charge, signal, self.electricity.pue, devices)
+        stale = f"; {charge.stale_fraction:.0%} of it at the mean value" if charge.stale_fraction > 0 else ""
+        return f"  {least}{amount} of {source}{stale}"
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a JSON object: the amounts by unit, with all they follow from."""
-        known, is_complete = self._known(), self._is_complete
+        """Convert the amounts to a JSON object, by unit, with their signals."""
         return {
-            "pue": self._electricity.pue,
-            "amounts": {
-                signal.facts.amount_unit: {
-                    "amount": charge.amount if charge is not None else None,
-                    "uncertainty": charge.uncertainty if charge is not None else None,
-                    "stale_fraction": charge.stale_fraction if charge is not None else None,
-                    "is_complete": is_complete and charge is not None,
-                    "unit": signal.facts.unit,
-                    "source": signal.facts.source,
-                    "basis": signal.facts.basis,
-                }
-                for signal in self._electricity.signals
-                for charge in [known.get(signal.facts.amount_unit)]
-            },
+            unit: {
+                "amount": charge and charge.amount,
+                "uncertainty": charge and charge.uncertainty,
+                "stale_fraction": charge and charge.stale_fraction,
+                "is_complete": charge is not None and self._is_complete,
+                "unit": signal.facts.unit,
+                "source": signal.facts.source,
+                "basis": signal.facts.basis,
+            }
+            for unit, signal, charge in self._charges()
         }
 
-    def _known(self) -> dict[str, Charge]:
-        """Return the charges by unit: those of energy that was measured, by signals that did not fail."""
+    def of_account(self, seconds: float) -> dict[str, Charge]:
+        """Return the charges of an account of this time; where not all energy was charged, all of it was missed."""
+        missed_seconds = 0.0 if self._is_complete else seconds
         return {
-            unit: charge
-            for unit, charge in self._charging.charges.items()
-            if charge.missed_seconds == 0 and self.measurement is not None and charge.joules > 0
+            unit: Charge(missed_seconds=seconds) if charge is None else replace(charge, missed_seconds=missed_seconds)
+            for unit, _, charge in self._charges()
         }
-
-    @property
-    def _is_complete(self) -> bool:
-        return self.measurement is not None and known_total(self.measurement)[1]
-
-    def _text(self, unit: str, charge: Charge) -> str:
-        (signal,) = [signal for signal in self._electricity.signals if signal.facts.amount_unit == unit]
-        assert self.measurement is not None
-        devices = _names(device.kind for device in self.measurement.devices)
-        what = "g CO2 equivalent" if unit == "g" else unit
-        least = "" if self._is_complete else "at least "
-        stale = f"; {charge.stale_fraction:.0%} of it at the mean value" if charge.stale_fraction > 0 else ""
-        source = charge_source(charge, signal, self._electricity.pue, devices)
-        return f"{least}{amount_text(charge.amount, charge.uncertainty, what)} of {source}{stale}"
-
-
-def _names(kinds: Iterable[str]) -> str:
-    names = {"gpu": "GPUs", "cpu": "CPUs", "dram": "memory"}
-    *others, last = [names[kind] for kind in dict.fromkeys(kinds)]
-    return f"{', '.join(others)} and {last}" if others else last

@@ -1,12 +1,11 @@
-"""The window of `zeus-core run` over time: power, other processes on its GPUs, emissions and cost."""
+"""The window of `zeus-core run` over time: its energy, and other processes on its GPUs."""
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zeus_core.cli.text import readable
 from zeus_core.device.gpu import Sharing
@@ -15,69 +14,65 @@ from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import clock_seconds
 
 if TYPE_CHECKING:
-    from zeus_core.cli.run._window_charges import WindowCharges
+    from zeus_core.cli.metering import MachineMeter
     from zeus_core.measurement import Measurement
     from zeus_core.monitor import ZeusMonitor
-    from zeus_core.training.record.run_records import RunRecord
 
-_PERIOD_SECONDS, _FIRST_KEEP_SECONDS = 1.0, 10.0
-_SAMPLES = 240  # as many as a file keeps: a long run is sampled less often, and each reading takes some milliseconds
+_PERIOD_SECONDS = 1.0
+_SAMPLES = 240  # as many as a file keeps: a long run is sampled less often
+_MOST_SECONDS = 60.0  # between two samples, of which one lies over each change of an intensity or price
+_FIRST_KEEP_SECONDS = 10.0  # short commands keep nothing: what writes it takes some 0.1 s to load
+_KEEP_SECONDS = 600.0  # as often as a training is kept
+
+
+class Sample(NamedTuple):
+    """The energy since the window was opened, until a moment of the clock in seconds since 1970."""
+
+    clock_seconds: float
+    measurement: Measurement
 
 
 class WindowSamples:
     """Reads the energy in the background while a window is open.
 
     Args:
-        monitor: Measures the window, which has just been opened.
+        meter: Measures the window, which has just been opened.
         limits_watts: The power limit of each GPU before the run changed it, by index; None if unknown.
-        charges: Charges the energy; None without a stated electricity.
 
     Attributes:
         keep: Records the measurement so far, after ten seconds and then every ten minutes, for a run that is killed;
             nothing does if None. It must neither raise nor wait.
     """
 
-    def __init__(
-        self,
-        monitor: ZeusMonitor,
-        limits_watts: Mapping[int, float | None],
-        charges: WindowCharges | None = None,
-    ) -> None:
-        self._monitor, self._limits_watts = monitor, limits_watts
-        self._measured: list[Measurement] = []  # each since the begin; some 2,000 in a week
+    def __init__(self, meter: MachineMeter, limits_watts: Mapping[int, float | None]) -> None:
+        self.limits_watts = limits_watts
         self.keep: Callable[[Measurement], object] | None = None
-        self.charges = charges
-        self._lock = threading.Lock()  # a sample that is late is neither recorded nor charged after the end
+        self._meter, self._time_source = meter, meter.monitor.time_source
+        self._samples: list[Sample] = []  # some 11,000 in a week: 16 MB for eight GPUs
+        self._lock = threading.Lock()  # a sample that is late is not recorded after the end
         self._has_ended = False
         is_rank = local_rank_of(os.environ)[1] > 1
-        self._sharing = {index: Sharing(gpu, is_rank) for index, gpu in monitor.gpus.items()}
-        self._begin = self._latest = monitor.time_source.now()
+        self._sharing = {index: Sharing(gpu, is_rank) for index, gpu in meter.monitor.gpus.items()}
+        self._begin = self._latest = self._time_source.now()
         self._keep_at = self._begin + _FIRST_KEEP_SECONDS
-        self._charge_at = math.inf if self.charges is None else self._begin
-        self._first = monitor.read(sync_execution=False)
-        self._stop = repeatedly(monitor.time_source, self._sample, _PERIOD_SECONDS)
+        self._stop = repeatedly(self._time_source, self._sample, _PERIOD_SECONDS)
 
     def _sample(self) -> None:
         """Read the energy and look around, if that is due."""
-        now = self._monitor.time_source.now()
-        is_point = now - self._latest >= max(0.999 * _PERIOD_SECONDS, (now - self._begin) / _SAMPLES)
-        if not is_point and now < self._charge_at:
+        now = self._time_source.now()
+        spacing_seconds = min((now - self._begin) / _SAMPLES, _MOST_SECONDS)
+        if now - self._latest < max(0.999 * _PERIOD_SECONDS, spacing_seconds):
             return
         for sharing in self._sharing.values():
             sharing.look(now)
-        measurement = self._monitor.between(self._first, self._monitor.read(sync_execution=False))
+        measurement = self._meter.so_far()
         with self._lock:
             if self._has_ended:
                 return
-            if is_point:
-                self._latest = now
-                self._measured.append(measurement)
-            if self.charges is not None:
-                self._charge_at = now + self.charges.charge(measurement, clock_seconds(self._monitor.time_source))
+            self._latest = now
+            self._samples.append(Sample(clock_seconds(self._time_source), measurement))
             if self.keep is not None and now >= self._keep_at:
-                from zeus_core.training.record.run_records import KEEP_SECONDS
-
-                self._keep_at = now + KEEP_SECONDS
+                self._keep_at = now + _KEEP_SECONDS
                 self.keep(measurement)
 
     def end(self, measurement: Measurement) -> None:
@@ -85,10 +80,7 @@ class WindowSamples:
         self._stop()
         with self._lock:
             self._has_ended = True
-            self._measured.append(measurement)
-            if self.charges is not None:
-                self.charges.charge(measurement, clock_seconds(self._monitor.time_source))
-                self.charges.measurement = measurement
+            self._samples.append(Sample(clock_seconds(self._time_source), measurement))
 
     @property
     def remarks(self) -> list[str]:
@@ -96,24 +88,11 @@ class WindowSamples:
         remarks = {index: sharing.remark for index, sharing in self._sharing.items()}
         return [f"GPU {index}: {remark}" for index, remark in remarks.items() if remark is not None]
 
-    def added_to(self, run: RunRecord) -> RunRecord:
-        """Return the run of the window with the power and the limits of its GPUs."""
-        from dataclasses import replace
-
-        from zeus_core.training.record.power_series import PowerSeries
-
-        series = {index: PowerSeries() for index in self._limits_watts}
-        *samples, whole = self._measured
-        for measurement in [each for each in samples if whole.time - each.time > _PERIOD_SECONDS / 2] + [whole]:
-            for device, energy in measurement.devices.items():
-                if device.kind == "gpu" and energy.energy_joules is not None:
-                    series[device.index].add(measurement.time, energy.energy_joules)
-        (rank,) = run.latest.ranks
-        devices = tuple(
-            replace(device, limit_watts=self._limits_watts[device.index], power=series[device.index].points)
-            for device in rank.devices
-        )
-        return replace(run, parts=(replace(run.latest, ranks=(replace(rank, devices=devices),)),))
+    def in_time(self) -> list[Sample]:
+        """Return the samples in their order: of two close together at the end, the latter one."""
+        *samples, whole = self._samples
+        end_seconds = whole.measurement.time - _PERIOD_SECONDS / 2
+        return [sample for sample in samples if sample.measurement.time < end_seconds] + [whole]
 
 
 def limits_watts(monitor: ZeusMonitor) -> dict[int, float | None]:

@@ -15,11 +15,14 @@ from zeus_core._documents import JsonFormat, parse_json
 from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.training.record.run_records import RunRecord
-from zeus_core.training.record.window_run import WINDOW_FIELDS
 
 JOURNAL_FOLDER = "zeus-energy"
 RUN_FILE = "run.json"
 RUN_FORMAT = JsonFormat("zeus-core run file", 2)
+_OF_COMMAND = {  # the fields that `zeus-core run` writes beside those of a run, for programs
+    *("command", "exit_code", "signal", "start_time", "seconds", "is_simulated", "devices", "totals"),
+    *("notes", "settings"),
+}
 
 
 def write_run(record: RunRecord, path: Path, is_lasting: bool = True) -> None:
@@ -48,7 +51,7 @@ def record_from_document(document: Any) -> RunRecord:
     """
     fields = RUN_FORMAT.fields(document)
     if "command" in fields:
-        fields = {name: value for name, value in fields.items() if name not in WINDOW_FIELDS}
+        fields = {name: value for name, value in fields.items() if name not in _OF_COMMAND}
         if isinstance(fields.get("electricity"), Mapping):
             fields["electricity"] = {name: each for name, each in fields["electricity"].items() if name != "amounts"}
     return record_from_fields(fields)

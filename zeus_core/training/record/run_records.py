@@ -25,6 +25,9 @@ or a signal; or gone on from by another part. Before this version, all that ende
 KEEP_SECONDS = 600.0
 """The file of a training is written at its first log, and at one after this time again: 1 to 5 ms of the first rank."""
 
+FIXED_SETTINGS = frozenset({"power limit", "SM clock"})
+"""The labels of results that are settings for the whole of a `zeus-core run`."""
+
 REMARKS = "remarks"
 """The label of the remarks on the numbers of a part, among its results."""
 
