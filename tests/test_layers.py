@@ -39,7 +39,13 @@ WINGS = {
 }  # products of their own: no part of the core, and no other wing, imports one
 MAY_NAME_WINGS = {"zeus_core.optimizer"}  # for the types of its lazy table
 # The folders that import torch.
-TORCH = ("zeus_core.pytorch", "zeus_core.mixed.levelling.work_end", "zeus_core.selfcheck.check_load", "zeus_core.batches.pytorch", "zeus_core.pipeline.taps")
+TORCH = (
+    "zeus_core.pytorch",
+    "zeus_core.mixed.levelling.work_end",
+    "zeus_core.selfcheck.check_load",
+    "zeus_core.batches.pytorch",
+    "zeus_core.pipeline.taps",
+)
 KINDS = "kinds"  # what devices, files and searches call by name
 PLANNER = "pipeline.planner"  # pure, and below the rest of its wing
 TAPS, FAKES = "pipeline.taps", "pipeline.testing"

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from tests.support.kept_runs import kept_run
-from zeus_core.adapters import install_command
 from zeus_core.cli.program import _GROUPS, _command
 from zeus_core.cli.text import table
+from zeus_core.installed import install_command
 from zeus_core.search.objectives import EnergyWithin, MaxSlowdownConstraint
 from zeus_core.selfcheck._bench import Finding
 from zeus_core.selfcheck.self_check import CheckResult, markdown_section

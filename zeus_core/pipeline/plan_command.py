@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._documents import parse_json
-from zeus_core.adapters import install_command
 from zeus_core.cli.arguments import check_exists, count, path, seconds, seconds_or_zero, slowdown
 from zeus_core.cli.text import make_folder, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
+from zeus_core.installed import install_command
 from zeus_core.units import duration_text, number_text
 from zeus_core.validate import shown
 

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._launch import SAVE, note, observes
 from zeus_core.adapters import contained
 from zeus_core.adapters.contained import Hooked
 from zeus_core.adapters.result import show_result
 from zeus_core.codec import encode
 from zeus_core.device.gpu import StepLoads
+from zeus_core.environment import SAVE, note, observes
 from zeus_core.errors import UsageError
 from zeus_core.events import (
     PASS_END,

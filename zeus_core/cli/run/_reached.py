@@ -8,8 +8,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from zeus_core._launch import SEEN, reached
+from zeus_core.environment import SEEN, reached
 from zeus_core.errors import UsageError
+from zeus_core.installed import FRAMEWORKS, registered_names
 
 _UNREACHED = "Pythons with -I, -E or -S, or without their environment (sudo), are not reached"
 
@@ -27,7 +28,7 @@ class ReachedPrograms:
         self._own = Path(tempfile.mkdtemp(prefix="zeus-core-run-"))
         self._file = self._own / SEEN
         self._file.touch()
-        self.environment = reached(environment, str(self._own))
+        self.environment = reached(environment, str(self._own), registered_names(FRAMEWORKS))
         self.has_training: bool = False
         self.unfinished: list[dict[str, str]] = []
 
