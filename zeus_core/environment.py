@@ -8,8 +8,9 @@ train nothing, too; so it imports nothing of this package.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 VARIABLE = "ZEUS"
 """Environment variable: "1" measures each trainer, "off" turns off all that the command line and variables ask for.
@@ -33,7 +34,7 @@ TAGS = "ZEUS_TAGS"
 """Environment variable: tags of the run, such as "team=nlp,project=x"."""
 
 FRAMEWORKS = "ZEUS_FRAMEWORKS"
-"""Environment variable that `zeus-core run` sets: the modules of frameworks, with commas between them."""
+"""Environment variable that `zeus-core run` sets: modules of frameworks, and what follows each: "jax=module:name,..."."""
 
 SEEN = "seen"
 """The file in that folder in which processes note what they do, a word a line."""
@@ -55,19 +56,21 @@ def observes(environment: Mapping[str, str]) -> bool:
     return environment.get(OBSERVE, "").strip().lower() not in ("", *_NO)
 
 
-def reached(environment: Mapping[str, str], run: str = "1", frameworks: Iterable[str] = ()) -> dict[str, str]:
+def reached(
+    environment: Mapping[str, str], run: str = "1", frameworks: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
     """Return an environment whose Pythons follow the frameworks that they import.
 
     Args:
         environment: The environment of this process.
         run: The folder in which they note what they do; "1" for none.
-        frameworks: The modules of the frameworks.
+        frameworks: The function that follows each framework, as "module:name", by the module of the framework.
     """
     folder = str(Path(__file__).absolute().with_name("_start"))
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path != folder]
     # An empty entry is the current folder; an empty variable is none.
     kept = [] if paths == [""] else paths
-    followed = {VARIABLE: run, FRAMEWORKS: ",".join(frameworks)}
+    followed = {VARIABLE: run, FRAMEWORKS: ",".join(map("=".join, frameworks.items()))}
     return {**environment, **followed, "PYTHONPATH": os.pathsep.join([folder, *kept])}
 
 

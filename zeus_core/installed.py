@@ -18,11 +18,11 @@ from typing import Any
 COMMANDS, SECTIONS, FRAMEWORKS = "zeus_core.commands", "zeus_core.sections", "zeus_core.frameworks"
 
 
-def registered_names(group: str) -> list[str]:
-    """Return the names that are registered in a group of entry points, in their order; nothing is imported."""
+def registered_places(group: str) -> dict[str, str]:
+    """Return the names that are registered in a group of entry points, with "module:name" of each; imports nothing."""
     from importlib.metadata import entry_points  # takes 20 ms, which most programs do without
 
-    return sorted(entry_points(group=group).names)
+    return {entry.name: entry.value for entry in sorted(entry_points(group=group))}
 
 
 def registered(group: str, complain: Callable[[str], None], name: str | None = None) -> Iterator[tuple[str, Any]]:
@@ -52,7 +52,7 @@ def registered(group: str, complain: Callable[[str], None], name: str | None = N
 
 def missing_registration(group: str) -> str:
     """Return what to do where not even this package has registered its own parts; empty if it has."""
-    if registered_names(group):
+    if registered_places(group):
         return ""
     return f"zeus-core is on the path of Python but not installed, so nothing is registered: {install_command()}"
 

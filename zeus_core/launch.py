@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Any
 
-from zeus_core.environment import VARIABLE, note, run_folder
-from zeus_core.installed import FRAMEWORKS, missing_registration, registered
+from zeus_core.environment import FRAMEWORKS, VARIABLE, note, run_folder
 
 
 def is_on() -> bool:
@@ -26,19 +26,21 @@ def is_on() -> bool:
 
 
 def follow(framework: str) -> None:
-    """Measure what is trained with a framework that was just imported, by what is registered for it.
+    """Measure what is trained with a framework that was just imported, by the function that the command has named.
+
+    The command looks functions up in its own Python (`zeus_core.installed`): this one may have no list of what is installed.
 
     Args:
         framework: Its module.
     """
     note(framework)
-    if problem := missing_registration(FRAMEWORKS):
-        _complain(problem)
-    for _, measure in registered(FRAMEWORKS, _complain, framework):
-        try:
-            measure()
-        except Exception as error:
-            _complain(f"{type(error).__name__}: {error}")
+    for pair in os.environ.get(FRAMEWORKS, "").split(","):
+        name, _, place = pair.partition("=")
+        if name == framework:
+            try:
+                resolve_name(place)()
+            except Exception as error:
+                _complain(f"{type(error).__name__}: {error}")
 
 
 def only_note() -> None:

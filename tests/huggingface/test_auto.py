@@ -9,7 +9,7 @@ from transformers import Trainer
 
 from tests.huggingface.trainers import losses_of, make_trainer
 from zeus_core.environment import reached
-from zeus_core.installed import FRAMEWORKS, registered_names
+from zeus_core.installed import FRAMEWORKS, registered_places
 from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback
 
 
@@ -103,7 +103,7 @@ def test_the_order_of_a_scripts_imports_does_not_matter(first):
     program += "; print(Trainer.__init__.__wrapped__ and zeus_huggingface.ZeusTrainerCallback.__name__)"
     ended = subprocess.run(
         [sys.executable, "-c", program],
-        env=reached(os.environ, frameworks=registered_names(FRAMEWORKS)),
+        env=reached(os.environ, frameworks=registered_places(FRAMEWORKS)),
         capture_output=True,
         text=True,
     )

@@ -12,7 +12,7 @@ It runs in any Python, also in those too old for this package, which would compl
 import os
 import sys
 
-_FRAMEWORKS = frozenset(os.environ.get("ZEUS_FRAMEWORKS", "").split(","))
+_FRAMEWORKS = frozenset(pair.partition("=")[0] for pair in os.environ.get("ZEUS_FRAMEWORKS", "").split(","))
 
 
 class _Finder:
