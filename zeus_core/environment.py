@@ -34,7 +34,7 @@ TAGS = "ZEUS_TAGS"
 """Environment variable: tags of the run, such as "team=nlp,project=x"."""
 
 FRAMEWORKS = "ZEUS_FRAMEWORKS"
-"""Environment variable that `zeus-core run` sets: modules of frameworks, and what follows each: "jax=module:name,..."."""
+"""Environment variable that `zeus-core run` sets: the function that follows each framework, "jax=module:name,..."."""
 
 SEEN = "seen"
 """The file in that folder in which processes note what they do, a word a line."""

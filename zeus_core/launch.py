@@ -28,7 +28,7 @@ def is_on() -> bool:
 def follow(framework: str) -> None:
     """Measure what is trained with a framework that was just imported, by the function that the command has named.
 
-    The command looks functions up in its own Python (`zeus_core.installed`): this one may have no list of what is installed.
+    The command looks them up in its own Python (`zeus_core.installed`): this one may not list what is installed.
 
     Args:
         framework: Its module.

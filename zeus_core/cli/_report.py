@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zeus_core.report.run_sections import Section
     from zeus_core.training.record.run_records import RunRecord
 
+PLACE = "See what a run took", 20
 SUMMARY = "Report where the energy of runs went, and compare them"
 EXAMPLE = "zeus-core report output --output report.html"
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zeus_core.mixed.allocation.device_options import DeviceOptions
     from zeus_core.optimizer.power_limit import Objective
 
+PLACE = "Before a run", 34
 SUMMARY = "Share a batch among GPUs that differ, and choose their settings"
 EXAMPLE = "zeus-core allocate v100.csv a40.csv --gpus 2,2 --blocking-power 50,68 --global-batch 512 --slowdown 10%"
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from zeus_core.pipeline.planner.clock_plan import Plan
     from zeus_core.pipeline.planner.pipeline_schedule import Schedule
 
+PLACE = "Before a run", 33
 SUMMARY = "Plan the clocks of a training pipeline from a measured profile"
 EXAMPLE = "zeus-core plan gpt3-like --slowdown 5%"
 

@@ -18,6 +18,7 @@ from zeus_core.errors import UsageError
 if TYPE_CHECKING:
     from zeus_core.cli.doctor.machine import Check
 
+PLACE = "Measure and save", 14
 SUMMARY = "Report what can be measured and set here, and how to get the rest"
 EXAMPLE = "zeus-core doctor --need gpus --need set-power-limits"
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.electricity import Electricity
 
+PLACE = "Measure and save", 10
 SUMMARY = "Run a command, measure its energy, and save energy in its training"
 EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
 
