@@ -1,12 +1,16 @@
 """What the installed distributions say of themselves: what they register with this package, and how to install more.
 
-A distribution registers by entry points, in its `pyproject.toml`; this package registers its own parts in the same way:
+A distribution registers by entry points in its `pyproject.toml`, as this package does for the parts that its core does
+not name:
 
-    [project.entry-points."zeus_core.commands"]    # NAME = a module or class: a command; see `zeus_core.cli.program`
-    [project.entry-points."zeus_core.sections"]    # NAME = a function: a section of the page on a run
-    [project.entry-points."zeus_core.frameworks"]  # MODULE = a function, called after the import of the module
-
-docs/extending.md has an example of each.
+    [project.entry-points."zeus_core.commands"]
+    NAME = "package.module"             # a command: a `zeus_core.cli.program.Command`
+    [project.entry-points."zeus_core.sections"]
+    NAME = "package.module:function"    # a section of the page on a run: see `zeus-core report`
+    [project.entry-points."zeus_core.frameworks"]
+    MODULE = "package.module:function"  # is called after a program below `zeus-core run --trainer` has imported MODULE
+    [project.entry-points."zeus_core.doctor"]
+    measure = "package.module:function"   # what `zeus-core doctor --measure` does
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-COMMANDS, SECTIONS, FRAMEWORKS = "zeus_core.commands", "zeus_core.sections", "zeus_core.frameworks"
+COMMANDS, SECTIONS = "zeus_core.commands", "zeus_core.sections"
+FRAMEWORKS, DOCTOR = "zeus_core.frameworks", "zeus_core.doctor"
 
 
 def registered_places(group: str) -> dict[str, str]:
@@ -29,7 +34,7 @@ def registered(group: str, complain: Callable[[str], None], name: str | None = N
     """Import what is registered in a group of entry points, and yield each name with it. The first of a name counts.
 
     Args:
-        group: The group.
+        group: The group of entry points.
         complain: Receives a line on each entry point that cannot be imported, which is left out.
         name: Only this one; all if None.
     """
