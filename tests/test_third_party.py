@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import EntryPoints
 
 import pytest
 
@@ -117,9 +118,7 @@ def test_it_follows_a_framework(zeus_core):
 
 
 def test_where_nothing_is_installed_the_program_says_what_to_do(monkeypatch, capsys):
-    monkeypatch.setattr(
-        "importlib.metadata.entry_points", lambda **_: pytest.importorskip("importlib.metadata").EntryPoints()
-    )
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: EntryPoints())
     with pytest.raises(SystemExit):
         program.main(["plan", "gpt3-like"])
     said = capsys.readouterr().err

@@ -10,8 +10,7 @@ from zeus_core.device import Work, find_preset
 from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.errors import DriverFaultError
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineRank
-from zeus_core.pipeline import PipelineProfile, schedules
+from zeus_core.pipeline import PipelineFrequencyOptimizer, PipelineProfile, PipelineRank, schedules
 from zeus_core.pipeline.optimizer.frequency_phases import Phase
 from zeus_core.pipeline.planner.clock_options import MeasuredOption
 from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile

@@ -15,8 +15,14 @@ import torch.distributed
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.pipeline import Frontier, PipelineProfile, make_plan
+from zeus_core.pipeline import (
+    Frontier,
+    PipelineFrequencyOptimizer,
+    PipelineFrequencySettings,
+    PipelineProfile,
+    PipelineRank,
+    make_plan,
+)
 from zeus_core.pipeline.planner.clock_options import MeasuredOption
 from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
 from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS
