@@ -23,11 +23,15 @@ from zeus_core.pipeline import (
     PipelineRank,
     make_plan,
 )
+from zeus_core.pipeline.optimizer import _planning
 from zeus_core.pipeline.planner.clock_options import MeasuredOption
 from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
 from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS
 from zeus_core.pytorch import torch_world
 from zeus_core.testing import VirtualBackground, VirtualTime
+
+# In this process: virtual time stands still meanwhile, and another one takes a second to start.
+_planning.run_in_child = lambda function, *arguments: function(*arguments)
 
 A100 = "A100-SXM4-80GB"
 _POWERS = {A100: 330.0, "A40": 270.0}
