@@ -11,6 +11,8 @@ not name:
     MODULE = "package.module:function"  # is called after a program below `zeus-core run --trainer` has imported MODULE
     [project.entry-points."zeus_core.doctor"]
     measure = "package.module:function"   # what `zeus-core doctor --measure` does
+    [project.entry-points."zeus_core.traces"]
+    file = "package.module:Class"   # what `trace=` makes: a `zeus_core.training.traced.RunTraced`
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 COMMANDS, SECTIONS = "zeus_core.commands", "zeus_core.sections"
-FRAMEWORKS, DOCTOR = "zeus_core.frameworks", "zeus_core.doctor"
+FRAMEWORKS, DOCTOR, TRACES = "zeus_core.frameworks", "zeus_core.doctor", "zeus_core.traces"
 
 
 def registered_places(group: str) -> dict[str, str]:
