@@ -62,7 +62,8 @@ _CORE = {
 def find_command(name: str) -> Command | None:
     """Import the command of a name, of the core or registered; None if there is none that can be used."""
     if name in _CORE:
-        return resolve_name(_CORE[name])
+        command: Command = resolve_name(_CORE[name])
+        return command
     return next((command for _, command in _registered(name)), None)
 
 
@@ -124,7 +125,7 @@ def _execute(arguments: list[str]) -> int:
     try:
         parsed = _parse(arguments)
         show_warnings()
-        return parsed.execute(parsed)
+        return int(parsed.execute(parsed))
     finally:
         if sys.stdout is not None:
             sys.stdout.flush()  # what argparse has printed
