@@ -1,4 +1,4 @@
-"""What the installed distributions say of themselves: what they register with this package, and how to install more.
+"""The installed distributions: the parts that they register with this package, and the command that installs more.
 
 A distribution registers by entry points in its `pyproject.toml`, as this package does for the parts that its core does
 not name:

@@ -1,4 +1,4 @@
-"""What a trace of a training is to the training, which knows no trace: an observer that is told of more than events.
+"""The interface of a trace to the training: an observer that also learns when a run begins, is logged and is kept.
 
 `zeus_core.tracing.run_trace` has the one of this package, and registers it as the entry point `file` of the group
 `zeus_core.traces` (see `zeus_core.installed`).

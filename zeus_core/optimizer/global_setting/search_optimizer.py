@@ -170,7 +170,7 @@ class SearchOptimizer(SearchFacts):
 
     @property
     def chosen_level(self) -> tuple[Limiter, int] | None:
-        """What sets all ranks alike, with the setting that is chosen for them; None while settings are tried."""
+        """The limiter of this rank, with the setting that is chosen for all ranks; None while settings are tried."""
         search = self._search
         return None if search is None or self.phase is not Phase.DONE else (search.limiter, search.choice)
 
