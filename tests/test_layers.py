@@ -49,7 +49,7 @@ USED_WINGS = {("zeus_core.batches", ALLOCATION), ("zeus_core.optimizer", "pipeli
 # The folders that import torch.
 TORCH = (
     "zeus_core.pytorch",
-    "zeus_core.mixed.levelling.work_end",
+    "zeus_core.mixed.levelling._work_end",
     "zeus_core.selfcheck.check_load",
     "zeus_core.batches.pytorch",
     "zeus_core.pipeline.taps",
@@ -106,8 +106,13 @@ DELIBERATE = {
     "zeus_core.training._training_energy": "optimizers, traces and recurring jobs, which most trainings do without",
     "zeus_core.optimizer.global_setting.search_optimizer": "adaptive searches need numpy",
     "zeus_core.optimizer.global_setting.search_options": "adaptive searches need numpy",
+    "zeus_core.mixed.levelling._levelling_optimizer": "it needs torch only where its hooks are on a model",
     "zeus_deepspeed": "it loads DeepSpeed",
     "zeus_deepspeed.__main__": "it loads DeepSpeed",
+    "zeus_huggingface._trainer_energy": "batches, for those who ask for them",
+    "zeus_huggingface._trainer_patches": "batches, for those who ask for them",
+    "zeus_huggingface.accelerate._accelerate_energy": "batches, for those who ask for them",
+    "zeus_lightning._callback": "batches, for those who ask for them",
     "zeus_huggingface.auto": "transformers imports itself within it",
 }
 # Those that may become fewer, never more.
