@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "exporter": {*BASE, "device", "monitor", "settings", "training", "electricity"},
     "report": {*OPTIMIZING, "tracing", "training"},
     "cli": {*OPTIMIZING, "tracing", "training", "report", "exporter"},
-    "launch": {"environment", "ports", "pytorch"},  # and the integration of Lightning
+    "launch": {"environment", "installed", "ports", "pytorch"},  # and the integration of Lightning
     "_start": {"launch"},
     "testing": {*OPTIMIZING, "training"},
     # The wings, each with what it uses of the core.

@@ -18,11 +18,19 @@ not name:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 COMMANDS, SECTIONS = "zeus_core.commands", "zeus_core.sections"
 FRAMEWORKS, DOCTOR, TRACES = "zeus_core.frameworks", "zeus_core.doctor", "zeus_core.traces"
+
+
+def imported(place: str) -> Any:
+    """Import a module, or a name of it: "module" or "module:name"."""
+    module, _, name = place.partition(":")
+    found = import_module(module)
+    return getattr(found, name) if name else found
 
 
 def registered_places(group: str) -> dict[str, str]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from pkgutil import resolve_name
 from typing import Any
 
 from zeus_core.environment import FRAMEWORKS, VARIABLE, note, run_folder
+from zeus_core.installed import imported
 
 
 def is_on() -> bool:
@@ -38,7 +38,7 @@ def follow(framework: str) -> None:
         name, _, place = pair.partition("=")
         if name == framework:
             try:
-                resolve_name(place)()
+                imported(place)()
             except Exception as error:
                 _complain(f"{type(error).__name__}: {error}")
 

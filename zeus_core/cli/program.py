@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pkgutil import resolve_name
 from typing import Any, NoReturn, Protocol, TextIO, runtime_checkable
 
 from zeus_core import __version__
@@ -16,7 +15,7 @@ from zeus_core.cli.moved import COMMANDS as MOVED_COMMANDS
 from zeus_core.cli.moved import OPTIONS as MOVED_OPTIONS
 from zeus_core.cli.text import complain, show_warnings
 from zeus_core.errors import UsageError, ZeusError
-from zeus_core.installed import COMMANDS, missing_registration, registered, registered_places
+from zeus_core.installed import COMMANDS, imported, missing_registration, registered, registered_places
 from zeus_core.validate import shown
 
 _FAILED, _WRONG_USE, _CTRL_C, _BROKEN_PIPE = 1, 2, 130, 141
@@ -62,14 +61,14 @@ _CORE = {
 def find_command(name: str) -> Command | None:
     """Import the command of a name, of the core or registered; None if there is none that can be used."""
     if name in _CORE:
-        command: Command = resolve_name(_CORE[name])
+        command: Command = imported(_CORE[name])
         return command
     return next((command for _, command in _registered(name)), None)
 
 
 def all_commands() -> dict[str, Command]:
     """Import all commands, of the core and registered ones, in the order of the help."""
-    found = dict(_registered()) | {name: resolve_name(place) for name, place in _CORE.items()}
+    found = dict(_registered()) | {name: imported(place) for name, place in _CORE.items()}
     return dict(sorted(found.items(), key=lambda command: command[1].PLACE[1]))
 
 
