@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from zeus_core.cli.run._guarded_meter import within
 from zeus_core.cli.text import complain
-from zeus_core.environment import CLOCK, LIMIT
 from zeus_core.errors import DeviceError, DeviceHeldError, DriverFaultError, UsageError, ZeusError
 
 if TYPE_CHECKING:
