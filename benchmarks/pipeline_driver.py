@@ -31,8 +31,15 @@ from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.pipeline import Frontier, PipelineProfile, make_plan, schedules
+from zeus_core.pipeline import (
+    Frontier,
+    PipelineFrequencyOptimizer,
+    PipelineFrequencySettings,
+    PipelineProfile,
+    PipelineRank,
+    make_plan,
+    schedules,
+)
 from zeus_core.pipeline.optimizer.frequency_phases import Phase
 from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pipeline.planner.pipeline_schedule import Schedule

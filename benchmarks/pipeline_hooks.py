@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
+from zeus_core.pipeline import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 from zeus_core.pipeline.optimizer.frequency_phases import Phase
 from zeus_core.ports.background import ThreadBackground
 from zeus_core.testing import VirtualBackground, VirtualTime

@@ -22,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.pipeline_training import Run, Watched, true_profile
 from zeus_core.device import SimulatedNoise, Work
-from zeus_core.optimizer import PipelineFrequencySettings
-from zeus_core.pipeline import Frontier, make_plan, schedules
+from zeus_core.pipeline import Frontier, PipelineFrequencySettings, make_plan, schedules
 from zeus_core.pipeline.optimizer.frequency_phases import Phase
 from zeus_core.pipeline.testing import SimulatedJob
 

@@ -50,8 +50,8 @@ from zeus_core.device import SimulatedGpu, Work, find_preset  # noqa: E402
 from zeus_core.electricity import ConstantSignal, Electricity  # noqa: E402
 from zeus_core.events import Activity  # noqa: E402
 from zeus_core.mixed.allocation.allocation_plan import AllocationPlan, RankShare  # noqa: E402
+from zeus_core.mixed.levelling import LevellingOptimizer  # noqa: E402
 from zeus_core.monitor import ZeusMonitor  # noqa: E402
-from zeus_core.optimizer import LevellingOptimizer  # noqa: E402
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint  # noqa: E402
 from zeus_core.ports.exchange import Exchange  # noqa: E402
 from zeus_core.ports.world import WholeNumbers  # noqa: E402

@@ -8,8 +8,8 @@ from zeus_core.errors import UsageError
 from zeus_core.jobs import DriftingSlices, RecurringJob, Target
 from zeus_core.mixed.allocation.allocation_plan import read_plan as read_allocation
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencyOptimizer
-from zeus_core.pipeline import PipelineProfile, schedules
+from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.pipeline import PipelineFrequencyOptimizer, PipelineProfile, schedules
 from zeus_core.pipeline.planner.clock_plan import read_plan
 from zeus_core.search import Trial
 from zeus_core.settings.limit_knob import PowerLimitKnob

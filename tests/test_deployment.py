@@ -192,7 +192,7 @@ def test_the_commands_in_the_manifests_are_those_of_the_program():
     daemon_set = pod_of(documents("daemon.yaml")["DaemonSet"])
     daemon, exporter = container(daemon_set, "daemon")["command"], container(daemon_set, "exporter")["args"]
     train = container(pod_of(documents("train.yaml")["Job"]), "train")["args"]
-    parser = make_parser(["daemon", "exporter", "run"])
+    parser = make_parser()
     for arguments in (daemon[daemon.index("zeus_core") + 1 :], exporter, train[: train.index("--")]):
         parser.parse_args(arguments)  # ends this process if it cannot
 

@@ -25,9 +25,10 @@ from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.jobs import RecurringJob, Target
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import GlobalPowerLimitOptimizer, PipelineFrequencySettings
+from zeus_core.optimizer import GlobalPowerLimitOptimizer
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.power_limit import Time
+from zeus_core.pipeline import PipelineFrequencySettings
 from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy
 from zeus_core.training.record.run_file import read_run

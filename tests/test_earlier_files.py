@@ -16,9 +16,8 @@ from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import PipelineFrequencySettings
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
-from zeus_core.pipeline import PipelineProfile, schedules
+from zeus_core.pipeline import PipelineFrequencySettings, PipelineProfile, schedules
 from zeus_core.pipeline.optimizer.frequency_phases import Phase
 from zeus_core.pipeline.planner.clock_plan import read_plan
 from zeus_core.pipeline.testing import SimulatedJob

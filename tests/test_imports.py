@@ -21,13 +21,16 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 """
 
+WITH_TORCH = (
+    "zeus_core.pytorch",
+    "zeus_core.batches.pytorch",
+    "zeus_core.pipeline.taps",
+    "zeus_core.selfcheck.check_load",
+)
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(zeus_core.__path__, "zeus_core.")
-    if not module.name.startswith(
-        ("zeus_core.pytorch", "zeus_core.batches.pytorch", "zeus_core.pipeline.taps", "zeus_core.selfcheck.check_load")
-    )
-    and not module.name.endswith("__main__")
+    if not module.name.startswith(WITH_TORCH) and not module.name.endswith("__main__")
 )
 
 

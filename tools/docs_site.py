@@ -111,12 +111,13 @@ def from_root(name: str) -> str:
 
 def commands_page() -> str:
     """Return a page of all commands, with the help that their parsers print."""
-    from zeus_core.cli.program import _COMMANDS, _command, make_parser
+    from zeus_core.cli.program import all_commands, make_parser
 
-    parsers = parsers_below(make_parser())
+    commands = all_commands()
+    parsers = parsers_below(make_parser(commands))
     lines = ["# Commands", "", "`zeus-core COMMAND --help` prints the same.", ""]
-    for name in _COMMANDS:
-        lines += [f"## zeus-core {name}", "", f"{_command(name).SUMMARY}.", ""]
+    for name, command in commands.items():
+        lines += [f"## zeus-core {name}", "", f"{command.SUMMARY}.", ""]
         for parser in (parsers[name], *parsers_below(parsers[name]).values()):
             lines += ["```text", parser.format_help().rstrip(), "```", ""]
     return "\n".join(lines)

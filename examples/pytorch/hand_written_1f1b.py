@@ -27,7 +27,8 @@ from pipeline_toy import (
     steps_to_train,
 )
 
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineRank
+from zeus_core.optimizer import PipelineFrequencyOptimizer
+from zeus_core.pipeline import PipelineRank
 from zeus_core.pytorch import device_events_for, torch_world
 
 

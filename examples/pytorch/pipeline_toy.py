@@ -12,7 +12,8 @@ import torch.distributed
 from toy import FORWARD_WORK, argument_parser, prepare
 
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings
+from zeus_core.optimizer import PipelineFrequencyOptimizer
+from zeus_core.pipeline import PipelineFrequencySettings
 from zeus_core.pytorch import SimulatedCompute
 
 TOKENS = 64

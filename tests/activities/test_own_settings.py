@@ -17,8 +17,9 @@ from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.electricity import RecordedSignal
 from zeus_core.errors import PermissionDeniedError, UsageError
 from zeus_core.events import PASS_END, Activity, PassBegin, TrainBegin
+from zeus_core.mixed.levelling import LevellingOptimizer
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer, LevellingOptimizer
+from zeus_core.optimizer import GlobalClockOptimizer, GlobalPowerLimitOptimizer
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.power_limit import EnergyWithin
 from zeus_core.ports.time_source import clock_seconds

@@ -32,7 +32,7 @@ PROGRAM = """
     from zeus_core.batches.pytorch import BatchAllocation, UnevenBatches
     from zeus_core.mixed.levelling import report_work_end
     from zeus_core.monitor import ZeusMonitor
-    from zeus_core.optimizer import LevellingOptimizer
+    from zeus_core.mixed.levelling import LevellingOptimizer
     from zeus_core.pytorch import torch_world
 
     SETTINGS = [(450, 440.0), (300, 290.0)]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.variants import long_but_first
-from zeus_core._launch import lightning_callbacks, reached
 from zeus_core.cli.run._reached import ReachedPrograms
+from zeus_core.environment import reached
+from zeus_core.launch import lightning_callbacks
 from zeus_core.training import TrainingEnergy
 
 PYTHON = sys.executable
@@ -28,9 +29,10 @@ def folder(tmp_path, on_nothing, monkeypatch):
         tmp_path / "packages/zeus_huggingface/auto.py",
         """\
         from transformers.trainer import Trainer
-        from zeus_core._launch import note
-        note("training")
-        print("enabled", Trainer.__name__, flush=True)
+        from zeus_core.environment import note
+        def enable():
+            note("training")
+            print("enabled", Trainer.__name__, flush=True)
         """,
     )
     on_nothing.environment["PYTHONPATH"] += f":{tmp_path / 'packages'}"
@@ -267,7 +269,7 @@ def test_a_loop_that_was_killed_is_shown_if_a_line_of_its_journal_is_whole(monit
 
 
 def test_lightning_is_given_nothing_and_loads_nothing_unless_asked_for(monkeypatch, capsys):
-    program = "import sys, zeus_core._launch as launch; print(launch.lightning_callbacks(), 'numpy' in sys.modules)"
+    program = "import sys, zeus_core.launch as launch; print(launch.lightning_callbacks(), 'numpy' in sys.modules)"
     ended = subprocess.run([PYTHON, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert ended.stdout == "[] False\n"
     monkeypatch.setenv("ZEUS", "1")

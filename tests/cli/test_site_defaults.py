@@ -7,8 +7,8 @@ import os
 import pytest
 
 from tests.support.kept_runs import kept_run
-from zeus_core._launch import is_on
 from zeus_core.cli.run._run_options import add_asked, asked_by
+from zeus_core.launch import is_on
 from zeus_core.optimizer.asked import asked_optimizer, asked_slowdown
 from zeus_core.ports import site_defaults
 from zeus_core.ports.run_identity import identity_here

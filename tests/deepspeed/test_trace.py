@@ -6,9 +6,8 @@ import pytest
 
 from tests.deepspeed.engines import RecordingOptimizer, batches, make_engine, make_module, run_engines
 from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
-from zeus_core.pipeline.iteration_timeline import describe_run, read_iteration
+from zeus_core.pipeline.iteration_timeline import pipeline_section, read_iteration
 from zeus_core.report.run_page import run_page
-from zeus_core.report.run_sections import Section
 from zeus_core.tracing.merge import merge, traces_in
 from zeus_core.training.record.run_file import read_run
 from zeus_deepspeed._perseus import attach
@@ -45,8 +44,7 @@ def test_four_ranks_of_deepspeed_are_traced_and_merged(monkeypatch, tmp_path):
     assert iteration.step == 5
     assert sorted(bar.rank for bar in iteration.bars if bar.kind == "forward") == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert {bar.clock_mhz for bar in iteration.bars} == {1200, 900, None}
-    text, picture = describe_run(tmp_path, run)
-    page = run_page([("run", run)], further={"run": [(Section("pipeline", "The pipeline", text), picture)]})
+    page = run_page([("run", run)], further={"run": [pipeline_section(tmp_path, run)]})
     assert page.count("<rect") >= len(iteration.bars)
     assert "rank 3" in page
     events = list(merged.trace.events)

@@ -17,7 +17,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.adapters import install_command
 from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, discover_cpus, discover_gpus, find_preset
 from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
@@ -25,6 +24,7 @@ from zeus_core.errors import UsageError
 from zeus_core.exporter.jobs import LABELS, MOST_JOBS, GpuReading, JobTotals
 from zeus_core.exporter.prometheus import METRICS, Collector, serve
 from zeus_core.exporter.totals import DeviceTotals
+from zeus_core.installed import install_command
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports.run_identity import RunIdentity, slurm_job
 from zeus_core.runs._sums_shown import RUN_METRICS

@@ -8,7 +8,8 @@ import pytest
 from transformers import Trainer
 
 from tests.huggingface.trainers import losses_of, make_trainer
-from zeus_core._launch import reached
+from zeus_core.environment import reached
+from zeus_core.installed import FRAMEWORKS, registered_places
 from zeus_huggingface import HFGlobalPowerLimitOptimizer, ZeusTrainerCallback
 
 
@@ -100,6 +101,11 @@ def test_a_variable_has_the_callback_of_the_script_save_unless_the_script_search
 def test_the_order_of_a_scripts_imports_does_not_matter(first):
     program = f"import {first}; from transformers import Trainer; import zeus_huggingface.auto, zeus_huggingface"
     program += "; print(Trainer.__init__.__wrapped__ and zeus_huggingface.ZeusTrainerCallback.__name__)"
-    ended = subprocess.run([sys.executable, "-c", program], env=reached(os.environ), capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=reached(os.environ, frameworks=registered_places(FRAMEWORKS)),
+        capture_output=True,
+        text=True,
+    )
     assert ended.stdout == "ZeusTrainerCallback\n"
     assert "are not measured" not in ended.stderr

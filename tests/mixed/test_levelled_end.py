@@ -18,7 +18,8 @@ TRAINING = """
     from tests.support.hooks import be_patient
     be_patient()
     from zeus_core.monitor import ZeusMonitor
-    from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer, LevellingOptimizer
+    from zeus_core.mixed.levelling import LevellingOptimizer
+    from zeus_core.optimizer import Energy, GlobalPowerLimitOptimizer
     from zeus_core.search import GridSearch
     from zeus_core.testing import ThreadWorld
 

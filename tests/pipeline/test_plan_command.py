@@ -7,9 +7,9 @@ import pytest
 
 from tests.pipeline.planner.instances import SPLIT, smooth_profile, with_blocking
 from tests.support.variants import long_but_first
-from zeus_core.adapters import install_command
 from zeus_core.cli import main
 from zeus_core.errors import UsageError
+from zeus_core.installed import install_command
 from zeus_core.pipeline import PipelineProfile
 from zeus_core.pipeline.planner import loops
 from zeus_core.pipeline.planner.clock_plan import read_plan

@@ -1,8 +1,8 @@
 """Ranks of real trainings whose simulated GPUs are unequal: the first is quicker, and would wait for the other."""
 
 from zeus_core.device import SimulatedGpu, Work, find_preset
+from zeus_core.mixed.levelling import LevellingOptimizer
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.testing import VirtualTime
 
 SECONDS = (0.10, 0.11)

@@ -2,8 +2,9 @@
 
 The command puts the folder of this file first on `PYTHONPATH`. Each Python that inherits it, in any way it is
 started, imports this file before its program; one that is started with -I, -E or -S, or without its environment, does
-not. The file loads nothing: `zeus_core._launch` is imported after a framework, and where the program imports none,
-never. The user's own `sitecustomize` is imported in its place.
+not. The file loads nothing: `zeus_core.launch` is imported after a framework, and where the program imports none,
+never. The command says in a variable which modules are those of frameworks. The user's own `sitecustomize` is imported
+in the place of this one.
 
 It runs in any Python, also in those too old for this package, which would complain at each start; so it has no types.
 """
@@ -11,9 +12,7 @@ It runs in any Python, also in those too old for this package, which would compl
 import os
 import sys
 
-_FRAMEWORKS = frozenset(
-    ["torch", "jax", "transformers.trainer", "deepspeed.runtime.engine", "ultralytics.utils.callbacks.base"]
-)
+_FRAMEWORKS = frozenset(pair.partition("=")[0] for pair in os.environ.get("ZEUS_FRAMEWORKS", "").split(","))
 
 
 class _Finder:
@@ -51,7 +50,7 @@ class _Loader:
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         try:
-            from zeus_core._launch import follow
+            from zeus_core.launch import follow
 
             follow(module.__name__)
         except Exception as error:

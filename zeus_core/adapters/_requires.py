@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from pathlib import Path
 from typing import NamedTuple
 
+from zeus_core.installed import install_command
 from zeus_core.validate import checked_one_of
 
 
@@ -26,27 +26,6 @@ _REQUIREMENTS = {
     "deepspeed": _Requirement("deepspeed", "0.14.5"),
     "optuna": _Requirement("batch-size", "4.0"),
 }
-
-
-def install_command(extra: str | None = None) -> str:
-    """Return the command that installs this package, or an extra of it, from where it came: a clone, a file, an index.
-
-    pip notes where it took a distribution from in its `direct_url.json` (PEP 610), unless that was an index.
-    """
-    import json
-    from importlib import metadata  # takes 18 ms, and most programs need no framework
-    from urllib.parse import unquote
-
-    try:
-        source = json.loads(metadata.distribution("zeus-core").read_text("direct_url.json") or "{}")
-    except metadata.PackageNotFoundError:  # it runs from a clone
-        source = {"url": Path(__file__).parents[2].as_uri(), "dir_info": {"editable": True}}
-    extras, url = f"[{extra}]" if extra else "", source.get("url", "")
-    if url.startswith("file://"):
-        option = "-e " if source.get("dir_info", {}).get("editable") else ""
-        return f"pip install {option}'{unquote(url.removeprefix('file://'))}{extras}'"
-    tool = source.get("vcs_info", {}).get("vcs")
-    return f"pip install 'zeus-core{extras}{url and ' @ '}{tool + '+' if tool else ''}{url}'"
 
 
 def require(module: str) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from zeus_core.carbon.outlook import Outlook
     from zeus_core.electricity import RecordedSignal
 
+PLACE = "Before a run", 32
 SUMMARY = "Find the best hour to start by a carbon intensity or a price"
 EXAMPLE = "zeus-core carbon prices.csv,EUR/MWh,Europe/Berlin --duration 3h --deadline 18h"
 

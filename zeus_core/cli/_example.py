@@ -11,6 +11,7 @@ from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
 from zeus_core.validate import shown
 
+PLACE = "Before a run", 30
 SUMMARY = "Print a training script to begin with, such as huggingface"
 EXAMPLE = "zeus-core example huggingface > train.py && python train.py --simulate A100-SXM4-80GB"
 

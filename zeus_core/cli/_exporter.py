@@ -13,6 +13,7 @@ from zeus_core.cli.arguments import add_gpus, port
 from zeus_core.cli.text import write
 from zeus_core.errors import NoDeviceError
 
+PLACE = "For a machine or a cluster", 40
 SUMMARY = "Export energy and power to Prometheus until Ctrl-C"
 EXAMPLE = "zeus-core exporter --port 9920"
 

@@ -17,6 +17,7 @@ from zeus_core.errors import DeviceError, UsageError
 if TYPE_CHECKING:
     from zeus_core.search.run.prediction import Predicted
 
+PLACE = "Before a run", 31
 SUMMARY = "Predict what a power limit saves on a GPU, before any training"
 EXAMPLE = "zeus-core predict A100 --slowdown 10% --draw 310"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,22 +15,20 @@ from zeus_core.cli.moved import FORMATS as MOVED_FORMATS
 from zeus_core.cli.text import complain, make_folder, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
+from zeus_core.installed import SECTIONS, registered
 
 if TYPE_CHECKING:
     from zeus_core.report.run_lines import Runs
     from zeus_core.report.run_sections import Section
     from zeus_core.training.record.run_records import RunRecord
 
+PLACE = "See what a run took", 20
 SUMMARY = "Report where the energy of runs went, and compare them"
 EXAMPLE = "zeus-core report output --output report.html"
 
 _FORMATS = ("text", "html", "json", "csv", "card")
 _FORMAT_OF_SUFFIX = {"": "html", ".html": "html", ".md": "text", ".txt": "text", ".json": "json", ".csv": "csv"}
 _FAILED = 1
-
-# Sections that wings make of a run: the heading, and the module whose `describe_run(place, run)` returns text and
-# picture, or None.
-_SECTIONS = {"pipeline": ("The pipeline", "zeus_core.pipeline.iteration_timeline")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -178,20 +175,24 @@ def _name(place: Path) -> str:
 
 
 def _further_sections(places: Sequence[Path], runs: Runs) -> dict[str, list[tuple[Section, str]]]:
-    """Return the sections with their pictures that wings make of what lies beside each run."""
-    from zeus_core.report.run_sections import Section
+    """Return the sections with their pictures that are made of what lies beside each run.
 
+    A section is registered: a function of the place of a run and its `RunRecord`, which returns a `Section` with its
+    picture, an SVG or "", or None if there is nothing to show.
+    """
+    sections = dict(registered(SECTIONS, lambda problem: complain(f"zeus-core: a section is left out: {problem}")))
     found: dict[str, list[tuple[Section, str]]] = {}
     for name, run in runs:
         place = next(place for place in places if _name(place) == name)
-        for section, (title, module) in _SECTIONS.items():
+        for section, make in sections.items():
             try:
-                made = importlib.import_module(module).describe_run(place, run)
-            except UsageError as error:
-                complain(f"zeus-core: no section {section!r} of {name}: {error}")
+                made = make(place, run)
+            except Exception as error:  # it may be of a stranger: an error of any kind
+                reason = error if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+                complain(f"zeus-core: no section {section!r} of {name}: {reason}")
                 continue
             if made is not None:
-                found.setdefault(name, []).append((Section(section, title, made[0]), made[1]))
+                found.setdefault(name, []).append(made)
     return found
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BY_ROOT = "sudo zeus-core restore --stale"
 """The command with which an administrator restores what processes have left."""
 
+PLACE = "For a machine or a cluster", 42
 SUMMARY = "Restore the GPUs that processes of zeus-core have changed"
 EXAMPLE = BY_ROOT
 

@@ -17,6 +17,7 @@ from zeus_core.units import duration_text, energy_text, number_text
 if TYPE_CHECKING:
     from zeus_core.tracing.facts import PhaseEnergy
 
+PLACE = "See what a run took", 22
 SUMMARY = "Merge the traces of ranks, or sum them up"
 EXAMPLE = "zeus-core trace merge output -o all.json.gz"
 

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn, Protocol, TextIO
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, TextIO, runtime_checkable
 
 from zeus_core import __version__
 from zeus_core.cli.moved import COMMANDS as MOVED_COMMANDS
 from zeus_core.cli.moved import OPTIONS as MOVED_OPTIONS
 from zeus_core.cli.text import complain, show_warnings
 from zeus_core.errors import UsageError, ZeusError
+from zeus_core.installed import COMMANDS, imported, missing_registration, registered, registered_places
 from zeus_core.validate import shown
 
 _FAILED, _WRONG_USE, _CTRL_C, _BROKEN_PIPE = 1, 2, 130, 141
 
 
+@runtime_checkable
 class Command(Protocol):
     """The interface of a command: of its module, or of its class where several share a module."""
 
+    PLACE: tuple[str, int]
+    """The title of its group in the help, and its number there: groups, and commands in them, are in this order."""
     SUMMARY: str
     EXAMPLE: str
     """A command line for the end of the help."""
@@ -37,43 +40,49 @@ class Command(Protocol):
         ...
 
 
-# Where each command is, as "module" or "module:class", in the groups and the order of the help. Commands of a wing lie
-# in its folder.
-_GROUPS = {
-    "Measure and save": {
-        "run": "zeus_core.cli.run._run",
-        "power": "zeus_core.cli.watch:Power",
-        "energy": "zeus_core.cli.watch:Energy",
-        "top": "zeus_core.cli.watch:Top",
-        "doctor": "zeus_core.cli.doctor._doctor",
-    },
-    "See what a run took": {
-        "report": "zeus_core.cli._report",
-        "runs": "zeus_core.runs._runs_command",
-        "trace": "zeus_core.cli._trace",
-    },
-    "Before a run": {
-        "example": "zeus_core.cli._example",
-        "predict": "zeus_core.cli._predict",
-        "carbon": "zeus_core.cli._carbon",
-        "plan": "zeus_core.pipeline.plan_command",
-        "allocate": "zeus_core.mixed._allocate_command",
-        "jobs": "zeus_core.jobs._jobs_command",
-    },
-    "For a machine or a cluster": {
-        "exporter": "zeus_core.cli._exporter",
-        "daemon": "zeus_core.daemon._daemon_command",
-        "restore": "zeus_core.cli._restore",
-    },
+# The commands of the core, each imported alone: to import all takes longer than most commands. The others are entry
+# points, which take 20 ms to look up.
+_CORE = {
+    "run": "zeus_core.cli.run._run",
+    "power": "zeus_core.cli.watch:Power",
+    "energy": "zeus_core.cli.watch:Energy",
+    "top": "zeus_core.cli.watch:Top",
+    "doctor": "zeus_core.cli.doctor._doctor",
+    "report": "zeus_core.cli._report",
+    "trace": "zeus_core.cli._trace",
+    "example": "zeus_core.cli._example",
+    "predict": "zeus_core.cli._predict",
+    "carbon": "zeus_core.cli._carbon",
+    "exporter": "zeus_core.cli._exporter",
+    "restore": "zeus_core.cli._restore",
 }
-_COMMANDS = {name: module for group in _GROUPS.values() for name, module in group.items()}
 
 
-def _command(name: str) -> Command:
-    module, _, class_name = _COMMANDS[name].partition(":")
-    command: Any = importlib.import_module(module)
-    found: Command = getattr(command, class_name) if class_name else command
-    return found
+def find_command(name: str) -> Command | None:
+    """Import the command of a name, of the core or registered; None if there is none that can be used."""
+    if name in _CORE:
+        command: Command = imported(_CORE[name])
+        return command
+    return next((command for _, command in _registered(name)), None)
+
+
+def all_commands() -> dict[str, Command]:
+    """Import all commands, of the core and registered ones, in the order of the help."""
+    found = dict(_registered()) | {name: imported(place) for name, place in _CORE.items()}
+    return dict(sorted(found.items(), key=lambda command: command[1].PLACE[1]))
+
+
+def _registered(name: str | None = None) -> Iterator[tuple[str, Command]]:
+    """Import the commands that are registered, or those of a name; a line says why one cannot be used."""
+    for each, command in registered(COMMANDS, _left_out, name):
+        if isinstance(command, Command):
+            yield each, command
+        else:
+            _left_out(f"the command {shown(each)} lacks one of PLACE, SUMMARY, EXAMPLE, add_arguments and execute")
+
+
+def _left_out(problem: str) -> None:
+    complain(f"zeus-core: left out: {problem}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,7 +124,7 @@ def _execute(arguments: list[str]) -> int:
     try:
         parsed = _parse(arguments)
         show_warnings()
-        return _command(parsed.command_name).execute(parsed)
+        return int(parsed.execute(parsed))
     finally:
         if sys.stdout is not None:
             sys.stdout.flush()  # what argparse has printed
@@ -136,14 +145,14 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     is_split = arguments[:1] == ["run"] and "--" in arguments
     end = arguments.index("--") if is_split else len(arguments)
     own = arguments[:end]
-    named = [name for name in own[:1] if name in _COMMANDS]  # to import all modules takes longer than most commands
-    parser = make_parser(named or _COMMANDS)
+    named = [word for word in own[:1] if not word.startswith("-")]
+    commands = {word: command for word in named if (command := find_command(word)) is not None}
+    parser = make_parser(commands)
     if not own:
         parser.print_help()
         parser.exit()
-    if not named and not own[0].startswith("-"):
-        place = f"it is now: {MOVED_COMMANDS[own[0]]}" if own[0] in MOVED_COMMANDS else None
-        parser.error(f"there is no command {shown(own[0])}{_instead(own[0], place, _COMMANDS)}")
+    if named and not commands:
+        _refuse(parser, own[0])
     parsed, unknown = parser.parse_known_args(own)
     parser.prog = " ".join([parser.prog, *named])
     if unknown and named == ["run"] and not is_split and not unknown[0].startswith("-"):
@@ -156,9 +165,15 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parsed
 
 
+def _refuse(parser: argparse.ArgumentParser, word: str) -> NoReturn:
+    """Complain about a word that is not a command."""
+    place = f"it is now: {MOVED_COMMANDS[word]}" if word in MOVED_COMMANDS else missing_registration(COMMANDS)
+    parser.error(f"there is no command {shown(word)}{_instead(word, place, [*_CORE, *registered_places(COMMANDS)])}")
+
+
 def _instead(word: str, place: str | None, words: Iterable[str]) -> str:
     """Return the end of a complaint about a word: what took its place, or else the word spelt alike."""
-    if place is not None:
+    if place:
         return f"; {place}"
     return "".join(f" (did you mean {each}?)" for each in difflib.get_close_matches(word, words, n=1))
 
@@ -199,13 +214,16 @@ class _Program(_Parser):
     def format_help(self) -> str:
         """Return the help."""
         lines = [self.format_usage(), f"{self.description}"]
-        for title, names in _GROUPS.items():
-            lines += ["", f"{title}:", *(f"  {name:<11}{_command(name).SUMMARY}" for name in names)]
+        groups: dict[str, list[str]] = {}
+        for name, command in all_commands().items():
+            groups.setdefault(command.PLACE[0], []).append(f"  {name:<11}{command.SUMMARY}")
+        for title, commands in groups.items():
+            lines += ["", f"{title}:", *commands]
         return "\n".join([*lines, "", f"{self.prog} COMMAND --help describes each, with an example.", ""])
 
 
-def make_parser(commands: Iterable[str] = tuple(_COMMANDS)) -> argparse.ArgumentParser:
-    """Make the parser of the program with some of the commands, and import their modules."""
+def make_parser(commands: Mapping[str, Command] | None = None) -> argparse.ArgumentParser:
+    """Make the parser of the program, with some commands; with all of them if None."""
     parser = _Program(
         "zeus-core",
         usage="%(prog)s [-h] [--version] COMMAND ...",
@@ -213,15 +231,15 @@ def make_parser(commands: Iterable[str] = tuple(_COMMANDS)) -> argparse.Argument
     )
     parser.add_argument("--version", action="version", version=f"zeus-core {__version__}")
     parsers = parser.add_subparsers(dest="command_name", required=True, prog=parser.prog, parser_class=_Parser)
-    for name in commands:
-        module = _command(name)
+    for name, command in (all_commands() if commands is None else commands).items():
         # Shells complete commands that have a help, by shtab.
         made = parsers.add_parser(
             name,
-            description=f"{module.SUMMARY}.",
-            help=module.SUMMARY,
-            epilog=f"Example: {module.EXAMPLE}",
+            description=f"{command.SUMMARY}.",
+            help=command.SUMMARY,
+            epilog=f"Example: {command.EXAMPLE}",
             formatter_class=argparse.RawDescriptionHelpFormatter,  # an example is not wrapped, so that it can be copied
         )
-        module.add_arguments(made)
+        command.add_arguments(made)
+        made.set_defaults(execute=command.execute)
     return parser

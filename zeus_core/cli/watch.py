@@ -36,6 +36,7 @@ _logger = logging.getLogger(__name__)
 class Power:
     """The command `power`."""
 
+    PLACE = "Measure and save", 11
     SUMMARY = "Show the power of the GPUs until Ctrl-C"
     EXAMPLE = "zeus-core power --period 5"
 
@@ -59,6 +60,7 @@ class Power:
 class Energy:
     """The command `energy`."""
 
+    PLACE = "Measure and save", 12
     SUMMARY = "Measure the energy of GPUs and CPUs until Ctrl-C"
     EXAMPLE = "zeus-core energy --once --period 60"
 
@@ -102,6 +104,7 @@ class Energy:
 class Top:
     """The command `top`."""
 
+    PLACE = "Measure and save", 13
     SUMMARY = "Show load, limits, users and who controls which GPU, until Ctrl-C"
     EXAMPLE = "zeus-core top --once"
 

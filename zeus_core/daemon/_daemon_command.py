@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zeus_core.cli.arguments import path
 
+PLACE = "For a machine or a cluster", 41
 SUMMARY = "Set limits and clocks for users without root, and restore them"
 EXAMPLE = "zeus-core daemon --simulate A100-SXM4-80GB:4 --socket rehearsal/daemon.sock"
 

@@ -13,10 +13,10 @@ import time
 import uuid
 from typing import Any
 
-from zeus_core.adapters import install_command
 from zeus_core.device.cpu import Cpu, CpuEnergyCounters
 from zeus_core.device.gpu import Gpu, PowerRange
 from zeus_core.errors import DeviceError, DriverFaultError, NoDeviceError, NotSupportedError
+from zeus_core.installed import install_command
 
 _PERIOD_SECONDS = 2.1
 # The most that a whole Mac with a chip of this class draws from the wall, as measured by Apple (Apple, 102027

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from zeus_core.adapters import install_command
 from zeus_core.device.remote.client import DaemonConnection
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.exporter.jobs import LABELS
 from zeus_core.exporter.totals import DeviceState, DeviceTotals
+from zeus_core.installed import install_command
 from zeus_core.ports.run_identity import user_name
 from zeus_core.process.sampler import Sampler
 from zeus_core.settings.ledger import seen_ledgers

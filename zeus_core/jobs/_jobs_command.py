@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from zeus_core.jobs._job_records import StoredRun
     from zeus_core.jobs._job_store import JobStore
 
+PLACE = "Before a run", 35
 SUMMARY = "Show recurring jobs and the cost of each of their batch sizes"
 EXAMPLE = "zeus-core jobs show nightly --storage sqlite:///zeus.db"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._documents import parse_json
-from zeus_core.adapters import install_command
 from zeus_core.cli.arguments import check_exists, count, number, path, slowdown
 from zeus_core.cli.text import make_folder, write
 from zeus_core.errors import UsageError
+from zeus_core.installed import install_command
 
 if TYPE_CHECKING:
     from zeus_core.mixed.allocation import DeviceProfile
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zeus_core.mixed.allocation.device_options import DeviceOptions
     from zeus_core.optimizer.power_limit import Objective
 
+PLACE = "Before a run", 34
 SUMMARY = "Share a batch among GPUs that differ, and choose their settings"
 EXAMPLE = "zeus-core allocate v100.csv a40.csv --gpus 2,2 --blocking-power 50,68 --global-batch 512 --slowdown 10%"
 

@@ -21,33 +21,21 @@ from zeus_core.optimizer.power_limit import (
 )
 
 if TYPE_CHECKING:
-    from zeus_core.mixed.levelling import LevellingOptimizer
-    from zeus_core.pipeline.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
+    from zeus_core.pipeline import PipelineFrequencyOptimizer
 
 __all__ = [
     "Energy",
     "EnergyWithin",
     "GlobalClockOptimizer",
     "GlobalPowerLimitOptimizer",
-    "LevellingOptimizer",
     "MaxSlowdownConstraint",
     "Objective",
     "OptimumSelector",
     "PipelineFrequencyOptimizer",
-    "PipelineFrequencySettings",
-    "PipelineRank",
     "PowerLimitMeasurement",
     "Time",
     "ZeusCost",
 ]
 
-# Names of wings, by their modules: the only place in which an optimizer of the core names a wing.
-_HOMES = {
-    "LevellingOptimizer": "zeus_core.mixed.levelling",
-    "PipelineFrequencyOptimizer": "zeus_core.pipeline.optimizer",
-    "PipelineFrequencySettings": "zeus_core.pipeline.optimizer",
-    "PipelineRank": "zeus_core.pipeline.optimizer",
-}
-
-if not TYPE_CHECKING:
-    __getattr__, __dir__ = _imported_on_use(__name__, _HOMES)
+if not TYPE_CHECKING:  # the only name of a wing in the core: the published place of Perseus, which users import
+    __getattr__, __dir__ = _imported_on_use(__name__, {"PipelineFrequencyOptimizer": "zeus_core.pipeline"})

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from zeus_core._launch import SAVE, is_off, observes
+from zeus_core.environment import SAVE, is_off, observes
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.optimizers import GlobalPowerLimitOptimizer

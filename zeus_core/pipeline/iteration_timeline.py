@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS
+from zeus_core.report.run_sections import Section
 from zeus_core.tracing.merge import merge, traces_in
 from zeus_core.training.record.run_records import RunRecord
 from zeus_core.units import duration_text
@@ -44,13 +45,13 @@ class Iteration(NamedTuple):
     bars: list[_Bar]
 
 
-def describe_run(place: Path, run: RunRecord) -> tuple[str, str] | None:
-    """Return the text and the picture of the section on the pipeline of a run; see `read_iteration`."""
+def pipeline_section(place: Path, run: RunRecord) -> tuple[Section, str] | None:
+    """Return the section on the pipeline of a run, with its picture; see `read_iteration`."""
     iteration = read_iteration(place, run)
     if iteration is None:
         return None
     text = f"Step {iteration.step}, the latest that all ranks have recorded. Point at an instruction for its clock."
-    return text, timeline_picture(iteration)
+    return Section("pipeline", "The pipeline", text), timeline_picture(iteration)
 
 
 def read_iteration(place: Path, run: RunRecord) -> Iteration | None:

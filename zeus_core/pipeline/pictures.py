@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import Frontier, PipelineProfile
 from zeus_core.pipeline.planner.clock_plan import Plan
+from zeus_core.pipeline.planner.frontier.frontier import Frontier
 from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import TRANSFER_KINDS
 from zeus_core.report.figure import new_figure, write_figure
 from zeus_core.units import duration_text, energy_text

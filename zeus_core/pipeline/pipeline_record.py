@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zeus_core.adapters import contained
-from zeus_core.events import Activity, TrainingOptimizer
+from zeus_core.events import Activity
 from zeus_core.pipeline.pipeline_observer import PipelineObserver
 from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS
 from zeus_core.ports import DeviceEvent, DeviceEvents
+from zeus_core.tracing.recorder import TraceRecorder
 from zeus_core.training import TrainingEnergy
 
 _REASONS = {
@@ -21,18 +22,6 @@ _REASONS = {
 # Iterations between two logs, which are collective: what other ranks took since the latest one is lost where a run is
 # killed. More often than this only at first.
 _LOG_STEPS = 64
-
-
-class _Result(TrainingOptimizer):
-    """Passes a `TrainingEnergy` the result of an optimizer that receives the training from elsewhere."""
-
-    def __init__(self, observer: object) -> None:
-        self._observer = observer
-
-    def result(self) -> dict[str, str]:
-        """Return the lines of the result; none if the observer has no result."""
-        lines: Callable[[], dict[str, str]] = getattr(self._observer, "result", dict)
-        return lines()
 
 
 class RecordedPipeline:
@@ -56,7 +45,7 @@ class RecordedPipeline:
     ) -> None:
         self._observer = observer
         self._energy = energy
-        self._energy._optimizer = _Result(observer)
+        self._energy.add_result(getattr(observer, "result", dict))
         self._device_events = device_events
         self._done = done
         self._has_begun = False
@@ -75,6 +64,11 @@ class RecordedPipeline:
         self._begin()
         self._observer.on_step_begin()
 
+    @property
+    def _recorder(self) -> TraceRecorder | None:
+        record = self._energy.trace_record
+        return record if isinstance(record, TraceRecorder) else None
+
     @contained
     def _begin(self) -> None:
         self._counts.clear()
@@ -89,7 +83,7 @@ class RecordedPipeline:
 
     @contained
     def _begin_instruction(self, name: str, stage: int | None, microbatch: int | None) -> None:
-        if self._energy._trace_recorder is None:
+        if self._recorder is None:
             return
         count = self._counts.get((name, stage), 0)
         self._counts[name, stage] = count + 1
@@ -110,7 +104,7 @@ class RecordedPipeline:
 
     @contained
     def _end_instruction(self) -> None:
-        recorder = self._energy._trace_recorder
+        recorder = self._recorder
         if self._open is not None and recorder is not None:
             name, begin, arguments = self._open
             self._open = None
@@ -128,7 +122,7 @@ class RecordedPipeline:
     @contained
     def _record_phase(self) -> None:
         phase: str | None = getattr(getattr(self._observer, "phase", None), "value", None)
-        recorder = self._energy._trace_recorder
+        recorder = self._recorder
         if phase is not None and recorder is not None:
             recorder.set_to(f"clocks: {phase}", _REASONS.get(phase, "the original clocks"))
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_core._documents import parse_json
-from zeus_core.adapters import install_command
 from zeus_core.cli.arguments import check_exists, count, path, seconds, seconds_or_zero, slowdown
 from zeus_core.cli.text import make_folder, write
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
+from zeus_core.installed import install_command
 from zeus_core.units import duration_text, number_text
 from zeus_core.validate import shown
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from zeus_core.pipeline.planner.clock_plan import Plan
     from zeus_core.pipeline.planner.pipeline_schedule import Schedule
 
+PLACE = "Before a run", 33
 SUMMARY = "Plan the clocks of a training pipeline from a measured profile"
 EXAMPLE = "zeus-core plan gpt3-like --slowdown 5%"
 

@@ -6,12 +6,10 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from zeus_core.ports.time_source import TimeSource
 from zeus_core.process.sampler import Sampler
-
-_Result = TypeVar("_Result")
 
 
 class Background(Protocol):
@@ -23,14 +21,6 @@ class Background(Protocol):
 
     def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
         """Run an action periodically, until the returned function is called."""
-        ...
-
-    def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Run a module-level function in a separate process, and return its result. Only for use in the background.
-
-        Raises:
-            Exception: The function raised it.
-        """
         ...
 
 
@@ -55,12 +45,6 @@ class ThreadBackground:
         sampler = Sampler(action, period_seconds)
         sampler.start()
         return sampler.stop
-
-    def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Run a function in a separate process, and return its result."""
-        from zeus_core.process.child_process import run_in_child  # loads pickle and subprocess, which few programs need
-
-        return run_in_child(function, *arguments)
 
 
 @runtime_checkable

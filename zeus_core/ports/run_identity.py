@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from zeus_core._identity import is_anonymous, job_id, printable
-from zeus_core._launch import TAGS
+from zeus_core.environment import TAGS
 from zeus_core.ports.site_defaults import DEFAULTS_VARIABLE, with_site_defaults
 
 _logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._launch import CLOCK, LIMIT, OBSERVE, SAVE, TAGS, is_off, observes
+from zeus_core.environment import CLOCK, LIMIT, OBSERVE, SAVE, TAGS, is_off, observes
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 from zeus_core.validate import checked_slowdown

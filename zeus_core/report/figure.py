@@ -6,9 +6,9 @@ import io
 from pathlib import Path
 from typing import Any
 
-from zeus_core.adapters import install_command
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
+from zeus_core.installed import install_command
 from zeus_core.validate import checked_path
 
 

@@ -21,9 +21,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core.adapters import install_command
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.files import is_special, write_atomically
+from zeus_core.installed import install_command
 from zeus_core.ports.run_identity import user_name
 from zeus_core.runs._run_rows import AMOUNTS, MOMENTS, POWER, TEXTS, rows_of
 from zeus_core.training.record.run_file import read_owned_run, run_path

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from zeus_core.runs._catalogue import Catalogue
     from zeus_core.runs._counting import Counted
 
+PLACE = "See what a run took", 21
 SUMMARY = "Keep the runs of many people in a catalogue, and add them up"
 EXAMPLE = "zeus-core runs sum /shared/catalogue --by user --month 2026-10"
 

@@ -13,7 +13,7 @@ from zeus_core.device.gpu import pci_addresses_of
 from zeus_core.errors import NotSupportedError
 from zeus_core.ports import TimeSource
 from zeus_core.ports.accelerator import torch_gpus
-from zeus_core.pytorch._simulated_compute import SimulatedCompute
+from zeus_core.pytorch import SimulatedCompute
 from zeus_core.pytorch.torch_events import CudaEvents
 
 

@@ -7,11 +7,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, TypeVar
 
 from zeus_core.validate import checked_number
-
-_Result = TypeVar("_Result")
 
 
 @dataclass(eq=False)
@@ -138,7 +135,3 @@ class VirtualBackground:
     def repeatedly(self, action: Callable[[], object], period_seconds: float) -> Callable[[], None]:
         """Run an action every `period_seconds` of virtual time, until the returned function is called."""
         return self._time_source.repeatedly(action, period_seconds)
-
-    def run_in_child(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Run a function in this process, and return its result."""
-        return function(*arguments)

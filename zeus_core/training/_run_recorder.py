@@ -44,7 +44,7 @@ from zeus_core.training.record.run_records import RankRecord
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
     from zeus_core.training.charges.part_charges import PartCharges
-    from zeus_core.training.run_trace import RunTrace
+    from zeus_core.training.traced import RunTraced
 
 _STEP_WITHOUT_GAP = StepBegin(0.0)
 
@@ -68,7 +68,7 @@ class RunRecorder:
         monitor: ZeusMonitor,
         folder: Path | None,
         electricity: Electricity | None,
-        trace: RunTrace | None,
+        trace: RunTraced | None,
         says_how: bool = True,
     ) -> None:
         self._monitor = monitor
@@ -186,11 +186,13 @@ class RunRecorder:
             lambda: encode(rank_record(self._monitor, gpu_indices, self.ranks.cpu_indices))
         )
         # On all ranks, or on none.
-        trace = None if self._trace is None else self._trace.begin(self.ranks, self._files.folder, step, run)
+        trace = None
+        if self._trace is not None:
+            trace = self._trace.begin(self.ranks, self._files.folder, step, run, by_all=self.ranks.are_traced)
         says_how = self._says_how and self.ranks.rank == 0
         self._split = self.ranks.make(lambda: ActivitySplit(self._monitor, gpu_indices, trace, says_how))
         if self._trace is not None:
-            self._trace.compare_clocks(self.ranks)
+            self._trace.compare_clocks()
         self._part = part = RunPart(
             run,
             step,
@@ -268,7 +270,7 @@ class RunRecorder:
         if part is None:
             return {}
         if self._trace is not None:
-            self._trace.log(self.ranks)
+            self._trace.log()
         now = part.log()
         totals: dict[str, float | None] = {
             "total_energy_j": (part.earlier.total + now.total).energy_joules,
@@ -314,7 +316,7 @@ class RunRecorder:
         if part is None:
             return None
         if self._trace is not None:
-            self._trace.compare_clocks(self.ranks)
+            self._trace.compare_clocks()
         whole, self.last_log = part.finish()
         account = part.earlier + whole
         self._spent = account.total

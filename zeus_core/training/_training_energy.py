@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._launch import SAVE, note, observes
 from zeus_core.adapters import contained
 from zeus_core.adapters.contained import Hooked
 from zeus_core.adapters.result import show_result
 from zeus_core.codec import encode
 from zeus_core.device.gpu import StepLoads
+from zeus_core.environment import SAVE, note, observes
 from zeus_core.errors import UsageError
 from zeus_core.events import (
     PASS_END,
@@ -51,9 +51,8 @@ from zeus_core.validate import checked_object, checked_path, shown
 
 if TYPE_CHECKING:
     from zeus_core.electricity import Electricity
-    from zeus_core.tracing.recorder import TraceRecorder
     from zeus_core.training.run_meter import MeteredRun
-    from zeus_core.training.run_trace import RunTrace
+    from zeus_core.training.traced import Record, RunTraced
 
 
 _logger = logging.getLogger(__name__)
@@ -140,6 +139,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self.monitor: ZeusMonitor = training_monitor(monitor, strict)
         self.optimizer = optimizer
         self._optimizer: TrainingOptimizer = optimizer or TrainingOptimizer()  # without one, its answers
+        self._further_result: Callable[[], dict[str, str]] = dict
         self._summary: TrainingSummary | None = None  # of the latest run that has ended
         self.quiet: bool = quiet
         if optimizer is not None:
@@ -147,7 +147,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         self._training: TrainBegin | None = None  # under way
         self._has_begun = False
         self._electricity = checked_electricity(electricity)
-        self._trace = None if trace is False else _run_trace(trace, self.monitor, optimizer)
+        self._trace = None if trace is False else _traced(trace, self.monitor, optimizer)
         self._recorder = RunRecorder(
             self.monitor,
             None if folder is None else Path(checked_path("folder", folder, "output", "folder")),
@@ -184,8 +184,8 @@ class TrainingEnergy(TrainingHooks, Hooked):
         return self._optimizer.saving_fraction
 
     @property
-    def _trace_recorder(self) -> TraceRecorder | None:
-        """The record of the training under way; None without one."""
+    def trace_record(self) -> Record | None:
+        """The record that a trace keeps of the training under way; None without one."""
         return None if self._trace is None else self._trace.recorder
 
     @property
@@ -200,7 +200,18 @@ class TrainingEnergy(TrainingHooks, Hooked):
         rows = {}
         if self._summary is not None and names:
             rows = {"measured on": names, **self._loads.rows(), **self._summary.rows()}
-        return {**rows, **self._cpus.rows(), **self._optimizer.result()}
+        return {**rows, **self._cpus.rows(), **self._optimizer_rows()}
+
+    def add_result(self, result: Callable[[], dict[str, str]]) -> None:
+        """Show the result of an optimizer that receives the training from elsewhere, beside that of the training.
+
+        Args:
+            result: Returns its labelled lines.
+        """
+        self._further_result = result
+
+    def _optimizer_rows(self) -> dict[str, str]:
+        return {**self._optimizer.result(), **self._further_result()}
 
     def leave_settings_alone(self) -> None:
         """Drop the search that `ZEUS_SAVE` asks for, before training begins, as others set the limit or share GPUs."""
@@ -446,7 +457,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
         """Bring the file of the run up to date, on the rank that keeps it."""
         self._recorder.keep_run(
             lambda: Outcome(
-                {**self._loads.rows(), **remark_rows(self._recorder.remarks), **self._optimizer.result()},
+                {**self._loads.rows(), **remark_rows(self._recorder.remarks), **self._optimizer_rows()},
                 _search_of(self.optimizer),
                 self.saving_fraction,
                 self._optimizer.saving_uncertainty,
@@ -485,10 +496,10 @@ def _check_optimizer(optimizer: TrainingOptimizer | None, monitor: ZeusMonitor |
         raise UsageError("optimizer has another monitor than the one given; give both the same, or only the optimizer")
 
 
-def _run_trace(trace: bool | str | Path, monitor: ZeusMonitor, optimizer: TrainingOptimizer | None) -> RunTrace:
-    from zeus_core.training.run_trace import RunTrace, checked_trace  # imported here, as few trainings are traced
+def _traced(trace: bool | str | Path, monitor: ZeusMonitor, optimizer: TrainingOptimizer | None) -> RunTraced:
+    from zeus_core.training.traced import make_trace  # imported here, as few trainings are traced
 
-    return RunTrace(monitor.time_source, checked_trace(trace), optimizer)
+    return make_trace(trace, monitor.time_source, optimizer)
 
 
 def _measure(run: MeteredRun, monitor: ZeusMonitor, recorder: RunRecorder) -> None:

@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from zeus_core._launch import run_folder
 from zeus_core.adapters.result import show_result
+from zeus_core.environment import run_folder
 from zeus_core.events import TrainingOptimizer
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World

@@ -124,7 +124,7 @@ def _end(optimizer: Optimizer, record: RecordedPipeline | None) -> None:
 
 
 def _pipeline_frequency_optimizer(*args: Any, **kwargs: Any) -> Optimizer:
-    from zeus_core.optimizer import PipelineFrequencyOptimizer
+    from zeus_core.pipeline import PipelineFrequencyOptimizer
 
     return PipelineFrequencyOptimizer(*args, **kwargs)
 

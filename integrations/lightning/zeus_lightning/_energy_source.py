@@ -15,9 +15,9 @@ from zeus_core.monitor.selection import warn_unless_measured
 from zeus_core.optimizer.asked import automatic_optimizer
 from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.pytorch import torch_world
+from zeus_core.tracing.run_trace import checked_trace
 from zeus_core.training import TrainingEnergy
 from zeus_core.training.charges.charged_electricity import checked_electricity
-from zeus_core.training.run_trace import checked_trace
 from zeus_lightning._namespaces import Trainer
 
 if TYPE_CHECKING:

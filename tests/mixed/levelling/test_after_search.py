@@ -5,11 +5,11 @@ import pytest
 from tests.mixed.levelling.test_levelling_optimizer import BOARDS, WORK, Training, joules_and_seconds, run
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError
+from zeus_core.mixed.levelling import LevellingOptimizer
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import (
     GlobalClockOptimizer,
     GlobalPowerLimitOptimizer,
-    LevellingOptimizer,
     MaxSlowdownConstraint,
 )
 

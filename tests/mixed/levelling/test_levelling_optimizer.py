@@ -6,8 +6,8 @@ import pytest
 
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError
+from zeus_core.mixed.levelling import LevellingOptimizer
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import LevellingOptimizer
 from zeus_core.testing import FaultyGpu, ThreadWorld, VirtualTime
 
 WORK = Work(0.5, 480.0, 1.0, 0.85)

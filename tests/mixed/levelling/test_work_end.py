@@ -12,9 +12,8 @@ from tests.support.ranks import run_ranks
 from zeus_core.device import SimulatedGpu, find_preset
 from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.errors import UsageError
-from zeus_core.mixed.levelling import report_work_end
+from zeus_core.mixed.levelling import LevellingOptimizer, report_work_end
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer import LevellingOptimizer
 
 
 class Noted(LevellingOptimizer):

@@ -16,8 +16,7 @@ from tests.support.pipeline_training import (
     works,
 )
 from zeus_core.events import Activity
-from zeus_core.optimizer import PipelineFrequencySettings
-from zeus_core.pipeline import Frontier, make_plan, schedules
+from zeus_core.pipeline import Frontier, PipelineFrequencySettings, make_plan, schedules
 from zeus_core.pipeline.optimizer._plan_follower import (
     ClockRequest,
     clocks_in_reach,

@@ -26,8 +26,16 @@ from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedNoise, Work
 from zeus_core.errors import DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError, WorldError
 from zeus_core.events import Activity
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.pipeline import Frontier, PipelineProfile, make_plan, schedules, write_plan
+from zeus_core.pipeline import (
+    Frontier,
+    PipelineFrequencyOptimizer,
+    PipelineFrequencySettings,
+    PipelineProfile,
+    PipelineRank,
+    make_plan,
+    schedules,
+    write_plan,
+)
 from zeus_core.pipeline.optimizer import _planning
 from zeus_core.pipeline.optimizer._pipeline_planner import plan_all
 from zeus_core.pipeline.optimizer.frequency_phases import Phase

@@ -35,7 +35,7 @@ TRAINING = """
     from tests.support.hooks import be_patient
     be_patient()
     from zeus_core.monitor import ZeusMonitor
-    from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
+    from zeus_core.pipeline import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
     from zeus_core.pipeline.optimizer.frequency_phases import Phase
 
     settings = PipelineFrequencySettings(warmup_steps=1, lowest_clock_mhz=900, original_clock_mhz={original_mhz})

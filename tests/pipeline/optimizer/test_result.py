@@ -10,8 +10,7 @@ from tests.support.pipeline_jobs import a_job
 from tests.support.pipeline_training import A100, Run, Watched, trained, works
 from zeus_core.device import SimulatedNoise
 from zeus_core.errors import DeviceHeldError
-from zeus_core.optimizer import PipelineFrequencySettings
-from zeus_core.pipeline import schedules
+from zeus_core.pipeline import PipelineFrequencySettings, schedules
 from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction
 from zeus_core.pipeline.optimizer._plan_result import PlanResult
 from zeus_core.pipeline.optimizer._replaying import Comparison

@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.pipeline_training import Run, Watched, true_profile, works
 from zeus_core.device import SimulatedGpu
-from zeus_core.optimizer import PipelineFrequencySettings
-from zeus_core.pipeline import Frontier, make_plan, schedules, write_plan
+from zeus_core.pipeline import Frontier, PipelineFrequencySettings, make_plan, schedules, write_plan
 from zeus_core.pipeline.optimizer.frequency_phases import Phase
 from zeus_core.pipeline.profile.iterations import Iteration, Saving, SavingWatch
 from zeus_core.pipeline.testing import SimulatedJob

@@ -22,7 +22,7 @@ from torch.distributed.pipelining.schedules import get_schedule_class
 from tests.support.ranks import run_ranks
 from tests.support.virtual_time import A100, Run, SharedTimes, computing_optimizer, true_profile
 from zeus_core.errors import UsageError
-from zeus_core.optimizer import PipelineFrequencySettings
+from zeus_core.pipeline import PipelineFrequencySettings
 from zeus_core.pipeline.taps import pipelining, torchtitan
 
 WIDTH, MICROBATCHES, STEPS = 4, 8, 50

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zeus_core._documents import JsonFormat
 from zeus_core.cli.text import complain, table, write
 from zeus_core.errors import UsageError
+from zeus_core.installed import DOCTOR, missing_registration, registered
 
 if TYPE_CHECKING:
     from zeus_core.cli.doctor.machine import Check
 
+PLACE = "Measure and save", 14
 SUMMARY = "Report what can be measured and set here, and how to get the rest"
 EXAMPLE = "zeus-core doctor --need gpus --need set-power-limits"
 
-_SELF_CHECK = "zeus_core.selfcheck.self_check"  # of a wing, which is imported by its command alone
 _FORMAT = JsonFormat("zeus-core doctor", 1)
 
 
@@ -50,8 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Print the report. The exit code is 1 if something that was asked for is missing, by an option or a variable."""
     if arguments.measure is not None:
-        self_check: Any = importlib.import_module(_SELF_CHECK)
-        self_check.report_on_first_gpu(arguments.measure, arguments.json)
+        _measure(arguments.measure, arguments.json)
         return 0
     checks = list(find_all(os.environ))
     missing = {_key(check.name): check.state == "missing" for check in checks}
@@ -68,6 +67,15 @@ def execute(arguments: argparse.Namespace) -> int:
     if lacking:
         complain(f"zeus-core: asked for, and missing: {', '.join(lacking)}")
     return 1 if lacking else 0
+
+
+def _measure(depth: str, is_json: bool) -> None:
+    """Have the parts of this package that measure how well energy is measured do so."""
+    measures = list(registered(DOCTOR, lambda problem: complain(f"zeus-core: {problem}"), "measure"))
+    if not measures:
+        raise UsageError(f"--measure is not there; {missing_registration(DOCTOR)}")
+    for _, measure in measures:
+        measure(depth, is_json)
 
 
 def _key(name: str) -> str:

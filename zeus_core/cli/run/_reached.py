@@ -8,8 +8,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from zeus_core._launch import SEEN, reached
+from zeus_core.environment import SEEN, reached
 from zeus_core.errors import UsageError
+from zeus_core.installed import FRAMEWORKS, missing_registration, registered_places
 
 _UNREACHED = "Pythons with -I, -E or -S, or without their environment (sudo), are not reached"
 
@@ -27,7 +28,7 @@ class ReachedPrograms:
         self._own = Path(tempfile.mkdtemp(prefix="zeus-core-run-"))
         self._file = self._own / SEEN
         self._file.touch()
-        self.environment = reached(environment, str(self._own))
+        self.environment = reached(environment, str(self._own), registered_places(FRAMEWORKS))
         self.has_training: bool = False
         self.unfinished: list[dict[str, str]] = []
 
@@ -44,6 +45,8 @@ class ReachedPrograms:
         self.has_training = seen["training"] > 0
         if self.has_training:
             return None
+        if problem := missing_registration(FRAMEWORKS):
+            return f"no training was found: {problem}"
         if seen["jax"]:
             found = (
                 f"{_programs(seen['jax'])} with JAX ran, whose steps nobody reports: --limit 300W sets a power limit, "

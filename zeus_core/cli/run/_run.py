@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core._launch import TAGS
 from zeus_core.adapters.result import show_result
 from zeus_core.cli.arguments import add_gpus
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
@@ -21,6 +20,7 @@ from zeus_core.cli.run._reached import ReachedPrograms
 from zeus_core.cli.run._run_options import Asked, add_asked, asked_by, checked_tags
 from zeus_core.cli.run._run_record import CommandRecord, check_writable
 from zeus_core.cli.text import complain, write
+from zeus_core.environment import TAGS
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.measurement import Measurement
 from zeus_core.ports.site_defaults import for_catalogue
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from zeus_core.cli.run._window_charges import WindowCharges
     from zeus_core.electricity import Electricity
 
+PLACE = "Measure and save", 10
 SUMMARY = "Run a command, measure its energy, and save energy in its training"
 EXAMPLE = "zeus-core run -- torchrun --nproc-per-node 4 train.py"
 

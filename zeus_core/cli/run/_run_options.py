@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from zeus_core._launch import CLOCK, LIMIT, OBSERVE, SAVE, TAGS, is_off, observes
 from zeus_core.cli.text import complain
+from zeus_core.environment import CLOCK, LIMIT, OBSERVE, SAVE, TAGS, is_off, observes
 from zeus_core.errors import UsageError
 from zeus_core.ports.site_defaults import site_words, with_site_defaults
 from zeus_core.validate import checked_slowdown, shown

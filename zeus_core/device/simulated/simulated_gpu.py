@@ -173,7 +173,8 @@ class SimulatedGpu:
         self._limit_watts = preset.default_limit_watts
         if power_limit_watts is not None:
             self._limit_watts = preset.limit_range_watts.checked(power_limit_watts, self.name)
-        self.held_gib = 0.0, 0.0  # of its memory, between two steps and at most
+        self.held_gib: tuple[float, float] = (0.0, 0.0)
+        """GiB of its memory that are in use between two steps, and at most."""
         self._jobs: list[_Job] = []
         # The driver was loaded some time ago, so that the counter has been updated before.
         self._integrated_until = self._time_source.now() - 2 * preset.counter_period_seconds

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
 from zeus_core.kinds import Kind
-from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.global_setting.search_optimizer import SearchOptimizer
 from zeus_core.optimizer.limiter import Limiter
 from zeus_core.settings.holders import KnobUser
@@ -25,10 +24,8 @@ class CommonLevel(NamedTuple):
 
 def common_level(search: SearchOptimizer) -> CommonLevel | None:
     """Return the level that a search has chosen; None while it tries settings."""
-    current = search._search
-    if current is None or search.phase is not Phase.DONE:
-        return None
-    return CommonLevel(current.limiter, current.choice, current.limiter.observes)
+    chosen = search.chosen_level
+    return None if chosen is None else CommonLevel(*chosen, chosen[0].observes)
 
 
 class Hold:

@@ -319,9 +319,9 @@ def _checked_after(
         raise UsageError("after has another monitor than the one given; give both the same")
     if budget_watts is not None:
         raise UsageError("after is passed with budget_watts: a budget sets limits of its own; pass one of them")
-    if after._follower is not None:
+    if after.follows_signal:
         raise UsageError("after has carbon_aware=..., which moves the common level all the time; pass one without")
-    if after._visits is not None:
+    if after.searches_each_activity:
         # Tried: its trials, compared with levelled ones, let 2 of 4 runs within 1.02 take 1.022 to 1.023 (2026-11-27).
         raise UsageError('after has activities="each", whose trials levelled ranks would change; pass one without')
     after.quiet = True  # its result is part of that of levelling

@@ -47,6 +47,7 @@ from zeus_core.optimizer.global_setting.search_options import (
     checked_knob,
     kinds_of,
 )
+from zeus_core.optimizer.limiter import Limiter
 from zeus_core.optimizer.setting_history import SettingHistory
 from zeus_core.optimizer.trial_store import JsonTrialStore, TrialStore
 from zeus_core.ports import World
@@ -166,6 +167,22 @@ class SearchOptimizer(SearchFacts):
     def phase(self) -> Phase:
         """The current phase of the search."""
         return self._course.state.phase
+
+    @property
+    def chosen_level(self) -> tuple[Limiter, int] | None:
+        """The limiter of this rank, with the setting that is chosen for all ranks; None while settings are tried."""
+        search = self._search
+        return None if search is None or self.phase is not Phase.DONE else (search.limiter, search.choice)
+
+    @property
+    def follows_signal(self) -> bool:
+        """Whether the setting follows the carbon intensity or the price of electricity."""
+        return self._follower is not None
+
+    @property
+    def searches_each_activity(self) -> bool:
+        """Whether each activity has a setting of its own."""
+        return self._visits is not None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the search so far for the checkpoint of a training, in JSON types; empty before its first trial."""

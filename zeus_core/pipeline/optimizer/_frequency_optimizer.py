@@ -15,7 +15,6 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity, StepBegin, TrainEnd
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import checked_monitor
-from zeus_core.pipeline import PipelineProfile
 from zeus_core.pipeline.optimizer._course import Course
 from zeus_core.pipeline.optimizer._deployment import Prediction
 from zeus_core.pipeline.optimizer._plan_result import PlanResult
@@ -24,6 +23,7 @@ from zeus_core.pipeline.optimizer._stage import RankContext, Resting
 from zeus_core.pipeline.optimizer._watches import AnnouncementBoard
 from zeus_core.pipeline.optimizer.frequency_phases import Fault, Phase
 from zeus_core.pipeline.optimizer.frequency_settings import PipelineFrequencySettings
+from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, TRANSFER_KINDS
 from zeus_core.pipeline.profile.iterations import Iteration
 from zeus_core.pipeline.profile.pipeline_job import PipelineRank

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from zeus_core.pipeline import Frontier, PipelineProfile, make_plan
 from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction
 from zeus_core.pipeline.optimizer._plan_follower import Wait
 from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pipeline.planner.execution import SwitchPrice
+from zeus_core.pipeline.planner.frontier.frontier import Frontier
 from zeus_core.pipeline.planner.pipeline_problem import WaitingPower
+from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, Schedule
-from zeus_core.pipeline.planner.plan_making import with_waiting_clocks
+from zeus_core.pipeline.planner.plan_making import make_plan, with_waiting_clocks
 from zeus_core.pipeline.planner.waiting_clocks import waiting_seconds
 from zeus_core.pipeline.profile.iterations import Saving
 

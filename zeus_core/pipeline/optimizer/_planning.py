@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from zeus_core.pipeline.child_process import run_in_child
 from zeus_core.pipeline.optimizer._deployment import Deployment, total_saving
 from zeus_core.pipeline.optimizer._pipeline_planner import PipelinePlanner, plan_all
 from zeus_core.pipeline.optimizer._stage import RankContext, Stage
@@ -77,7 +78,7 @@ class PlanningTask:
             asked = [
                 (self._planner(pipeline), allowed[pipeline], until) for pipeline, until in enumerate(until_seconds)
             ]
-            result = self._context.planning_background.run_in_child(plan_all, asked)
+            result = run_in_child(plan_all, asked)
             if number == self._requests:
                 self._result = result
         except Exception as error:

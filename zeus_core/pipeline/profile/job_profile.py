@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from zeus_core.errors import UsageError
-from zeus_core.pipeline import PipelineProfile
 from zeus_core.pipeline.planner.clock_options import MeasuredOption
-from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
+from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile, PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import BLOCKING_KIND, COMPUTE_KINDS, Instruction
 from zeus_core.pipeline.profile.clock_search import MeasuredPoint
 from zeus_core.pipeline.profile.interpolation import interpolated

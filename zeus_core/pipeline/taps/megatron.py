@@ -8,7 +8,7 @@ from typing import Any
 
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import checked_monitor
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
+from zeus_core.pipeline import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 from zeus_core.pipeline.taps._megatron_tap import MegatronRun, MegatronTap, megatron_core
 from zeus_core.pipeline.taps._rank_monitor import rank_monitor, training_device
 from zeus_core.ports import World

@@ -15,7 +15,7 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import checked_monitor
-from zeus_core.optimizer import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
+from zeus_core.pipeline import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
 from zeus_core.pipeline.pipeline_observer import PipelineObserver
 from zeus_core.pipeline.taps._custom_functions import CustomFunctionTap
 from zeus_core.pipeline.taps.step_shapes import StepShapes

@@ -14,7 +14,7 @@ import torch.distributed
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import checked_monitor
-from zeus_core.optimizer import PipelineFrequencySettings
+from zeus_core.pipeline import PipelineFrequencySettings
 from zeus_core.pipeline.taps._rank_monitor import rank_monitor, training_device
 from zeus_core.pipeline.taps.pipelining import AttachedOptimizer, attach
 from zeus_core.ports import World

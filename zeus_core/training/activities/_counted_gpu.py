@@ -30,7 +30,7 @@ from zeus_core.training.record.power_series import PowerSeries
 from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
-    from zeus_core.tracing.recorder import TraceRecorder
+    from zeus_core.training.traced import Record
 
 _logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class CountedGpu:
         gpu_count: int,
         timeline: Timeline,
         time_source: TimeSource,
-        trace: TraceRecorder | None,
+        trace: Record | None,
     ) -> None:
         self.gpu: Gpu = gpu
         self.most_watts: float = most_watts

@@ -23,7 +23,7 @@ from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint
 
 if TYPE_CHECKING:
-    from zeus_core.tracing.recorder import TraceRecorder
+    from zeus_core.training.traced import Record
 
 _SETTLE_SECONDS = 0.4
 """Between two rounds of dividing what has become known, in the background."""
@@ -52,7 +52,7 @@ class CountedGpus:
         reading: Reading,
         timeline: Timeline,
         gaps: StepGaps,
-        trace: TraceRecorder | None,
+        trace: Record | None,
     ) -> None:
         self._monitor = monitor
         self._time_source = monitor.time_source

@@ -22,7 +22,7 @@ from zeus_core.training.record.power_series import EnergyPoint
 from zeus_core.units import duration_text
 
 if TYPE_CHECKING:
-    from zeus_core.tracing.recorder import TraceRecorder
+    from zeus_core.training.traced import Record
 
 _MEASURED_EACH = (Activity.EVALUATION, Activity.PREDICTION)  # the energy of the latest one is known by itself
 _BEFORE = "before"  # the class of the time before the run
@@ -65,7 +65,7 @@ class ActivitySplit:
         self,
         monitor: ZeusMonitor,
         gpu_indices: Collection[int],
-        trace: TraceRecorder | None = None,
+        trace: Record | None = None,
         says_how: bool = True,
     ) -> None:
         self._monitor = monitor

@@ -6,9 +6,9 @@ import signal
 import pytest
 
 from zeus_core.errors import UsageError, ZeusError
+from zeus_core.pipeline import child_process as child
+from zeus_core.pipeline.child_process import run_in_child
 from zeus_core.pipeline.optimizer.frequency_settings import PipelineFrequencySettings
-from zeus_core.process import child_process as child
-from zeus_core.process.child_process import run_in_child
 from zeus_core.process.lock import process_id
 
 

@@ -12,11 +12,11 @@ from zeus_core.events import Event, StepBegin, StepEnd, TrainEnd, TrainingOptimi
 from zeus_core.files import folder_lock
 from zeus_core.ports import TimeSource
 from zeus_core.ports.background import ThreadBackground
+from zeus_core.ports.exchange import Exchange
 from zeus_core.tracing.clocks import compare_clocks, meet
 from zeus_core.tracing.facts import PhaseEnergy
 from zeus_core.tracing.recorder import TraceRecorder
 from zeus_core.tracing.trace_file import Trace, trace_path, write_trace
-from zeus_core.training._ranks import Ranks
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.validate import checked_path
@@ -42,15 +42,21 @@ class RunTrace:
     """The trace of this rank, of one training after another.
 
     Args:
+        place: The folder of the files; True for that of the run.
         time_source: Times what is recorded.
-        folder: The folder of the files; that of the run if None.
         optimizer: The optimizer whose settings are marked; none if None.
+
+    Raises:
+        UsageError: `place` is neither True nor a path.
     """
 
-    def __init__(self, time_source: TimeSource, folder: Path | None, optimizer: TrainingOptimizer | None) -> None:
+    def __init__(
+        self, place: bool | str | Path, time_source: TimeSource, optimizer: TrainingOptimizer | None = None
+    ) -> None:
         self._time_source = time_source
         self._optimizer = optimizer
-        self._own_folder = folder
+        self._own_folder = checked_trace(place)
+        self._compared: Exchange | None = None  # the ranks, if all are traced and there are several
         self._path: Path | None = None
         self._beside = Path()  # where the file is if another process has written to `_path` meanwhile
         self._known: tuple[int, int] | None = None  # the file at `_path` that this training may replace
@@ -62,7 +68,7 @@ class RunTrace:
         self.recorder: TraceRecorder | None = None
         """The record of the training under way."""
 
-    def begin(self, ranks: Ranks, run_folder: Path | None, step: int, run: str) -> TraceRecorder:
+    def begin(self, ranks: Exchange, run_folder: Path | None, step: int, run: str, *, by_all: bool) -> TraceRecorder:
         """Begin the trace of a training, or of a part of it; a collective call if all ranks are traced.
 
         Args:
@@ -70,7 +76,9 @@ class RunTrace:
             run_folder: The folder of the run; None if it has none.
             step: Steps done before. The trace of these, if there is one, is kept beside the new one.
             run: The name of the run.
+            by_all: Whether all ranks are traced, so that they can compare their clocks.
         """
+        self._compared = ranks if by_all and ranks.size > 1 else None
         folder = self._own_folder or run_folder
         if folder is None:
             _logger.warning("trace=True writes to the folder of the run, and there is none: give trace a folder")
@@ -85,17 +93,18 @@ class RunTrace:
         self.recorder.steps = step
         return self.recorder
 
-    def compare_clocks(self, ranks: Ranks) -> None:
+    def compare_clocks(self) -> None:
         """Compare the clocks of all ranks; a collective call, which does nothing unless all are traced."""
-        if self.recorder is not None and ranks.are_traced and ranks.size > 1:
+        ranks = self._compared
+        if self.recorder is not None and ranks is not None:
             meetings = meet(lambda own: ranks.decide(lambda: own), self.recorder.clock_now)
             self.recorder.clock.append(compare_clocks(meetings, self.recorder.now()))
 
-    def log(self, ranks: Ranks) -> None:
+    def log(self) -> None:
         """Compare the clocks at the first log, the second, the fourth and so on; a collective call."""
         self._logs += 1
         if self._logs & (self._logs - 1) == 0:
-            self.compare_clocks(ranks)
+            self.compare_clocks()
 
     def receive(self, event: Event) -> None:
         """Note the end of a step, and mark the setting of the optimizer, if it has changed."""

@@ -1,0 +1,134 @@
+"""A distribution of somebody else adds a command, a section and a framework, with no change of this package."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from importlib.metadata import EntryPoints
+
+import pytest
+
+from tests.support.kept_runs import kept_run
+from zeus_core.cli import program
+from zeus_core.installed import COMMANDS, registered
+
+ENTRY_POINTS = """
+[zeus_core.commands]
+count = stranger.count_command
+broken = stranger.missing
+half = stranger
+report = stranger.count_command
+
+[zeus_core.sections]
+weather = stranger:weather_section
+broken = stranger.missing:section
+raising = stranger:raising_section
+
+[zeus_core.frameworks]
+toys = stranger:follow_toys
+"""
+PACKAGE = """
+    import sys
+
+    def weather_section(place, run):
+        from zeus_core.report.run_sections import Section
+        return Section("weather", "The weather", f"It rained on {place.name} for {run.latest.step} steps."), ""
+
+    def raising_section(place, run):
+        raise KeyError("of a stranger")
+
+    def follow_toys():
+        print("following", sys.modules["toys"].__name__)
+"""
+COMMAND = """
+    PLACE = "Of a stranger", 90
+    SUMMARY = "Count to a number"
+    EXAMPLE = "zeus-core count 3"
+
+    def add_arguments(parser):
+        parser.add_argument("number", type=int)
+
+    def execute(arguments):
+        print(*range(1, arguments.number + 1))
+        return 0
+"""
+
+
+@pytest.fixture
+def stranger(tmp_path):
+    """The folder of the packages of a distribution of somebody else."""
+    folder = tmp_path / "packages"
+    information, package = folder / "stranger-1.0.dist-info", folder / "stranger"
+    information.mkdir(parents=True)
+    package.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(ENTRY_POINTS)
+    (package / "__init__.py").write_text(textwrap.dedent(PACKAGE))
+    (package / "count_command.py").write_text(textwrap.dedent(COMMAND))
+    (folder / "toys.py").write_text("")
+    return folder
+
+
+@pytest.fixture
+def zeus_core(stranger):
+    """Runs the program with that distribution on the path of Python."""
+    path = os.pathsep.join([str(stranger), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "ZEUS_SIMULATED_GPUS": "A40"}
+
+    def run(*arguments, **options):
+        command = [sys.executable, *options.pop("python", []), "-m", "zeus_core", *map(str, arguments)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, **options)
+
+    return run
+
+
+def test_it_adds_a_command_and_what_is_broken_costs_a_line(zeus_core):
+    ended = zeus_core("count", 3)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1 2 3\n", "")
+    helped = zeus_core("--help")
+    assert helped.returncode == 0
+    assert "\nOf a stranger:\n  count      Count to a number\n" in helped.stdout
+    first, second = sorted(helped.stderr.splitlines())
+    assert first.startswith("zeus-core: left out: ModuleNotFoundError: No module named 'stranger.missing' ('broken' of")
+    assert second.startswith("zeus-core: left out: the command 'half' lacks one of PLACE, SUMMARY, EXAMPLE")
+    assert "  report     Report where the energy of runs went" in helped.stdout, "nobody takes a name of the core"
+    assert "there is no command 'conut' (did you mean count?)" in zeus_core("conut").stderr
+    broken = zeus_core("broken")
+    assert (broken.returncode, broken.stdout) == (2, "")
+    assert "No module named 'stranger.missing'" in broken.stderr
+
+
+def test_it_adds_a_section_to_the_page_on_a_run(zeus_core, tmp_path):
+    kept_run(tmp_path / "output")
+    page = tmp_path / "page.html"
+    ended = zeus_core("report", tmp_path / "output", "--output", page)
+    assert ended.returncode == 0
+    assert "The weather" in page.read_text(encoding="utf-8")
+    assert "It rained on output for" in page.read_text(encoding="utf-8")
+    left_out, raising = ended.stderr.splitlines()
+    assert left_out.startswith("zeus-core: a section is left out: ModuleNotFoundError")
+    assert raising.startswith("zeus-core: no section 'raising' of ")
+    assert raising.endswith("KeyError: 'of a stranger'")
+
+
+def test_it_follows_a_framework(zeus_core):
+    ended = zeus_core("run", "--quiet", "--trainer", "--", sys.executable, "-c", "import toys; print('imported')")
+    assert ended.returncode == 0
+    assert ended.stdout == "following toys\nimported\n"
+
+
+def test_where_nothing_is_installed_the_program_says_what_to_do(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: EntryPoints())
+    with pytest.raises(SystemExit):
+        program.main(["plan", "gpt3-like"])
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "there is no command 'plan'; zeus-core is on the path of Python but not installed" in said
+    assert "pip install" in said
+
+
+def test_the_parts_of_this_package_are_registered_and_can_be_imported():
+    problems = []
+    found = dict(registered(COMMANDS, problems.append))
+    assert problems == []
+    assert {"allocate", "daemon", "jobs", "plan", "runs"} <= found.keys()
