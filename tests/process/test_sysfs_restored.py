@@ -25,6 +25,7 @@ from zeus_core.errors import DeviceHeldError
 from zeus_core.kinds import POWER_LIMIT
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.ledger import own_ledger
 from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.settings.restoring import GpusByUuid, restore_device
 
@@ -134,6 +135,21 @@ def test_residue_of_others_is_restored_by_the_next_knob(tree, start, tmp_path, c
     knob = PowerLimitKnob(discover_gpus({}), 25)
     assert knob.settings[0] == ORIGINAL_WATTS
     assert "It was left by process" in caplog.text
+
+
+@pytest.mark.parametrize("is_rated", [True, False])
+def test_the_next_start_restores_a_limit_above_what_a_driver_rates(tree, is_rated):
+    """The board was left at 150 W: only its driver knows that it accepts more than that, or than its rated power."""
+    board = tree.add_intel(rated_watts=250, limit_watts=280)
+    if not is_rated:
+        (board.hwmon / "power1_rated_max").unlink()
+    (gpu,) = discover_gpus({})
+    entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, POWER_LIMIT, 280.0, gpu.driver)
+    gone = replace(entry.owner, pid=2**22 + 1)
+    own_ledger().note(replace(entry, owner=gone, owner_token="gone", values=(150.0,)))
+    board.set_file("hwmon/hwmon3/power1_max", "150000000\n")
+    knob = PowerLimitKnob(discover_gpus({}), 25)
+    assert board.cap_watts == knob.settings[0] == 280
 
 
 def test_a_second_process_is_refused(tree, start):
