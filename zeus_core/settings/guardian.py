@@ -24,13 +24,13 @@ from pathlib import Path
 from zeus_core._identity import ProcessIdentity
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
 
-_READY_SECONDS = 0.5  # it takes 30 to 100 ms; below the deadline of a driver call, in whose thread this is waited for
+_READY_SECONDS = 0.5  # it takes 80 to 250 ms; below the deadline of a driver call, whose thread waits for it
 
 
 class Guardian:
     """Starts the guardian, sends it all changes, and lets it end with the last entry.
 
-    It takes 30 to 100 ms to start, a second on a machine that is busy: `prepare` starts it ahead of the first change,
+    It takes 80 to 250 ms to start, a second on a machine that is busy: `prepare` starts it ahead of the first change,
     which waits until it is ready. A guardian that has been killed is started again by the next change.
     """
 
@@ -170,7 +170,7 @@ def _start_program(descriptor: int) -> None:
         f"sys.path += {path!r}\nfrom zeus_core.settings.guardian_program import main\nmain(*{arguments!r})"
     )
     process = subprocess.Popen(
-        # Without the modules of the site, which it does not need: it starts fast and stays small.
+        # Nothing of the environment and the site runs in it: it restores what they may have broken.
         [sys.executable, "-I", "-S", "-c", program],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -166,8 +166,8 @@ class GpusByUuid:
     def gpu(self, uuid: str) -> Any:
         """Return a GPU, as much of it as a kind of setting calls. The form of the UUID names the driver.
 
-        A card is set by its files alone, as its driver refuses what it does not accept. `SysfsGpu` compares a limit with
-        a range, of which a new object may know less than the one that changed the card.
+        A card is set by its files alone: its driver refuses what it does not accept. `SysfsGpu` compares a limit with a
+        range, of which a new object may know less than the one that changed the card.
 
         Raises:
             DeviceError: There is no such card.
