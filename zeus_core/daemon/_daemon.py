@@ -175,7 +175,7 @@ def _restore_first() -> list[Outcome]:
     that runs are not touched.
 
     Returns:
-        What was restored; what fails is tried again once the daemon has opened its GPUs.
+        The outcomes of what was restored; what fails is tried again once the daemon has opened its GPUs.
     """
     restored: list[Outcome] = []
     try:
