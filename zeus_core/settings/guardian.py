@@ -24,7 +24,9 @@ from pathlib import Path
 from zeus_core._identity import ProcessIdentity
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
 
-_READY_SECONDS = 0.5  # it takes 80 to 250 ms; below the deadline of a driver call, whose thread waits for it
+# It takes 80 to 250 ms, longer on a busy machine. The thread of a driver call waits for it, whose deadline is 0.65 s in
+# all: one that is later has the entry in its socket, and the ledger has it too.
+_READY_SECONDS = 0.25
 
 
 class Guardian:
