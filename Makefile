@@ -71,7 +71,7 @@ lint: $(VENV)/.ready-dev  ## style and types, and whether every public type is k
 
 benchmarks: $(VENV)/.ready-dev  ## timings, each as a ratio measured in the same run; PROFILES=FOLDER, TRACES=FOLDER for published ones
 	@status=0; \
-	for script in import_time daemon_start window_overhead callback_overhead growth ranks pipeline_hooks first_plan plan_switching \
+	for script in import_time window_overhead callback_overhead growth ranks pipeline_hooks first_plan plan_switching \
 		recurring_job micro_batch catalogue; do \
 		$(RUN) benchmarks/$$script.py || status=1; \
 	done; \

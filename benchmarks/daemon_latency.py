@@ -38,7 +38,7 @@ BUSY_CLIENTS = 8
 DRIVER_SECONDS = 0.005  # of a change by a real driver
 # A round is the most that the daemon lets a user ask at once (`Allotment`); after the pause, it may be asked again.
 CHANGES, ROUNDS, PAUSE_SECONDS = 400, 10, 0.12
-GUARDIAN_MEGABYTES, GUARDIAN_SECONDS = 15.0, 0.1
+GUARDIAN_MEGABYTES, GUARDIAN_SECONDS = 25.0, 0.25
 ORIGINAL_WATTS = 650.0
 SPEC = DeviceSpec(power_limit_watts=ORIGINAL_WATTS)
 

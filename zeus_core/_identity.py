@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
 _MAX_PROGRAM_LENGTH = 200
@@ -38,7 +38,8 @@ class ProcessTable:
 THIS_MACHINE = ProcessTable()
 
 
-class ProcessIdentity(NamedTuple):
+@dataclass(frozen=True)
+class ProcessIdentity:
     """One process of one boot of a machine. Linux only.
 
     Attributes:

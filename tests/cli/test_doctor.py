@@ -12,7 +12,6 @@ from tests.cli.conftest import Program
 from tests.nvml_driver import DeviceSpec
 from tests.support.fake_sysfs import FakeSysfs
 from tests.support.variants import long_but_first
-from zeus_core._nvml import device_error
 from zeus_core._sysfs import find_cards
 from zeus_core.cli import main
 from zeus_core.cli.doctor import machine, rights
@@ -22,6 +21,7 @@ from zeus_core.cli.doctor.rights import Rights, check_clock_rights, check_limit_
 from zeus_core.device import discover_gpus
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
+from zeus_core.device.nvml.return_codes import device_error
 from zeus_core.device.rapl import rapl_discovery
 from zeus_core.device.rapl.powercap import why_no_zones
 from zeus_core.device.sysfs.amd import AmdGpu

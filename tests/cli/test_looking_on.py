@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -320,7 +321,7 @@ def test_texts_of_a_ledger_and_of_sysfs_reach_no_terminal_raw(tmp_path, monkeypa
     monkeypatch.delenv("ZEUS_SIMULATED_GPUS", raising=False)
     (card,) = find_cards(str(tree.root))
     entry = LedgerEntry.of_this_process(card.uuid, "A board\x1b[2J", POWER_LIMIT, 300.0, card.driver)
-    own_ledger().note(entry._replace(program="train\x1b[2J\nforged", job="\x1b]0;owned\x07"))
+    own_ledger().note(replace(entry, program="train\x1b[2J\nforged", job="\x1b]0;owned\x07"))
     for arguments in (["top", "--once"], ["power", "--once"], ["restore"]):
         main(arguments)
     captured = capsys.readouterr()

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -23,11 +24,11 @@ def left(on_driver):
     """Two GPUs: a process that has ended has left the first at 250 W, and this one has locked the second's clock."""
     program, driver = on_driver(DEVICE, DEVICE)
     ledger = Ledger(str(driver.ledger_path))
-    gone = ProcessIdentity.current()._replace(pid=4_000_001)
+    gone = replace(ProcessIdentity.current(), pid=4_000_001)
     entry = LedgerEntry.of_this_process(driver[0].uuid, driver[0].name, POWER_LIMIT, ORIGINAL_WATTS)
-    ledger.note(entry._replace(owner=gone, owner_token="gone", values=(250.0,), program="train.py", job="77"))
+    ledger.note(replace(entry, owner=gone, owner_token="gone", values=(250.0,), program="train.py", job="77"))
     clock = LedgerEntry.of_this_process(driver[1].uuid, driver[1].name, SM_CLOCK, None)
-    ledger.note(clock._replace(values=(900.0,)))
+    ledger.note(replace(clock, values=(900.0,)))
     driver[0].power_limit_watts = 250.0
     driver[1].locked_clock_mhz = 900
     return program, driver, ledger
@@ -233,7 +234,7 @@ def test_a_folder_that_the_user_names_is_the_only_one_that_is_read(on_driver, mo
     _, driver = on_driver(DEVICE)
     others = Ledger(str(tmp_path / "of-root"))
     entry = LedgerEntry.of_this_process(driver[0].uuid, driver[0].name, POWER_LIMIT, ORIGINAL_WATTS)
-    others.note(entry._replace(owner=entry.owner._replace(pid=4_000_001), owner_token="gone", values=(250.0,)))
+    others.note(replace(entry, owner=replace(entry.owner, pid=4_000_001), owner_token="gone", values=(250.0,)))
     monkeypatch.setattr("zeus_core.settings.ledger._ROOT_FOLDER", others.folder)
     Ledger(str(driver.ledger_path))
     named = known_ledgers({"ZEUS_LEDGER_DIR": str(driver.ledger_path)})
@@ -250,14 +251,14 @@ IMPOSSIBLE = [-5.0, 1e9, 4294967.296 + 300.0]  # the last is 300 W in an unsigne
 def test_an_impossible_original_gives_way_to_the_default_by_whatever_restores(on_driver, original, restored_by):
     program, driver = on_driver(DEVICE)
     entry = LedgerEntry.of_this_process(driver[0].uuid, driver[0].name, POWER_LIMIT, original)
-    gone = entry.owner._replace(pid=4_000_001)
+    gone = replace(entry.owner, pid=4_000_001)
     ledger = Ledger(str(driver.ledger_path))
-    ledger.note(entry._replace(owner=gone, owner_token="gone", values=(250.0,)))
+    ledger.note(replace(entry, owner=gone, owner_token="gone", values=(250.0,)))
     driver[0].power_limit_watts = 250.0
     if restored_by == "command":
         assert program("restore", "--stale").returncode == 0
     elif restored_by == "daemon":
-        driver.run("from zeus_core.settings.first_stage import restore_left_behind; restore_left_behind()")
+        assert program("daemon", "--policy", "missing.toml").returncode != 0  # it restores first
     else:
         driver.run(
             "from zeus_core.device import discover_gpus; from zeus_core.settings.limit_knob import PowerLimitKnob; "

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -231,7 +232,7 @@ def test_a_terminal_that_cannot_be_drawn_on_gets_one_view_below_the_other(on_sim
 def test_what_others_wrote_is_neither_markup_nor_obeyed(on_simulated, open_terminal, tmp_path):
     on_simulated.environment["ZEUS_LEDGER_DIR"] = str(tmp_path / "ledger")
     entry = LedgerEntry.of_this_process("GPU-1", "A board[/]", POWER_LIMIT, 300.0)
-    named = entry._replace(program="[red]x[/red] :smile: [link=http://x]", job="\x1b]0;owned\x07\x1b[2J")
+    named = replace(entry, program="[red]x[/red] :smile: [link=http://x]", job="\x1b]0;owned\x07\x1b[2J")
     Ledger(str(tmp_path / "ledger")).note(named)
     terminal = open_terminal(on_simulated, "top", "--period", "0.1", COLUMNS="300")
     terminal.read_until("controlled by.*\n.*since")

@@ -1,6 +1,7 @@
 """Many clients that come and die at random: no restore is lost, no owner is wrong, and nothing grows."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def use_numbers_again(folder, count, claim_every):
         if number % claim_every:
             continue
         uuid = chooser.choice(list(values))
-        entry = template._replace(device_uuid=uuid, owner=owner, owner_token=str(owner.start_ticks))
+        entry = replace(template, device_uuid=uuid, owner=owner, owner_token=str(owner.start_ticks))
         before, is_true = held.get(uuid), True
         try:
             ledger.claim(entry, restore)

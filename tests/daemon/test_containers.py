@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -214,7 +215,7 @@ def test_an_entry_that_others_could_have_written_sets_nothing(make_world, is_of_
         os.chown(planted, MEMBER, -1)
     else:
         planted.chmod(0o666)
-    expect_failure(world, f"the daemon cannot start: {planted}", code=1)  # its first stage has restored before
+    expect_failure(world, f"the daemon cannot start: {planted}", code=1)  # which restores before it reads its policy
     subprocess.run(
         [sys.executable, "-m", "zeus_core", "restore", "--stale"],
         env={**world.environment, "ZEUS_LEDGER_DIR": str(world.ledger)},
@@ -229,7 +230,7 @@ def test_a_daemon_restores_the_original_that_it_knows_itself(world):
     process = world.client(HOLD_LIMIT.format(uuid=world.uuids[0]))
     assert process.stdout.readline() == "ready\n"
     (entry,) = Ledger(str(world.ledger)).entries()
-    Ledger(str(world.ledger)).note(entry._replace(original=600.0))
+    Ledger(str(world.ledger)).note(replace(entry, original=600.0))
     process.kill()
     until(lambda: world.driver[0].power_limit_watts != 250.0)
     assert world.driver[0].power_limit_watts == ORIGINAL_WATTS

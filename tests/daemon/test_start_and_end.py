@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -241,8 +242,8 @@ def test_a_machine_without_a_gpu_has_a_daemon_for_its_cpus(make_world):
 
 def entry_of(world, **changes):
     entry = LedgerEntry.of_this_process(world.uuids[0], "NVIDIA H200", POWER_LIMIT, ORIGINAL_WATTS)
-    gone = entry.owner._replace(pid=2**22 + 1)
-    return entry._replace(**{"owner": gone, "values": (250.0,), **changes})
+    gone = replace(entry.owner, pid=2**22 + 1)
+    return replace(entry, **{"owner": gone, "values": (250.0,), **changes})
 
 
 def test_unreadable_ledger_entries_are_reported_and_remain_and_the_rest_is_restored(make_world):
@@ -262,7 +263,7 @@ def test_entries_of_another_boot_are_restored_where_still_in_force(make_world):
     world.driver[0].power_limit_watts = 250.0
     ledger = Ledger(str(world.ledger))
     entry = entry_of(world)
-    ledger.note(entry._replace(owner=entry.owner._replace(boot_id="another", pid=os.getpid())))
+    ledger.note(replace(entry, owner=replace(entry.owner, boot_id="another", pid=os.getpid())))
     world.start_daemon()
     assert world.driver[0].power_limit_watts == ORIGINAL_WATTS
     assert world.entries() == []

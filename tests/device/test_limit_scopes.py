@@ -7,14 +7,15 @@ import pytest
 
 from tests.contracts.gpu import GpuContract
 from tests.nvml_driver import DeviceSpec
-from zeus_core._nvml import BareNvml
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
+from zeus_core.device.nvml.return_codes import device_error
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer
 from zeus_core.settings.limit_knob import PowerLimitKnob
+from zeus_core.settings.restoring import GpusByUuid
 from zeus_core.testing import FaultyGpu, VirtualTime
 
 ORIGINAL_WATTS, MODULE_WATTS = 450.0, 900.0
@@ -89,9 +90,9 @@ def test_a_fault_while_it_is_asked_is_not_taken_for_an_answer(make_driver):
 
 
 @pytest.mark.parametrize("spec", [BOTH, MODULE])
-def test_the_guardian_knows_the_scopes_too(make_driver, spec):
+def test_a_gpu_that_is_opened_to_be_restored_knows_the_scopes_too(make_driver, spec):
     driver = make_driver(spec)
-    gpu = BareNvml(str(driver.library_path)).gpu(driver[0].uuid)
+    gpu = GpusByUuid().gpu(driver[0].uuid)
     if spec is MODULE:
         with pytest.raises(NotSupportedError):
             gpu.set_power_limit(300)
@@ -106,18 +107,26 @@ def test_the_guardian_knows_the_scopes_too(make_driver, spec):
 
 @pytest.mark.parametrize("code", [2, 3, 4, 6, 10, 15, 16, 17, 18, 26, 999])
 @pytest.mark.parametrize("spec", [DeviceSpec(), BOTH])
-def test_a_code_has_one_meaning_whoever_calls(make_driver, spec, code):
+def test_a_code_has_one_meaning_on_boards_with_scopes_and_without(make_driver, spec, code):
     driver = make_driver(spec)
-    gpu, bare = opened(driver), BareNvml(str(driver.library_path)).gpu(driver[0].uuid)
+    gpu = opened(driver)
     gpu.read_power_limit_range_watts()
     for function in ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetPowerManagementLimit_v2"):
         driver[0].fail(function, code)
-    errors = []
-    for each in (gpu, bare):
-        with pytest.raises(DeviceError, match=rf"NVML error {code}\)") as raised:
-            each.set_power_limit(300)
-        errors.append(type(raised.value))
-    assert errors[0] is errors[1]
+    with pytest.raises(DeviceError, match=rf"NVML error {code}\)") as raised:
+        gpu.set_power_limit(300)
+    assert type(raised.value) is type(device_error(code, "setting the power limit"))
+
+
+def test_a_gpu_that_is_opened_to_be_restored_is_asked_for_nothing_else(make_driver):
+    """A board that no longer answers what measuring needs is restored all the same."""
+    driver = make_driver(DeviceSpec())
+    for function in ("nvmlDeviceGetName", "nvmlDeviceGetArchitecture"):
+        driver[0].fail(function, 999)
+    gpu = GpusByUuid().gpu(driver[0].uuid)
+    gpu.set_power_limit(300)
+    gpu.lock_sm_clock(1410)
+    assert (driver[0].power_limit_watts, driver[0].locked_clock_mhz) == (300.0, 1410)
 
 
 def test_the_guardian_restores_the_limit_of_the_gpu(make_driver):

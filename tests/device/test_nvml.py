@@ -9,11 +9,11 @@ import pytest
 
 from tests.contracts.gpu import GpuContract
 from tests.nvml_driver import DeviceSpec
-from zeus_core._nvml import device_error
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
 from zeus_core.device.gpu import read_driver_version
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
+from zeus_core.device.nvml.return_codes import device_error
 from zeus_core.errors import (
     DeviceError,
     DeviceLostError,

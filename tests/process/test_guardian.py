@@ -320,14 +320,22 @@ def test_a_process_that_is_killed_at_once_is_restored(make_driver, knob):
         assert len(changes) == probes + 2, "the owner's and the guardian's"
 
 
-def test_the_guardian_loads_little():
-    """Each takes milliseconds to load, and a megabyte in each process that trains."""
-    find = f"import sys; sys.path.insert(0, {sys.path[0]!r})"
-    program = f"{find}; import zeus_core.settings.guardian_program; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True).stdout.split()
-    assert "zeus_core.settings.keeper" in loaded
-    unneeded = {"dataclasses", "inspect", "logging", "pathlib", "subprocess", "zeus_core.codec"}
-    assert unneeded.isdisjoint(loaded)
+def test_the_guardian_loads_python_the_package_and_the_binding():
+    """It restores by the classes that measure. Each process that trains has one: nothing else may take memory."""
+    program = f"""if True:
+        import sys
+        sys.path += {sys.path!r}
+        import pynvml, zeus_core.settings.guardian_program
+        print(*sys.modules)
+    """
+    ran = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True)
+    loaded = set(ran.stdout.split())
+    assert {"pynvml", "zeus_core.device.nvml.nvml_gpu", "zeus_core.settings.keeper"} <= loaded, ran.stderr
+    others = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
+    assert others <= {"__main__", "pynvml", "zeus_core"}
+    wings = {"activities", "batches", "carbon", "daemon", "jobs", "mixed", "pipeline", "runs", "selfcheck"}
+    parts = {name.split(".")[1] for name in loaded if name.startswith("zeus_core.")}
+    assert parts.isdisjoint({*wings, "cli", "monitor", "optimizer", "search", "training"}), parts
 
 
 @pytest.mark.skipif(IS_OTHER_USER, reason="who is not root starts it with the first change, once that is permitted")

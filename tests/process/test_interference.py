@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -37,7 +38,6 @@ THEIRS = st.sampled_from([125.0, 175.0, 300.0])
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch):
-    monkeypatch.setattr("zeus_core.settings.restoring._WAITS_SECONDS", (0.0,) * 3)
     monkeypatch.setattr("zeus_core.device.retry._WAITS_SECONDS", (0.0,) * 3)
 
 
@@ -50,7 +50,7 @@ class Job:
             machine.gpu.uuid, "A40", POWER_LIMIT, machine.gpu._gpu.read_power_limit_watts()
         )
         owner = machine.processes.begin(pid)
-        self.entry = entry._replace(owner=owner, owner_token=f"token {owner.start_ticks}")
+        self.entry = replace(entry, owner=owner, owner_token=f"token {owner.start_ticks}")
         self.in_force = ()
         self.has_claimed = self.is_refused = False
 
@@ -128,7 +128,7 @@ class Interleavings(RuleBasedStateMachine):
         found = self.ledger.entries()
         self.all_jobs.append(Job(self, pid))
         if found:
-            self.all_jobs[-1].entry = self.all_jobs[-1].entry._replace(original=found[0].original)
+            self.all_jobs[-1].entry = replace(self.all_jobs[-1].entry, original=found[0].original)
         return self.all_jobs[-1]
 
     @rule(job=jobs, watts=OURS, dies=st.sampled_from([None, None, "before", "after"]))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,9 @@ from zeus_core.errors import DeviceHeldError
 from zeus_core.kinds import POWER_LIMIT
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.settings.entry import LedgerEntry
+from zeus_core.settings.ledger import own_ledger
 from zeus_core.settings.limit_knob import PowerLimitKnob
-from zeus_core.settings.restoring import BareGpus, restore_device
+from zeus_core.settings.restoring import GpusByUuid, restore_device
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can write files of root")
 
@@ -103,7 +105,6 @@ def test_an_entry_names_its_driver_and_older_ones_are_nvmls(tree):
     assert LedgerEntry.from_json(fields) == entry
     del fields["driver"]
     assert LedgerEntry.from_json(fields).driver == "nvml"
-    assert "driver" not in LedgerEntry.from_json(fields).to_json()
     assert f"echo {ORIGINAL_WATTS}000000 | sudo tee " in entry.command
 
 
@@ -136,6 +137,21 @@ def test_residue_of_others_is_restored_by_the_next_knob(tree, start, tmp_path, c
     assert "It was left by process" in caplog.text
 
 
+@pytest.mark.parametrize("is_rated", [True, False])
+def test_the_next_start_restores_a_limit_above_what_a_driver_rates(tree, is_rated):
+    """The board was left at 150 W: only its driver knows that it accepts more than that, or than its rated power."""
+    board = tree.add_intel(rated_watts=250, limit_watts=280)
+    if not is_rated:
+        (board.hwmon / "power1_rated_max").unlink()
+    (gpu,) = discover_gpus({})
+    entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, POWER_LIMIT, 280.0, gpu.driver)
+    gone = replace(entry.owner, pid=2**22 + 1)
+    own_ledger().note(replace(entry, owner=gone, owner_token="gone", values=(150.0,)))
+    board.set_file("hwmon/hwmon3/power1_max", "150000000\n")
+    knob = PowerLimitKnob(discover_gpus({}), 25)
+    assert board.cap_watts == knob.settings[0] == 280
+
+
 def test_a_second_process_is_refused(tree, start):
     tree.add()
     start("")
@@ -153,7 +169,7 @@ def test_an_original_out_of_the_range_gives_way_to_the_default(tree):
     board.set_file("hwmon/hwmon3/power1_cap_default", "600000000\n")
     POWER_LIMIT.restore(gpu, ORIGINAL_WATTS)
     assert board.cap_watts == 600
-    assert restore_device(BareGpus().gpu, entry._replace(values=(600.0,))).is_done
+    assert restore_device(GpusByUuid().gpu, replace(entry, values=(600.0,))).is_done
 
 
 # In training.

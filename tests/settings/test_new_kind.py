@@ -1,5 +1,7 @@
 """A kind of setting that the product does not have: fan speeds, made here by one entry in the table of kinds."""
 
+from dataclasses import replace
+
 import pytest
 
 from zeus_core.cli import main
@@ -97,8 +99,8 @@ def entry(gpu):
     """The entry of a process that has ended, and left the fan at its lowest speed, as files hold it."""
     gpu.fan_percent = LOWEST
     entry = LedgerEntry.of_this_process(gpu.uuid, gpu.name, KINDS["fan_speed"], ORIGINAL)
-    owner = entry.owner._replace(pid=2**22 + 1)
-    return LedgerEntry.from_json(entry._replace(owner=owner, values=(float(LOWEST),)).to_json())
+    owner = replace(entry.owner, pid=2**22 + 1)
+    return LedgerEntry.from_json(replace(entry, owner=owner, values=(float(LOWEST),)).to_json())
 
 
 def test_a_search_measures_each_speed_chooses_the_best_and_restores_the_original(gpu, optimizer):

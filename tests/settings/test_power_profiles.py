@@ -11,9 +11,9 @@ import pytest
 from tests.daemon.conftest import until
 from tests.nvml_driver import DeviceSpec
 from tests.support.daemons import is_unprivileged
-from zeus_core._nvml import read_profiles, set_profiles
 from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
+from zeus_core.device.nvml.board_settings import read_profiles, set_profiles
 from zeus_core.errors import DeviceHeldError, NotSupportedError
 from zeus_core.kinds import POWER_PROFILE
 from zeus_core.monitor import ZeusMonitor

@@ -39,9 +39,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.settings.entry_files import UnreadableEntry
     from zeus_core.settings.keeper import Keeper
     from zeus_core.settings.ledger import known_ledgers
-    from zeus_core.settings.restoring import BareGpus
+    from zeus_core.settings.restoring import GpusByUuid
 
-    gpus = BareGpus()
+    gpus = GpusByUuid()
     outcomes: list[tuple[Outcome, bool]] = []
     hanging: dict[threading.Thread, str] = {}
     unreadable: list[UnreadableEntry] = []

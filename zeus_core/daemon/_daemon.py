@@ -10,8 +10,11 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -30,16 +33,16 @@ from zeus_core.device.rapl.powercap import POWERCAP_ROOT
 from zeus_core.device.remote.protocol import DEFAULT_SOCKET, encode_members
 from zeus_core.device.silent import SilentGpu
 from zeus_core.errors import DeviceError, UsageError, ZeusError
-from zeus_core.settings import first_stage
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.entry_files import UnreadableEntry
 from zeus_core.settings.ledger import Ledger, own_ledger
-from zeus_core.settings.restoring import Outcome, restore_entry
+from zeus_core.settings.restoring import GpusByUuid, Outcome, restore_device, restore_entry
 
 _logger = logging.getLogger(__name__)
 
 _MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un holds 108 with the zero at the end
 _BACKLOG = 128
+_FIRST_SECONDS = 2.0  # for restoring at the start: a driver that hangs holds up neither other devices nor the daemon
 _END_SECONDS = 10.0  # for restoring at the end; systemd waits 15 s, see the unit in docs/daemon.md
 
 
@@ -70,6 +73,8 @@ def run_daemon(settings: Settings) -> None:
         ZeusError: The daemon cannot start.
     """
     try:
+        # Who is not root may not call the driver, and changes GPUs by the commands of the policy.
+        restored = [] if settings.simulated or os.geteuid() != 0 else _restore_first()
         policy = read_policy(settings.policy)
         check_programs(policy.commands)
         ledger = Ledger(str(settings.socket.parent)) if settings.simulated else own_ledger()
@@ -77,7 +82,7 @@ def run_daemon(settings: Settings) -> None:
         with _only_one(ledger):
             gpus = _open_gpus(policy, settings.simulated)
             _warn_of_unknown(policy, gpus)
-            _restore_left_behind(ledger, gpus, audit)
+            _restore_left_behind(ledger, gpus, audit, restored)
             listener = _listen(settings.socket, policy.group)
             try:
                 asyncio.run(_serve(listener, policy, gpus, Registers(ledger, audit), settings))
@@ -163,8 +168,38 @@ def _warn_of_unknown(policy: Policy, gpus: dict[str, Gpu]) -> None:
         )
 
 
-def _restore_left_behind(ledger: Ledger, gpus: dict[str, Gpu], audit: AuditLog) -> None:
-    """Restore what a daemon, or a job, has left that ended without restoring. A failure is recorded and reported."""
+def _restore_first() -> list[Outcome]:
+    """Restore what a daemon, or a job, has left that ended without restoring, ahead of all that may keep this one.
+
+    Each device has a thread of its own: one whose driver hangs is restored as soon as that answers. Entries of a daemon
+    that runs are not touched.
+
+    Returns:
+        The outcomes of what was restored; what fails is tried again once the daemon has opened its GPUs.
+    """
+    restored: list[Outcome] = []
+    try:
+        ledger = own_ledger()
+    except OSError:  # the daemon says so, once it has read its policy
+        return restored
+    restore = partial(restore_device, GpusByUuid().gpu)
+
+    def restore_all(device_uuid: str) -> None:
+        outcomes = ledger.restore_all(restore, lambda entry: entry.is_of(device_uuid) and ledger.is_stale(entry))
+        restored.extend(outcome for outcome in outcomes if outcome.is_done)
+
+    devices = {entry.device_uuid for entry in ledger.entries()}
+    threads = [threading.Thread(target=restore_all, args=(device,), daemon=True) for device in devices]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + _FIRST_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    return restored
+
+
+def _restore_left_behind(ledger: Ledger, gpus: dict[str, Gpu], audit: AuditLog, restored: Iterable[Outcome]) -> None:
+    """Restore what is left, and report that with what was restored before. A failure is recorded and reported."""
 
     def restore(entry: LedgerEntry) -> Outcome:
         gpu = gpus.get(entry.device_uuid)
@@ -175,7 +210,7 @@ def _restore_left_behind(ledger: Ledger, gpus: dict[str, Gpu], audit: AuditLog) 
     for entry in ledger.read():
         if isinstance(entry, UnreadableEntry):
             _logger.error("%s is left alone, as it cannot be read: %s", entry.path, entry.reason)
-    for outcome in (*first_stage.restored, *ledger.restore_stale(restore)):
+    for outcome in (*restored, *ledger.restore_stale(restore)):
         _logger.warning("left behind by %s: %s", outcome.entry.holder, outcome)
         note_end(audit, outcome, "left behind")
 

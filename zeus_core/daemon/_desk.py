@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zeus_core._identity import ProcessIdentity
@@ -184,9 +184,8 @@ class Desk:
             check_board_sharing(gpu, client.identity.pid, rule.may_slow_other_instances)
         except PermissionDeniedError as error:
             raise NotAllowedError(str(error)) from error
-        entry = LedgerEntry.of_this_process(
-            gpu.uuid, gpu.name, kind, self._read_original(kind), driver_of(gpu)
-        )._replace(
+        entry = replace(
+            LedgerEntry.of_this_process(gpu.uuid, gpu.name, kind, self._read_original(kind), driver_of(gpu)),
             owner=client.identity,
             owner_token=client.token,
             keeper=self._this_process,

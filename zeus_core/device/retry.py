@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from zeus_core.errors import DeviceError, DriverFaultError
+from zeus_core.errors import DriverFaultError
 
 _Answer = TypeVar("_Answer")
 
@@ -17,7 +17,8 @@ _WAITS_SECONDS = (0.01, 0.03, 0.1)
 
 def retried(
     call: Callable[[], _Answer],
-    faults: type[DeviceError] = DriverFaultError,
+    faults: type[Exception] = DriverFaultError,
+    final: tuple[type[Exception], ...] = (),
     unless: Callable[[], bool] = lambda: False,
 ) -> _Answer:
     """Make a call, and up to three times more after a passing fault, within 0.14 s of waiting.
@@ -27,14 +28,17 @@ def retried(
     Args:
         call: The call.
         faults: The errors that may pass.
+        final: Those of them that do not.
         unless: Returns whether the call is no longer to be made.
 
     Raises:
-        DeviceError: The call failed each time, or in a way that does not pass.
+        Exception: The call raised it each time, or it is an error that does not pass.
     """
     for wait_seconds in _WAITS_SECONDS:
         try:
             return call()
+        except final:
+            raise
         except faults:
             if unless():
                 raise

@@ -1,8 +1,4 @@
-"""The kinds of settings: one module each, and the table of them.
-
-Kinds load fast and small, as the guardian of each training process and the first stage of the daemon import them: no
-`dataclasses`.
-"""
+"""The kinds of settings: one module each, and the table of them."""
 
 from __future__ import annotations
 

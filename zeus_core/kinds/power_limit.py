@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from zeus_core._nvml import limit_command
 from zeus_core._sysfs import is_card_uuid
 from zeus_core._sysfs import limit_command as card_command
 from zeus_core.errors import DeviceError, UsageError
@@ -86,12 +85,16 @@ class PowerLimit(Kind):
         watts, cards = 0.0 if value is None else value, dict[bool, list[str]]()
         for uuid in uuids:
             cards.setdefault(is_card_uuid(uuid), []).append(uuid)
-        return " && ".join((card_command if is_card else limit_command)(some, watts) for is_card, some in cards.items())
+        return " && ".join((card_command if is_card else _smi_command)(some, watts) for is_card, some in cards.items())
 
     @property
     def arguments(self) -> Mapping[str, int | str]:
         """The arguments that must be the same on all ranks, by name."""
         return {"knob": self.words, "pl_step": self.step}
+
+
+def _smi_command(uuids: Iterable[str], limit_watts: float) -> str:
+    return f"sudo nvidia-smi -i {','.join(uuids)} -pl {limit_watts:g}"
 
 
 POWER_LIMIT = PowerLimit()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from zeus_core._nvml import clock_command
 from zeus_core.errors import UsageError
 from zeus_core.kinds.kind import Kind
 
@@ -44,7 +43,7 @@ class SmClock(Kind):
 
     def command(self, uuids: Iterable[str], value: float | None) -> str:
         """Return a command of nvidia-smi."""
-        return clock_command(uuids, value)
+        return f"sudo nvidia-smi -i {','.join(uuids)} " + ("-rgc" if value is None else f"-lgc {value:g}")
 
     def check_accepted(self, value: float, accepted: Collection[float], gpu_name: str) -> None:
         """Raise `UsageError` for a clock that a GPU does not support."""

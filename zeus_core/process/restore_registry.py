@@ -11,17 +11,15 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zeus_core.process.deadline import outside_of_hooks
-
-if TYPE_CHECKING:
-    import socket
 
 
 class SignalWatch:
@@ -48,8 +46,6 @@ class SignalWatch:
         if os.name != "posix":
             return
         if self._ours is None:
-            import socket  # 3 ms, which programs that change nothing do without
-
             numbers, self._ours = socket.socketpair()
             self._ours.setblocking(False)
             threading.Thread(target=self._listen, args=(numbers,), name="zeus-core signals", daemon=True).start()

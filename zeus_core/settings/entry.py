@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
+from zeus_core._documents import JsonFormat
 from zeus_core._identity import ProcessIdentity, job_id, printable, program_name, program_token
+from zeus_core.codec import completed, decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.kinds import KINDS, Kind
 
-KindName = str
-LedgerKey = tuple[str, KindName]
+LedgerKey = tuple[str, str]
 """The UUID of a device, and the name of a kind of setting: what a lease is of."""
 
-_VERSION = 1
+_FORMAT = JsonFormat("zeus-core lease", 1)
 _FIRST_DRIVER = "nvml"
 
 
-class LedgerEntry(NamedTuple):
+@dataclass(frozen=True)
+class LedgerEntry:
     """One setting of one device that a process has changed, or is about to.
 
     Attributes:
@@ -45,7 +46,7 @@ class LedgerEntry(NamedTuple):
 
     device_uuid: str
     device_name: str
-    knob: KindName
+    knob: str
     original: float | None
     values: tuple[float, ...]
     owner: ProcessIdentity
@@ -59,6 +60,10 @@ class LedgerEntry(NamedTuple):
     failure: str | None = None
     is_changing: bool = False
     driver: str = _FIRST_DRIVER
+
+    def __post_init__(self) -> None:
+        if self.knob not in KINDS:
+            raise UsageError(f"knob is {self.knob!r:.200}; it must be {' or '.join(KINDS)}")
 
     @classmethod
     def of_this_process(
@@ -130,7 +135,7 @@ class LedgerEntry(NamedTuple):
         if value in self.values and not self.is_changing:
             return self
         others = tuple(other for other in in_force if other != value)
-        return self._replace(values=(*others, value), is_changing=True)
+        return replace(self, values=(*others, value), is_changing=True)
 
     def showing(self, value: float | None) -> LedgerEntry:
         """Return the entry once the board shows a value for the one that was set; this one if nothing is new.
@@ -141,23 +146,19 @@ class LedgerEntry(NamedTuple):
         new = () if value is None or value in self.values else (value,)
         if not new and not self.is_changing:
             return self
-        return self._replace(values=(*self.values, *new), is_changing=False)
+        return replace(self, values=(*self.values, *new), is_changing=False)
 
     def without_values(self) -> LedgerEntry:
         """Return the entry after the original was restored."""
-        return self._replace(values=(), is_changing=False)
+        return replace(self, values=(), is_changing=False)
 
     def failed(self, why: str) -> LedgerEntry:
         """Return the entry after it could not be restored."""
-        return self._replace(failure=why)
+        return replace(self, failure=why)
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry in JSON types."""
-        processes = {"owner": self.owner._asdict(), "keeper": self.keeper and self.keeper._asdict()}
-        fields = {"format": "zeus-core lease", "version": _VERSION, **self._asdict(), **processes}
-        if self.driver == _FIRST_DRIVER:  # earlier versions, which know no other, read the entry
-            del fields["driver"]
-        return fields
+        return _FORMAT.document(encode(self))
 
     @classmethod
     def from_json(cls, document: Any) -> LedgerEntry:
@@ -166,49 +167,7 @@ class LedgerEntry(NamedTuple):
         Raises:
             UsageError: The document is no entry, or has another version.
         """
-        if not isinstance(document, dict) or document.get("format") != "zeus-core lease":
-            raise UsageError("it is no lease of zeus-core")
-        if document.get("version") != _VERSION:
-            raise UsageError(f"its version is {document.get('version')!r}; this program reads version {_VERSION}")
-        fields = {"is_changing": False, "driver": _FIRST_DRIVER, **document}  # which earlier versions have not written
-        del fields["format"], fields["version"]
-        entry: LedgerEntry = _decoded(cls.__name__, cls, fields)
-        return entry
-
-
-# By annotation: what a field must be, in words, and a test of it.
-_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "str": ("text", lambda value: type(value) is str),
-    "int": ("a whole number", lambda value: type(value) is int),
-    "float": ("a finite number", lambda value: type(value) in {int, float} and abs(value) <= sys.float_info.max),
-    "bool": ("true or false", lambda value: type(value) is bool),
-    "KindName": (" or ".join(KINDS), lambda value: type(value) is str and value in KINDS),
-    "tuple": ("an array", lambda value: isinstance(value, list | tuple)),
-    "ProcessIdentity": ("an object", lambda value: isinstance(value, dict)),
-}
-
-
-def _decoded(name: str, kind: Any, fields: dict[str, Any]) -> Any:
-    """Return the named tuple with these fields in JSON types. Raises `UsageError`, which names the field."""
-    annotations = {field: hint.__forward_arg__ for field, hint in kind.__annotations__.items()}
-    for complaint, names in (("lacks", annotations.keys() - fields), ("has unknown", fields.keys() - annotations)):
-        if names:
-            raise UsageError(f"{name} {complaint} {', '.join(sorted(names))}")
-    return kind(**{field: _decoded_field(f"{name}.{field}", annotations[field], fields[field]) for field in fields})
-
-
-def _decoded_field(name: str, annotation: str, value: Any) -> Any:
-    """Return a field, such as `LedgerEntry.owner`, that was written in JSON types. Raises `UsageError`."""
-    wanted, _, optional = annotation.partition(" | ")
-    if optional and value is None:
-        return None
-    wanted, _, elements = wanted.partition("[")
-    words, does_fit = _FIELDS[wanted]
-    if not does_fit(value):
-        raise UsageError(f"{name} is {value!r:.200}; it must be {words}")
-    if elements:
-        return tuple(_decoded_field(f"{name}[{at}]", "float", element) for at, element in enumerate(value))
-    return _decoded(name, ProcessIdentity, value) if wanted == "ProcessIdentity" else value
+        return decode(cls, completed(cls, _FORMAT.fields(document)))
 
 
 def setting_text(setting: int, unit: str) -> str:

@@ -11,8 +11,8 @@ import errno
 import json
 import os
 import stat
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 from zeus_core._identity import printable
 from zeus_core.errors import UsageError
@@ -22,7 +22,8 @@ _SUFFIX = ".json"
 _MAX_BYTES = 64 * 1024  # an entry takes about 800 bytes
 
 
-class UnreadableEntry(NamedTuple):
+@dataclass(frozen=True)
+class UnreadableEntry:
     """A file of the ledger that this version cannot read. It may hold an original: only an administrator removes it.
 
     Attributes:
@@ -188,6 +189,6 @@ def _with_values(entry: LedgerEntry, line: bytes) -> LedgerEntry | None:
         values = json.loads(line)
         is_changing = values[-1:] == [None]
         values = tuple(map(float, values[:-1] if is_changing else values))
-        return entry._replace(values=values, is_changing=is_changing)
+        return replace(entry, values=values, is_changing=is_changing)
     except (ValueError, TypeError):
         return None

@@ -13,25 +13,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
+import socket
 import stat
+import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zeus_core._identity import ProcessIdentity
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
 
-if TYPE_CHECKING:
-    import socket
-
-_READY_SECONDS = 0.5  # it takes 30 to 100 ms; below the deadline of a driver call, in whose thread this is waited for
+# It takes 80 to 250 ms, longer on a busy machine. The thread of a driver call waits for it, whose deadline is 0.65 s in
+# all: one that is later has the entry in its socket, and the ledger has it too.
+_READY_SECONDS = 0.25
 
 
 class Guardian:
     """Starts the guardian, sends it all changes, and lets it end with the last entry.
 
-    It takes 30 to 100 ms to start, a second on a machine that is busy: `prepare` starts it ahead of the first change,
+    It takes 80 to 250 ms to start, a second on a machine that is busy: `prepare` starts it ahead of the first change,
     which waits until it is ready. A guardian that has been killed is started again by the next change.
     """
 
@@ -99,8 +100,6 @@ class Guardian:
 
     def _start(self) -> None:
         """Start a guardian, and send it all entries: they wait for it in the socket."""
-        import socket  # programs that change nothing do without
-
         self._leave()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -117,8 +116,6 @@ class Guardian:
         """Send a message. False if the guardian is gone; one that is stopped finds later messages in the ledger."""
         if self._socket is None:
             return False
-        import socket
-
         try:
             self._socket.send(json.dumps(message).encode(), socket.MSG_NOSIGNAL)
         except BlockingIOError:
@@ -153,8 +150,6 @@ class Guardian:
         ours = self._socket
         if ours is None or self._is_ready:
             return
-        import select
-
         self._is_ready = True
         waiting = select.poll()
         with contextlib.suppress(OSError, ValueError):  # closed by a restoring in another thread
@@ -168,17 +163,16 @@ guardian: Guardian = Guardian()
 
 def _start_program(descriptor: int) -> None:
     """Start the program, which moves out of the reach of those who end or wait for the children of this process."""
-    import subprocess
-
     owner = ProcessIdentity.current()
     arguments = [descriptor, owner.pid, owner.start_ticks]
-    root = str(Path(__file__).parents[2])
+    # Behind its own modules, those that this process finds: this package, and the binding of the driver.
+    path = [str(Path(__file__).parents[2]), *filter(os.path.isabs, map(str, sys.path))]
     program = (  # it forks before it imports anything: this process waits for that
         "import os, sys\nif os.fork(): os._exit(0)\n"
-        f"sys.path.insert(0, {root!r})\nfrom zeus_core.settings.guardian_program import main\nmain(*{arguments!r})"
+        f"sys.path += {path!r}\nfrom zeus_core.settings.guardian_program import main\nmain(*{arguments!r})"
     )
     process = subprocess.Popen(
-        # Without the modules of the site, which it does not need: it starts fast and stays small.
+        # Nothing of the environment and the site runs in it: it restores what they may have broken.
         [sys.executable, "-I", "-S", "-c", program],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -192,8 +186,6 @@ def _start_program(descriptor: int) -> None:
 
 def _lasting_stderr() -> int | None:
     """Return where the guardian may complain: this process's own errors, unless somebody waits for their end."""
-    import subprocess
-
     try:
         is_pipe = stat.S_ISFIFO(os.fstat(2).st_mode) or stat.S_ISSOCK(os.fstat(2).st_mode)
     except OSError:  # it is closed

@@ -1,6 +1,7 @@
 """The program of the guardian: waits for the end of one process, and restores what it has changed.
 
-It imports little, as each training process has one.
+It imports Python's own modules, this package's devices and the binding, before it says that it is ready: each training
+process has one, and restoring waits for no import.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from zeus_core.errors import DeviceError, UsageError
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
 from zeus_core.settings.keeper import Keeper
 from zeus_core.settings.ledger import Ledger
-from zeus_core.settings.restoring import BareGpus, Outcome
+from zeus_core.settings.restoring import GpusByUuid, Outcome
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE", "SIGTSTP")
 # After four tries within 0.2 s: a driver that restarts is back in seconds. Later the next start restores.
 _WAITS_SECONDS = (1.0, 4.0, 15.0)
-# Where memory is short the kernel ends other processes, and not this one, which takes 11 MB, when it ends a whole job
+# Where memory is short the kernel ends other processes, and not this one, which takes 19 MB, when it ends a whole job
 # (memory.oom.group of cgroups, which Kubernetes sets). Only a process with CAP_SYS_RESOURCE may say so.
 _OOM_SCORE = "-1000"
 _MAX_MESSAGE_BYTES = 64 * 1024
@@ -42,9 +43,9 @@ def main(descriptor: int, owner_pid: int, owner_start_ticks: int) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(_OOM_SCORE)
-    gpus = BareGpus()
+    gpus = GpusByUuid()
     keeper, held = Keeper(gpus.gpu, None), dict[LedgerKey, LedgerEntry]()
-    with contextlib.suppress(DeviceError):  # it is tried again when it is needed
+    with contextlib.suppress(DeviceError, ImportError):  # it is tried again when it is needed
         gpus.open()
     with socket.socket(fileno=descriptor) as owner:
         with contextlib.suppress(OSError):  # it has ended already

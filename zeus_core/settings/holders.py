@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from typing import Any, Protocol, TypeAlias
 
 from zeus_core._identity import ProcessIdentity
+from zeus_core._sysfs import is_card_uuid
 from zeus_core.device import Gpu
 from zeus_core.device.gpu import driver_of
 from zeus_core.device.retry import retried
@@ -21,7 +22,7 @@ from zeus_core.errors import DeviceError, DeviceHeldError, PermissionDeniedError
 from zeus_core.kinds import Kind
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.ledger import Ledger, known_ledgers
-from zeus_core.settings.restoring import restore_entry
+from zeus_core.settings.restoring import GpusByUuid, restore_device, restore_entry
 
 _MIG_VARIABLE = "ZEUS_MIG_LIMITS"
 _SHOWN_PROCESSES = 4  # an instance can have 48 of them (NVIDIA MPS)
@@ -177,12 +178,15 @@ def restore_residue(gpu: Gpu) -> None:
     """Restore what processes that were killed have left on a GPU, and say so. Never raises."""
     if not is_shared(gpu):
         return
+    restore = partial(restore_entry, gpu)
+    if is_card_uuid(gpu.uuid):  # this object may know of a lower highest limit than the one that changed the card
+        restore = partial(restore_device, GpusByUuid().gpu)
     for ledger in known_ledgers():
 
         def is_due(entry: LedgerEntry, ledger: Ledger = ledger) -> bool:
             return entry.is_of(gpu.uuid) and ledger.is_stale(entry)
 
-        for outcome in ledger.restore_all(partial(restore_entry, gpu), is_due):
+        for outcome in ledger.restore_all(restore, is_due):
             _logger.warning("%s. It was left by %s", outcome, outcome.entry.holder)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from zeus_core.errors import DeviceError
@@ -42,7 +43,7 @@ class Keeper:
                 # restored is what the caller knows: the file may have been written by somebody else since.
                 due = entry.showing(None)
                 if written is not None:
-                    due = entry._replace(values=written.values, is_changing=written.is_changing)
+                    due = replace(entry, values=written.values, is_changing=written.is_changing)
                 outcome = self.ledger.finish(self.restore_device(due))
         except DeviceError as error:
             return Outcome(entry.failed(str(error)), "failed")

@@ -6,11 +6,13 @@ import contextlib
 import logging
 import os
 import sys
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from zeus_core.device import Gpu
 from zeus_core.device.gpu import driver_of
+from zeus_core.device.remote.client import RemoteControl
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.kinds import POWER_LIMIT, Kind
@@ -26,9 +28,6 @@ from zeus_core.settings.holders import (
 )
 from zeus_core.settings.restoring import Claim, Outcome, OutcomeKind, read_surely, restore_entry, who_set
 from zeus_core.settings.safeguard import Safeguard
-
-if TYPE_CHECKING:
-    from zeus_core.device.remote.client import RemoteControl
 
 UNCHANGED = (PermissionDeniedError, DeviceHeldError, NotSupportedError, UsageError)
 """Errors after which the hardware is as before."""
@@ -266,8 +265,6 @@ class Lease(Claim):
 
     def _change_by_daemon(self, value: int | float, denial: PermissionDeniedError) -> None:
         """Let the daemon change the GPU from now on. Raises as `set` does."""
-        from zeus_core.device.remote.client import RemoteControl
-
         remote = RemoteControl(self._gpu.uuid, self._kind.name)
         try:
             remote.set(value)
@@ -297,7 +294,7 @@ class Lease(Claim):
         if self._remote is None:
             # What is ours at this moment is known here; the record also has the value before.
             is_known = bool(self.in_force) and not (self.is_changing or self.entry.is_changing)
-            entry = self.entry._replace(values=self.in_force) if is_known else self.entry
+            entry = replace(self.entry, values=self.in_force) if is_known else self.entry
             return restore_entry(self._gpu, entry)
         try:
             kind, instead = cast("tuple[OutcomeKind, float | None]", self._remote.release())

@@ -18,9 +18,12 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from zeus_core._identity import THIS_MACHINE, ProcessIdentity, ProcessTable, program_token
+from zeus_core.device.remote.protocol import DEFAULT_SOCKET, socket_path
 from zeus_core.errors import DeviceError, DeviceHeldError
+from zeus_core.files import check_only_ours
 from zeus_core.process.file_locks import is_locked, keep, release, try_lock, unlock
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
 from zeus_core.settings.entry_files import EntryFiles, UnreadableEntry, file_name
@@ -293,8 +296,6 @@ def known_ledgers(environment: Mapping[str, str] = os.environ) -> list[Ledger]:
 
 def seen_ledgers(environment: Mapping[str, str] = os.environ) -> list[Ledger]:
     """Return `known_ledgers`, and the one beside the socket of a daemon that is not at the usual place; to look on."""
-    from zeus_core.device.remote.protocol import DEFAULT_SOCKET, socket_path
-
     found = known_ledgers(environment)
     if (socket := socket_path(environment)) != DEFAULT_SOCKET:  # whose folder holds nothing but it
         found += known_ledgers({_LEDGER_VARIABLE: os.path.dirname(socket)})
@@ -303,9 +304,5 @@ def seen_ledgers(environment: Mapping[str, str] = os.environ) -> list[Ledger]:
 
 def _trusted(ledger: Ledger) -> Ledger:
     """Return a ledger that only this user, or root, can change. Raises `OSError` for any other."""
-    from pathlib import Path
-
-    from zeus_core.files import check_only_ours  # the guardian gets the folder, and does without
-
     check_only_ours(Path(ledger.folder))
     return ledger

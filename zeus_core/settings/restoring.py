@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
-from zeus_core._nvml import BareNvml
 from zeus_core._sysfs import is_card_uuid, open_card
+from zeus_core.device.nvml.nvml_gpu import NvmlGpu
+from zeus_core.device.nvml.nvml_session import NvmlSession
+from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.settings.entry import LedgerEntry
 
@@ -15,13 +18,12 @@ OutcomeKind = Literal["restored", "original", "replaced", "failed"]
 
 _Answer = TypeVar("_Answer")
 
-# Between the tries, as in `zeus_core/device/retry.py`: faults that pass are over in milliseconds.
-_WAITS_SECONDS = (0.01, 0.03, 0.1)
 _SECOND_LOOK_SECONDS = 0.01  # a driver may answer from what it has kept for some milliseconds
 _FINAL = (PermissionDeniedError, NotSupportedError)  # another try answers the same
 
 
-class Outcome(NamedTuple):
+@dataclass(frozen=True)
+class Outcome:
     """The end of one entry.
 
     Attributes:
@@ -146,19 +148,31 @@ class Claim:
             self.record(entry)
 
 
-class BareGpus:
-    """The GPUs of this machine, each opened by its driver without a binding, as far as restoring needs it."""
+class GpusByUuid:
+    """The GPUs of this machine, each opened by its UUID alone: what measuring needs is not read."""
 
     def __init__(self) -> None:
-        self._nvml = BareNvml()
+        self._nvml = NvmlSession()
 
     def open(self) -> None:
-        """Load what takes time. Raises `DeviceError` if there is no such driver, which is tried again when needed."""
+        """Load the binding and open its driver, ahead of the first GPU.
+
+        Raises:
+            DeviceError: There is no driver, or it does not work: opening a GPU tries again.
+            ImportError: The binding is not installed.
+        """
         self._nvml.open()
 
     def gpu(self, uuid: str) -> Any:
-        """Open a GPU by its UUID, whose form names its driver. Raises `DeviceError` if that has none."""
-        return open_card(uuid) if is_card_uuid(uuid) else self._nvml.gpu(uuid)
+        """Return a GPU, as much of it as a kind of setting calls. The form of the UUID names the driver.
+
+        A card is set by its files alone: its driver refuses what it does not accept. `SysfsGpu` compares a limit with a
+        range, of which a new object may know less than the one that changed the card.
+
+        Raises:
+            DeviceError: There is no such card.
+        """
+        return open_card(uuid) if is_card_uuid(uuid) else NvmlGpu.of_uuid(self._nvml, uuid)
 
 
 def restore_device(open_gpu: Callable[[str], Any], entry: LedgerEntry) -> Outcome:
@@ -182,7 +196,7 @@ def restore_entry(gpu: Any, entry: LedgerEntry) -> Outcome:
     try:
         if original is not None:
             value = read_surely(
-                lambda: _tried(lambda: kind.read(gpu)), lambda found: found is None or _may_restore(found, entry)
+                lambda: _surely(lambda: kind.read(gpu)), lambda found: found is None or _may_restore(found, entry)
             )
     except Exception:  # then it is set without a look at it
         value = None
@@ -192,7 +206,7 @@ def restore_entry(gpu: Any, entry: LedgerEntry) -> Outcome:
         if not _may_restore(value, entry):
             return Outcome(entry, "replaced", value, who_set(gpu, value, entry))
     try:
-        instead = _tried(lambda: kind.restore(gpu, original))
+        instead = _surely(lambda: kind.restore(gpu, original))
     except Exception as error:  # of any kind: it must be kept, and other devices restored
         return Outcome(entry.failed(str(error) or repr(error)), "failed", value)
     return Outcome(entry, "restored", value, instead=instead)
@@ -203,13 +217,6 @@ def _may_restore(value: float, entry: LedgerEntry) -> bool:
     return (entry.original is not None and entry.kind.is_same(value, entry.original)) or is_ours(value, entry)
 
 
-def _tried(call: Callable[[], _Answer]) -> _Answer:
-    """Make a call, and up to three times more after a fault that may pass."""
-    for wait_seconds in _WAITS_SECONDS:
-        try:
-            return call()
-        except _FINAL:
-            raise
-        except Exception:  # of any kind
-            time.sleep(wait_seconds)
-    return call()
+def _surely(call: Callable[[], _Answer]) -> _Answer:
+    """Make a call, and again after a fault of any kind that may pass: nobody else restores the device."""
+    return retried(call, Exception, final=_FINAL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 from zeus_core.errors import DeviceError
 from zeus_core.settings.entry import LedgerEntry
@@ -84,6 +85,6 @@ class Safeguard:
         self._ledger = ledger
         if written != entry:  # this process has an entry already, from which the original is taken
             before = (value for value in written.values if value not in entry.values)
-            entry = written._replace(values=(*before, *entry.values), is_changing=True)
+            entry = replace(written, values=(*before, *entry.values), is_changing=True)
             ledger.note(entry)
         return entry

@@ -6,25 +6,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from zeus_core._nvml import (
+from zeus_core.device.gpu import IndexDoubt, PowerRange
+from zeus_core.device.nvml._energy_counter import compare_counter, may_be_of_module, watch_counter_period_seconds
+from zeus_core.device.nvml._mig import MigProcess, read_other_processes
+from zeus_core.device.nvml.board_settings import (
     LimitScope,
     PowerProfiles,
-    clock_command,
-    device_error,
     find_limit_scope,
-    limit_command,
     read_limit,
     read_profiles,
     set_limit,
     set_profiles,
 )
-from zeus_core.device.gpu import IndexDoubt, PowerRange
-from zeus_core.device.nvml._energy_counter import compare_counter, may_be_of_module, watch_counter_period_seconds
-from zeus_core.device.nvml._mig import MigProcess, read_other_processes
 from zeus_core.device.nvml.nvml_session import FieldReader, NvmlSession
+from zeus_core.device.nvml.return_codes import device_error
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
-from zeus_core.kinds import POWER_PROFILE
+from zeus_core.kinds import POWER_LIMIT, POWER_PROFILE, SM_CLOCK
 from zeus_core.units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 
 _VOLTA, _AMPERE = 5, 7  # nvmlDeviceArchitecture_t
@@ -45,6 +43,8 @@ class NvmlGpu:
     Args:
         session: The connection, shared by the GPUs of one discovery.
         uuid: The UUID of the GPU.
+        name: Its product name; the board is asked for it if None. With a name nothing is read: what is to be restored
+            must not wait for what measuring needs.
 
     Raises:
         DeviceError: The GPU does not answer.
@@ -53,7 +53,7 @@ class NvmlGpu:
     is_simulated = False
     driver = "nvml"
 
-    def __init__(self, session: NvmlSession, uuid: str) -> None:
+    def __init__(self, session: NvmlSession, uuid: str, name: str | None = None) -> None:
         import pynvml
 
         self.uuid = uuid
@@ -75,9 +75,14 @@ class NvmlGpu:
         # The ranges that the board accepts never change, and reading them before each change would take long.
         self._power_range: PowerRange | None = None
         self._supported_clocks_mhz: tuple[int, ...] | None = None
-        self.name: str = str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
-        self._architecture = self._find_architecture()
-        self._has_instant_power = self._find_instant_power()
+        self.name: str = name or str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
+        self._architecture = _AMPERE if name else self._find_architecture()
+        self._has_instant_power = not name and self._find_instant_power()
+
+    @classmethod
+    def of_uuid(cls, session: NvmlSession, uuid: str) -> NvmlGpu:
+        """Return a GPU whose settings are to be restored, by its UUID alone. It is asked for nothing else before."""
+        return cls(session, uuid, uuid)
 
     @property
     def energy_counter_period_seconds(self) -> float:
@@ -173,7 +178,7 @@ class NvmlGpu:
             self._power_range = self.read_power_limit_range_watts()
         limit_watts = self._power_range.checked(limit_watts, self.name)
         self._control(
-            limit_command([self.uuid], limit_watts),
+            POWER_LIMIT.command([self.uuid], limit_watts),
             "setting the power limit",
             partial(_asked, set_limit),
             self._find_limit_scope(),
@@ -204,7 +209,7 @@ class NvmlGpu:
         if clock_mhz not in supported:
             raise UsageError(f"clock_mhz is {clock_mhz!r}; {self.name} supports {', '.join(map(str, supported))}")
         self._control(
-            clock_command([self.uuid], clock_mhz),
+            SM_CLOCK.command([self.uuid], clock_mhz),
             "locking the SM clock",
             "nvmlDeviceSetGpuLockedClocks",
             clock_mhz,
@@ -213,7 +218,7 @@ class NvmlGpu:
 
     def unlock_sm_clock(self) -> None:
         """Call `nvmlDeviceResetGpuLockedClocks`."""
-        command = clock_command([self.uuid], None)
+        command = SM_CLOCK.command([self.uuid], None)
         self._control(command, "unlocking the SM clock", "nvmlDeviceResetGpuLockedClocks")
 
     def read_power_profiles(self) -> PowerProfiles:
@@ -310,7 +315,7 @@ class NvmlGpu:
 
 
 def _asked(question: Callable[..., tuple[int, Any]], handle: Any, *arguments: object) -> Any:
-    """Put a question of `zeus_core/_nvml.py` to the library of the binding. Raises what the binding does."""
+    """Put a question of `board_settings` to the library of the binding. Raises what the binding does."""
     import pynvml
 
     code, answer = question(pynvml.nvmlLib, handle, *arguments)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from zeus_core._nvml import UNINITIALIZED, device_error
+from zeus_core.device.nvml.return_codes import FUNCTION_NOT_FOUND, UNINITIALIZED, device_error
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, NotSupportedError
 from zeus_core.process.lock import process_id
@@ -32,6 +32,15 @@ class NvmlSession:
     def __init__(self) -> None:
         self._process_id: int | None = None
         self._handles: dict[str, Any] = {}
+
+    def open(self) -> None:
+        """Load and open the driver, unless this process has done so.
+
+        Raises:
+            DeviceError: There is no driver, or it does not work.
+        """
+        if self._process_id != process_id():
+            self._open()
 
     def read_uuids(self) -> list[str | DeviceError]:
         """Read the UUIDs of the GPUs the driver shows this process, in PCI order.
@@ -66,8 +75,7 @@ class NvmlSession:
 
     def handle(self, uuid: str) -> Any:
         """Return the handle of a GPU in this process. Raises what the binding raises."""
-        if self._process_id != process_id():
-            self._open()
+        self.open()
         handle = self._handles.get(uuid)
         return self._find_handle(uuid) if handle is None else handle
 
@@ -109,8 +117,7 @@ class NvmlSession:
         """Call an NVML function that concerns no GPU of the session. Raises `DeviceError`."""
         import pynvml
 
-        if self._process_id != process_id():
-            self._open()
+        self.open()
         try:
             return getattr(pynvml, function)(*arguments)
         except pynvml.NVMLError as error:
@@ -133,8 +140,7 @@ class NvmlSession:
         import pynvml
 
         def open_once() -> str:
-            if self._process_id != process_id():
-                self._open()
+            self.open()
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = str(pynvml.nvmlDeviceGetUUID(handle))
@@ -208,7 +214,7 @@ class FieldReader:
     def read(self, handle: Any) -> tuple[int, int]:
         """Return the NVML code of the field, or of the call if that failed, and the value."""
         if self._call is None:
-            return 13, 0  # NVML_ERROR_FUNCTION_NOT_FOUND
+            return FUNCTION_NOT_FOUND, 0
         value = self._new_value(self._question)
         code: int = self._call(handle, 1, value)
         return (code, 0) if code != 0 else _ANSWER.unpack_from(value)

@@ -1,8 +1,4 @@
-"""The first stage of the daemon: what a killed one has left is restored before anything else is loaded."""
-
-import subprocess
-import sys
-import textwrap
+"""What a killed daemon has left is restored by the next one, ahead of all that may keep that from starting."""
 
 from tests.daemon.conftest import ORIGINAL_WATTS, WAIT_SECONDS, needs_root, until
 
@@ -20,11 +16,6 @@ HOLDER = """
     print("ready", flush=True)
     sys.stdin.readline()
 """
-# Those that take long: the command line, the driver's binding, the daemon itself, and what classes are made with.
-LATE = [
-    *("argparse", "logging", "numpy", "pathlib", "pynvml", "socket", "zeus_core.cli", "zeus_core.daemon"),
-    *("dataclasses", "inspect", "subprocess", "threading", "zeus_core.codec", "zeus_core.validate"),
-]
 
 
 def state(world):
@@ -40,23 +31,6 @@ def left_behind(world):
     world.daemon.wait()
     assert state(world) == (250.0, 1410)
     assert len(world.entries()) == 2
-
-
-def test_it_restores_and_loads_nothing_of_the_daemon(world):
-    left_behind(world)
-    program = f"""
-        import gc, sys
-        sys.path.insert(0, {sys.path[0]!r})
-        from zeus_core.settings.first_stage import restore_left_behind, restored
-        restore_left_behind()
-        print(len(restored), [name for name in {LATE} if name in sys.modules], gc.isenabled())
-    """
-    environment = {**world.environment, "ZEUS_LEDGER_DIR": str(world.ledger)}
-    command = [sys.executable, "-S", "-c", textwrap.dedent(program)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert ended.stdout == "2 [] True\n", ended.stderr
-    assert state(world) == (ORIGINAL_WATTS, None)
-    assert world.entries() == []
 
 
 def test_a_daemon_that_cannot_start_restores_all_the_same(world):
