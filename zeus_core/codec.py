@@ -5,13 +5,13 @@
 | dataclass | object, one member per field |
 | NamedTuple | array, one element per field |
 | tuple, list | array |
-| mapping with keys that are text or whole numbers | object |
-| mapping with keys that are a NamedTuple of these | object; "/" joins the fields of a key, only the last may hold one |
-| a class of text | text, of which the class is made |
+| mapping with keys that are text | object |
+| mapping with keys that are a NamedTuple | object; "/" joins the fields of a key, only the last may hold one |
+| a class of text, such as an Enum | text, of which the class is made |
 | None, bool, int, float, str | the same |
 
-`decode` is strict: every field must be there and no other, a bool is not a number, a number is finite. A class checks
-more in its `__post_init__`.
+`decode` is strict: no other field may be there, and all that have no default must; a bool is not a number, a number is
+finite. A class checks more in its `__post_init__`.
 """
 
 from __future__ import annotations
@@ -42,26 +42,17 @@ def encode(value: Any) -> Any:
         TypeError: It holds an object of a type that has no JSON form.
     """
     kind: type = type(value)
-    return _encoder_of(kind)(value)
-
-
-@cache
-def _encoder_of(kind: type) -> Callable[[Any], Any]:
-    """Return the function that encodes values of a class: found once, as the journal is written at every log."""
     if kind in _SCALARS:
-        return lambda value: value
+        return value
     if dataclasses.is_dataclass(kind):
-        names = tuple(_fields_of(kind))
-        return lambda value: {
-            name: member if type(member := getattr(value, name)) in _SCALARS else encode(member) for name in names
-        }
+        return {name: encode(getattr(value, name)) for name in _fields_of(kind)}
     if issubclass(kind, Mapping):
-        return lambda mapping: {_encode_key(key): encode(member) for key, member in mapping.items()}
+        return {_encode_key(key): encode(member) for key, member in value.items()}
     if issubclass(kind, tuple | list):
-        return lambda elements: [encode(element) for element in elements]
+        return [encode(element) for element in value]
     for scalar in (int, float, str):  # a number of numpy that is a float of Python too, and the like
         if issubclass(kind, scalar):
-            return scalar
+            return scalar(value)
     raise TypeError(f"{kind.__name__} has no JSON form")
 
 
@@ -93,26 +84,6 @@ def decode(kind: type[T], fields: Any, name: str | None = None) -> T:
         raise UsageError(f"{name} is nested too deeply") from None
 
 
-def completed(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields for `decode` with the defaults of a dataclass for those that are not written."""
-    return {**_defaults(kind), **fields}
-
-
-def without_defaults(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an encoded dataclass that `completed` does not add again."""
-    defaults = _defaults(kind)
-    return {name: value for name, value in fields.items() if name not in defaults or value != defaults[name]}
-
-
-@cache
-def _defaults(kind: Any) -> dict[str, Any]:
-    defaults = {
-        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        for field in dataclasses.fields(kind)
-    }
-    return {name: encode(value) for name, value in defaults.items() if value is not dataclasses.MISSING}
-
-
 class _MismatchError(Exception):
     """A value does not fit its annotation; `path` leads to it, innermost part first."""
 
@@ -121,26 +92,33 @@ class _MismatchError(Exception):
         self.path: list[str] = []
 
 
+def _unfit(value: Any, wanted: str) -> _MismatchError:
+    return _MismatchError(f" is {shown(value)}; it must be {wanted}")
+
+
 @cache
 def _decoder_of(kind: Any) -> Callable[[Any], Any]:
-    """Return the function that decodes values of a class: found once, as a report reads a thousand runs.
-
-    `int | float` and `float | int` are equal, so of both the one that was asked for first counts: no class has one.
-    """
+    """Return the function that decodes values of an annotation: found once, as a report reads a thousand runs."""
+    origin, parts = get_origin(kind), get_args(kind)
     if kind is Any:
         return lambda value: value
     if kind in _SCALARS:
         return partial(_decode_scalar, kind)
-    generic = _GENERICS.get(get_origin(kind))
-    if generic is not None:
-        return partial(generic, get_args(kind))
+    if origin is Literal:
+        return partial(_decode_literal, parts)
+    if origin in (Union, types.UnionType):
+        return partial(_decode_union, parts)
+    if origin in (tuple, list, Sequence):
+        kinds = parts if origin is tuple else (*parts, ...)
+        return partial(_decode_array, kinds, list if origin is list else tuple)
+    if origin in (dict, Mapping):
+        return partial(_decode_mapping, *parts)
     if dataclasses.is_dataclass(kind):
         return partial(_decode_object, kind)
     if issubclass(kind, str):
         return lambda value: _built(kind, _decode_scalar(str, value))
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        kinds = tuple(_fields_of(kind).values())
-        return lambda value: _built(kind, *_decode_tuple(kinds, value))
+        return partial(_decode_array, tuple(_fields_of(kind).values()), lambda elements: _built(kind, *elements))
     raise TypeError(f"{kind!r} has no JSON form")
 
 
@@ -168,7 +146,7 @@ def _decode_union(kinds: Sequence[Any], value: Any) -> Any:
     return _decoder_of(last)(value)
 
 
-def _decode_tuple(kinds: Sequence[Any], value: Any) -> tuple[Any, ...]:
+def _decode_array(kinds: Sequence[Any], make: Callable[[list[Any]], Any], value: Any) -> Any:
     if not isinstance(value, list | tuple):
         raise _unfit(value, "an array")
     if len(kinds) == 2 and kinds[1] is ...:
@@ -182,23 +160,22 @@ def _decode_tuple(kinds: Sequence[Any], value: Any) -> tuple[Any, ...]:
     except _MismatchError as mismatch:
         mismatch.path.append(f"[{len(elements)}]")
         raise
-    return tuple(elements)
+    return make(elements)
 
 
-def _decode_mapping(kinds: Sequence[Any], value: Any) -> dict[Any, Any]:
+def _decode_mapping(key_kind: Any, member_kind: Any, value: Any) -> dict[Any, Any]:
     if not isinstance(value, Mapping):
         raise _unfit(value, "an object")
-    key_kind, member_kind = kinds
-    decode_member, mapping = _decoder_of(member_kind), {}
-    for key, member in value.items():
-        part = " key"
-        try:
+    decode_member, mapping, part = _decoder_of(member_kind), {}, ""
+    try:
+        for key, member in value.items():
+            part = " key"
             decoded_key = _decode_key(key_kind, key)
             part = f"[{key!r}]"
             mapping[decoded_key] = decode_member(member)
-        except _MismatchError as mismatch:
-            mismatch.path.append(part)
-            raise
+    except _MismatchError as mismatch:
+        mismatch.path.append(part)
+        raise
     return mapping
 
 
@@ -212,23 +189,22 @@ def _decode_key(kind: Any, key: Any) -> Any:
         parts = key.split("/", len(kinds) - 1) if isinstance(key, str) else []
         if len(parts) != len(kinds):
             raise _unfit(key, f"{len(kinds)} parts joined by '/'")
-        return _built(kind, *(_decode_key(part_kind, part) for part_kind, part in zip(kinds, parts, strict=True)))
+        return _built(kind, *map(_decode_key, kinds, parts))
     return _decoder_of(kind)(key)
 
 
 def _decode_object(kind: Any, value: Any) -> Any:
     if not isinstance(value, Mapping):
         raise _unfit(value, "an object")
-    decoders = _field_decoders_of(kind)
-    if value.keys() != decoders.keys():
-        lacking, unknown = decoders.keys() - value.keys(), value.keys() - decoders.keys()
-        complaint, names = ("lacks", lacking) if lacking else ("has unknown", unknown)
-        listed = ", ".join(sorted(map(str, names)))
-        raise _MismatchError(f" {complaint} {listed}; its fields are {', '.join(decoders)}")
+    decoders, required = _field_decoders_of(kind), _required_of(kind)
+    lacking, unknown = required - value.keys(), value.keys() - decoders.keys()
+    if lacking or unknown:
+        complaint = f"lacks {', '.join(sorted(lacking))}" if lacking else f"has unknown {', '.join(sorted(unknown))}"
+        raise _MismatchError(f" {complaint}; its fields are {', '.join(decoders)}")
     fields, name = {}, ""
     try:
-        for name, decode_field in decoders.items():
-            fields[name] = decode_field(value[name])
+        for name, member in value.items():
+            fields[name] = decoders[name](member)
     except _MismatchError as mismatch:
         mismatch.path.append(f".{name}")
         raise
@@ -247,26 +223,18 @@ def _built(kind: Callable[..., Any], /, *args: Any, **fields: Any) -> Any:
         raise _MismatchError(f": {error}") from error
 
 
-_GENERICS: dict[Any, Callable[[Sequence[Any], Any], Any]] = {
-    Union: _decode_union,
-    types.UnionType: _decode_union,
-    Literal: _decode_literal,
-    tuple: _decode_tuple,
-    list: lambda kinds, value: list(_decode_tuple((*kinds, ...), value)),
-    Sequence: lambda kinds, value: _decode_tuple((*kinds, ...), value),
-    dict: _decode_mapping,
-    Mapping: _decode_mapping,
-}
-
-
 @cache
 def _fields_of(kind: type) -> Mapping[str, Any]:
-    """Return the fields that make an object of a class, with their annotations."""
+    """Return the fields that make an object of a dataclass or a NamedTuple, with their annotations."""
     hints = get_type_hints(kind)
     if dataclasses.is_dataclass(kind):
         return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
     return {name: hints[name] for name in kind._fields}  # type: ignore[attr-defined]
 
 
-def _unfit(value: Any, wanted: str) -> _MismatchError:
-    return _MismatchError(f" is {shown(value)}; it must be {wanted}")
+@cache
+def _required_of(kind: Any) -> frozenset[str]:
+    """Return the fields of a dataclass without a default."""
+    missing = dataclasses.MISSING
+    fields = (field for field in dataclasses.fields(kind) if field.init)
+    return frozenset(field.name for field in fields if field.default is field.default_factory is missing)

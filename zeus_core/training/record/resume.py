@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zeus_core._documents import JsonFormat
-from zeus_core.codec import completed, decode, encode
+from zeus_core.codec import decode, encode
+from zeus_core.documents import Document
 from zeus_core.training._ranks import Ranks
 from zeus_core.training.account import Account
 from zeus_core.training.record.journal import Journal, earlier_account
 from zeus_core.training.record.journal_lines import Entry
-
-_FORMAT = JsonFormat("zeus-core energy", 4)
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Checkpoint:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON document, which `from_json` reads."""
-        return _FORMAT.document(encode(self))
+        return _CHECKPOINT.to_json(self)
 
     @classmethod
     def from_json(cls, document: Any) -> Checkpoint:
@@ -43,11 +40,10 @@ class Checkpoint:
         Raises:
             UsageError: It is something else.
         """
-        fields = dict(_FORMAT.fields(document))
-        if isinstance(fields.get("account"), Mapping):
-            fields["account"] = completed(Account, fields["account"])
-        return decode(cls, fields)
+        return _CHECKPOINT.from_json(document)
 
+
+_CHECKPOINT = Document("zeus-core energy", 4, Checkpoint)
 
 _logger = logging.getLogger(__name__)
 
