@@ -22,7 +22,7 @@ charges = st.builds(Charge, st.floats(-1e6, 1e9), amounts, amounts, amounts, amo
 accounts = st.builds(
     Account,
     tallies,
-    st.dictionaries(st.sampled_from(Activity.KINDS), tallies),
+    st.dictionaries(st.sampled_from(Activity), tallies),
     tallies,
     st.integers(0, 10**9),
     st.integers(0, 10**12),
