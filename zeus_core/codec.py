@@ -22,12 +22,12 @@ import math
 import re
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from zeus_core.errors import UsageError
-from zeus_core.validate import shown
+from zeus_core.validate import wrong_argument
 
 T = TypeVar("T")
 
@@ -75,33 +75,19 @@ def decode(kind: type[T], fields: Any, name: str | None = None) -> T:
     Raises:
         UsageError: The fields are not those of the class; the message names the field, its value and what it must be.
     """
-    name = name or str(getattr(kind, "__name__", kind))
-    try:
-        return _decoder_of(kind)(fields)  # type: ignore[arg-type,no-any-return]
-    except _MismatchError as mismatch:
-        raise UsageError(f"{name}{''.join(reversed(mismatch.path))}{mismatch}") from mismatch.__cause__
-    except RecursionError:
-        raise UsageError(f"{name} is nested too deeply") from None
+    return _decoder_of(kind)(fields, name or str(getattr(kind, "__name__", kind)))  # type: ignore[arg-type,no-any-return]
 
 
-class _MismatchError(Exception):
-    """A value does not fit its annotation; `path` leads to it, innermost part first."""
-
-    def __init__(self, complaint: str) -> None:
-        super().__init__(complaint)
-        self.path: list[str] = []
-
-
-def _unfit(value: Any, wanted: str) -> _MismatchError:
-    return _MismatchError(f" is {shown(value)}; it must be {wanted}")
+_Decoder = Callable[[Any, str], Any]
+"""Returns the value of JSON types, which errors call by the second argument, such as "run.parts[0].step"."""
 
 
 @cache
-def _decoder_of(kind: Any) -> Callable[[Any], Any]:
+def _decoder_of(kind: Any) -> _Decoder:
     """Return the function that decodes values of an annotation: found once, as a report reads a thousand runs."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind is Any:
-        return lambda value: value
+        return lambda value, _: value
     if kind in _SCALARS:
         return partial(_decode_scalar, kind)
     if origin is Literal:
@@ -116,111 +102,87 @@ def _decoder_of(kind: Any) -> Callable[[Any], Any]:
     if dataclasses.is_dataclass(kind):
         return partial(_decode_object, kind)
     if issubclass(kind, str):
-        return lambda value: _built(kind, _decode_scalar(str, value))
+        return lambda value, name: _built(name, kind, _decode_scalar(str, value, name))
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return partial(_decode_array, tuple(_fields_of(kind).values()), lambda elements: _built(kind, *elements))
+        kinds = tuple(_fields_of(kind).values())
+        return lambda value, name: _built(name, kind, *_decode_array(kinds, tuple, value, name))
     raise TypeError(f"{kind!r} has no JSON form")
 
 
-def _decode_scalar(kind: Any, value: Any) -> Any:
+def _decode_scalar(kind: Any, value: Any, name: str) -> Any:
     if type(value) is kind and (kind is not float or math.isfinite(value)):
         return value
     if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
-    raise _unfit(value, _SCALARS[kind])
+    raise wrong_argument(name, value, _SCALARS[kind])
 
 
-def _decode_literal(known: Sequence[Any], value: Any) -> Any:
+def _decode_literal(known: Sequence[Any], value: Any, name: str) -> Any:
     if not any(type(value) is type(candidate) and value == candidate for candidate in known):
-        raise _unfit(value, f"one of {', '.join(map(repr, known))}")
+        raise wrong_argument(name, value, f"one of {', '.join(map(repr, known))}")
     return value
 
 
-def _decode_union(kinds: Sequence[Any], value: Any) -> Any:
+def _decode_union(kinds: Sequence[Any], value: Any, name: str) -> Any:
     if value is None and types.NoneType in kinds:
         return None
     *others, last = (kind for kind in kinds if kind is not types.NoneType)
     for kind in others:
-        with contextlib.suppress(_MismatchError):
-            return _decoder_of(kind)(value)
-    return _decoder_of(last)(value)
+        with contextlib.suppress(UsageError):
+            return _decoder_of(kind)(value, name)
+    return _decoder_of(last)(value, name)
 
 
-def _decode_array(kinds: Sequence[Any], make: Callable[[list[Any]], Any], value: Any) -> Any:
+def _decode_array(kinds: Sequence[Any], make: Callable[[Iterable[Any]], Any], value: Any, name: str) -> Any:
     if not isinstance(value, list | tuple):
-        raise _unfit(value, "an array")
+        raise wrong_argument(name, value, "an array")
     if len(kinds) == 2 and kinds[1] is ...:
         kinds = [kinds[0]] * len(value)
     if len(value) != len(kinds):
-        raise _unfit(value, f"an array of {len(kinds)}")
-    elements: list[Any] = []
-    try:
-        for kind, element in zip(kinds, value, strict=True):
-            elements.append(_decoder_of(kind)(element))
-    except _MismatchError as mismatch:
-        mismatch.path.append(f"[{len(elements)}]")
-        raise
-    return make(elements)
+        raise wrong_argument(name, value, f"an array of {len(kinds)}")
+    return make(_decoder_of(kind)(value[place], f"{name}[{place}]") for place, kind in enumerate(kinds))
 
 
-def _decode_mapping(key_kind: Any, member_kind: Any, value: Any) -> dict[Any, Any]:
+def _decode_mapping(key_kind: Any, member_kind: Any, value: Any, name: str) -> dict[Any, Any]:
     if not isinstance(value, Mapping):
-        raise _unfit(value, "an object")
-    decode_member, mapping, part = _decoder_of(member_kind), {}, ""
-    try:
-        for key, member in value.items():
-            part = " key"
-            decoded_key = _decode_key(key_kind, key)
-            part = f"[{key!r}]"
-            mapping[decoded_key] = decode_member(member)
-    except _MismatchError as mismatch:
-        mismatch.path.append(part)
-        raise
-    return mapping
+        raise wrong_argument(name, value, "an object")
+    decode_member = _decoder_of(member_kind)
+    return {
+        _decode_key(key_kind, key, f"{name} key"): decode_member(member, f"{name}[{key!r}]")
+        for key, member in value.items()
+    }
 
 
-def _decode_key(kind: Any, key: Any) -> Any:
+def _decode_key(kind: Any, key: Any, name: str) -> Any:
     if kind is int:
         if not isinstance(key, str) or not _WHOLE_NUMBER.fullmatch(key):
-            raise _unfit(key, "a whole number as text")
+            raise wrong_argument(name, key, "a whole number as text")
         return int(key)
     if isinstance(kind, type) and issubclass(kind, tuple):
         kinds = list(_fields_of(kind).values())
         parts = key.split("/", len(kinds) - 1) if isinstance(key, str) else []
         if len(parts) != len(kinds):
-            raise _unfit(key, f"{len(kinds)} parts joined by '/'")
-        return _built(kind, *map(_decode_key, kinds, parts))
-    return _decoder_of(kind)(key)
+            raise wrong_argument(name, key, f"{len(kinds)} parts joined by '/'")
+        return _built(name, kind, *(_decode_key(*part, name) for part in zip(kinds, parts, strict=True)))
+    return _decoder_of(kind)(key, name)
 
 
-def _decode_object(kind: Any, value: Any) -> Any:
+def _decode_object(kind: Any, value: Any, name: str) -> Any:
     if not isinstance(value, Mapping):
-        raise _unfit(value, "an object")
-    decoders, required = _field_decoders_of(kind), _required_of(kind)
-    lacking, unknown = required - value.keys(), value.keys() - decoders.keys()
+        raise wrong_argument(name, value, "an object")
+    decoders = _field_decoders_of(kind)
+    lacking, unknown = _required_of(kind) - value.keys(), value.keys() - decoders.keys()
     if lacking or unknown:
         complaint = f"lacks {', '.join(sorted(lacking))}" if lacking else f"has unknown {', '.join(sorted(unknown))}"
-        raise _MismatchError(f" {complaint}; its fields are {', '.join(decoders)}")
-    fields, name = {}, ""
-    try:
-        for name, member in value.items():
-            fields[name] = decoders[name](member)
-    except _MismatchError as mismatch:
-        mismatch.path.append(f".{name}")
-        raise
-    return _built(kind, **fields)
+        raise UsageError(f"{name} {complaint}; its fields are {', '.join(decoders)}")
+    return _built(name, kind, **{field: decoders[field](member, f"{name}.{field}") for field, member in value.items()})
 
 
-@cache
-def _field_decoders_of(kind: type) -> Mapping[str, Callable[[Any], Any]]:
-    return {name: _decoder_of(hint) for name, hint in _fields_of(kind).items()}
-
-
-def _built(kind: Callable[..., Any], /, *args: Any, **fields: Any) -> Any:
+def _built(name: str, kind: Callable[..., Any], /, *args: Any, **fields: Any) -> Any:
     try:
         return kind(*args, **fields)
     except (TypeError, ValueError, ArithmeticError) as error:  # a UsageError is a ValueError too
-        raise _MismatchError(f": {error}") from error
+        raise UsageError(f"{name}: {error}") from error
 
 
 @cache
@@ -230,6 +192,11 @@ def _fields_of(kind: type) -> Mapping[str, Any]:
     if dataclasses.is_dataclass(kind):
         return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
     return {name: hints[name] for name in kind._fields}  # type: ignore[attr-defined]
+
+
+@cache
+def _field_decoders_of(kind: type) -> Mapping[str, _Decoder]:
+    return {name: _decoder_of(hint) for name, hint in _fields_of(kind).items()}
 
 
 @cache

@@ -155,7 +155,7 @@ def _chosen_gpus(indices: Sequence[int] | None) -> dict[int, Gpu]:
 
 
 def _print_json(name: str, fields: Mapping[str, Any], version: int = 1) -> None:
-    write(json.dumps(Document(name, version, dict[str, Any]).to_json(fields), indent=2), sys.stdout)
+    write(json.dumps(Document(name, version, dict[str, Any]).to_json(dict(fields)), indent=2), sys.stdout)
 
 
 def _show(view: Callable[[], str], arguments: argparse.Namespace, first: int = 0) -> None:
