@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import uuid
 from dataclasses import dataclass, replace
-from typing import Any
 
 from zeus_core.codec import decode, encode
 from zeus_core.documents import Document
@@ -29,21 +28,8 @@ class Checkpoint:
     world_size: int
     account: Account
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to a JSON document, which `from_json` reads."""
-        return _CHECKPOINT.to_json(self)
 
-    @classmethod
-    def from_json(cls, document: Any) -> Checkpoint:
-        """Read what `to_json` wrote.
-
-        Raises:
-            UsageError: It is something else.
-        """
-        return _CHECKPOINT.from_json(document)
-
-
-_CHECKPOINT = Document("zeus-core energy", 4, Checkpoint)
+CHECKPOINT = Document("zeus-core energy", 4, Checkpoint)
 
 _logger = logging.getLogger(__name__)
 
@@ -63,7 +49,7 @@ def take_up_run(
     Raises:
         WorldError: A rank failed, or did not answer in time.
     """
-    name, document = ranks.decide(lambda: (uuid.uuid4().hex, checkpoint and checkpoint.to_json()))
+    name, document = ranks.decide(lambda: (uuid.uuid4().hex, checkpoint and CHECKPOINT.to_json(checkpoint)))
     if step == 0:
         return name, Account()
     if document is None:
@@ -73,7 +59,7 @@ def take_up_run(
             step,
         )
         return name, Account()
-    checkpoint = Checkpoint.from_json(document)
+    checkpoint = CHECKPOINT.from_json(document)
     if checkpoint.world_size != ranks.size:
         _logger.warning(
             "training resumes with %d ranks from a checkpoint of %d: the totals include what was spent before only as "
