@@ -5,7 +5,8 @@ Every part of this package that measures, adds up, shows or stores energy uses t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -234,9 +235,7 @@ class Measurement:
         Raises:
             UsageError: The windows measured different devices.
         """
-        self._check_same_devices(other)
-        energies = {device: energy + other.devices[device] for device, energy in self.devices.items()}
-        return Measurement(self.time + other.time, energies)
+        return self._combined(other, operator.add)
 
     def __radd__(self, other: int) -> Measurement:
         """Return this measurement: `sum` adds the first one to 0."""
@@ -248,9 +247,7 @@ class Measurement:
         Raises:
             UsageError: The windows measured different devices.
         """
-        self._check_same_devices(other)
-        energies = {device: energy - other.devices[device] for device, energy in self.devices.items()}
-        return Measurement(self.time - other.time, energies)
+        return self._combined(other, operator.sub)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object, which `from_json` reads."""
@@ -277,7 +274,7 @@ class Measurement:
     def _sum(self, *kinds: Kind) -> DeviceEnergy:
         return sum((energy for kind in kinds for energy in self.of(kind).values()), DeviceEnergy())
 
-    def _check_same_devices(self, other: Measurement) -> None:
+    def _combined(self, other: Measurement, combine: Callable[[Any, Any], Any]) -> Measurement:
         if self.devices.keys() != other.devices.keys():
             labels = [sorted(device.label for device in part.devices) for part in (self, other)]
             if labels[0] == labels[1]:  # devices of the same numbers on two machines
@@ -287,6 +284,8 @@ class Measurement:
                 f"measurements of different devices cannot be combined: ({first}) and ({second}); "
                 "take windows of one monitor on one machine"
             )
+        energies = {device: combine(energy, other.devices[device]) for device, energy in self.devices.items()}
+        return Measurement(combine(self.time, other.time), energies)
 
 
 def _with_unique_indices(energies: Iterable[tuple[Device, DeviceEnergy]]) -> dict[Device, DeviceEnergy]:
