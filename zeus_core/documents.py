@@ -38,7 +38,7 @@ class Document(Generic[T]):
     """A JSON object with the fields of a value, which names itself and its version beside them.
 
     Attributes:
-        name: What it is, such as "zeus-core pipeline plan".
+        name: The name in the file, such as "zeus-core pipeline plan".
         version: Raised whenever a reader of the last version could misread the fields. Other versions are refused.
         kind: The class of the value, with fields by name: a dataclass, or `dict[str, Any]`.
         contents: How errors call the value, such as "the plan".
