@@ -4,14 +4,15 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from zeus_core._documents import JsonFormat, JsonStore, parse_json
+from zeus_core.documents import Document, parse_json
 from zeus_core.errors import UsageError
 from zeus_core.files import folder_lock, write_atomically
 
-FORMAT = JsonFormat("zeus-core test", 2)
+DOCUMENT = Document("zeus-core test", 2, dict[str, Any], "the profile")
 
 
 @pytest.fixture
@@ -19,14 +20,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "folder" / "file.json"
 
 
-@pytest.fixture
-def store(path: Path) -> JsonStore:
-    return JsonStore(path, FORMAT, "profile")
-
-
 def test_fields_survive_a_file(path: Path) -> None:
-    FORMAT.write(path, {"a": 1.5})
-    assert FORMAT.read(path) == {"a": 1.5}
+    DOCUMENT.write(path, {"a": 1.5})
+    assert DOCUMENT.read(path) == {"a": 1.5}
     assert [entry.name for entry in path.parent.iterdir()] == ["file.json"]
 
 
@@ -40,15 +36,15 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path: Path, text: str) -> 
 
 
 def test_a_file_is_on_disk_before_it_replaces_the_old_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    FORMAT.write(path, {"a": 1})
+    DOCUMENT.write(path, {"a": 1})
     synced = []
 
     def fsync(descriptor: int) -> None:
         fields = json.loads(Path(f"/dev/fd/{descriptor}").read_text())
-        synced.append((fields["a"], FORMAT.read(path)["a"]))
+        synced.append((fields["a"], DOCUMENT.read(path)["a"]))
 
     monkeypatch.setattr("os.fsync", fsync)
-    FORMAT.write(path, {"a": 2})
+    DOCUMENT.write(path, {"a": 2})
     assert synced == [(2, 1)]
 
 
@@ -69,7 +65,7 @@ def test_a_child_that_is_forked_meanwhile_does_not_keep_a_folder_locked(tmp_path
 
 def test_a_number_that_json_lacks_is_not_written(path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        FORMAT.write(path, {"a": float("nan")})
+        DOCUMENT.write(path, {"a": float("nan")})
     assert not path.exists()
 
 
@@ -84,7 +80,7 @@ def test_a_number_that_json_lacks_is_not_written(path: Path) -> None:
 )
 def test_another_document_is_refused(document: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        FORMAT.fields(document)
+        DOCUMENT.from_json(document)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 200_000, '{"a": 1' + "0" * 5000 + "}"])
@@ -93,25 +89,23 @@ def test_what_is_not_json_is_refused(text: str) -> None:
         parse_json(text)
 
 
-def test_a_store_without_a_file_has_nothing(store: JsonStore, caplog: pytest.LogCaptureFixture) -> None:
-    assert store.load(dict) is None
+def test_without_a_file_there_is_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert DOCUMENT.load(path) is None
     assert not caplog.records
 
 
-def test_a_store_keeps_fields(store: JsonStore) -> None:
-    store.save({"a": 1})
-    store.save({"a": 2})
-    assert store.load(lambda fields: fields["a"]) == 2
+def test_a_value_is_kept(path: Path) -> None:
+    assert DOCUMENT.save(path, {"a": 1})
+    assert DOCUMENT.save(path, {"a": 2})
+    assert DOCUMENT.load(path) == {"a": 2}
 
 
 @pytest.mark.parametrize("contents", [b"\xff", b"{", b"[]", b'{"format": "zeus-core test", "version": 1}'])
-def test_a_file_that_cannot_be_read_is_set_aside(
-    store: JsonStore, path: Path, contents: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_cannot_be_read_is_set_aside(path: Path, contents: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path.parent.mkdir()
     (path.parent / "file.json.aside-1").write_text("an earlier one")
     path.write_bytes(contents)
-    assert store.load(dict) is None
+    assert DOCUMENT.load(path) is None
     assert (path.parent / "file.json.aside-2").read_bytes() == contents
     assert not path.exists()
     (record,) = caplog.records
@@ -119,19 +113,15 @@ def test_a_file_that_cannot_be_read_is_set_aside(
     assert "The file is kept as file.json.aside-2" in record.message
 
 
-def test_a_file_that_the_reader_refuses_is_set_aside(store: JsonStore, path: Path) -> None:
-    def refuse(fields: dict[str, object]) -> None:
-        raise UsageError("it was measured on other GPUs")
-
-    store.save({"a": 1})
-    assert store.load(refuse) is None
+def test_a_file_whose_value_is_damaged_is_set_aside(path: Path) -> None:
+    DOCUMENT.save(path, {"a": 1})
+    assert Document("zeus-core test", 2, dict[str, str]).load(path) is None
     assert json.loads((path.parent / "file.json.aside-1").read_text())["a"] == 1
 
 
 @pytest.mark.parametrize("name", ["a-folder", "no\0name"])
-def test_a_store_never_raises(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_kept_file_is_never_an_error(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a-folder").mkdir()
-    store = JsonStore(tmp_path / name, FORMAT, "profile")
-    store.save({"a": 1})
+    assert not DOCUMENT.save(tmp_path / name, {"a": 1})
     assert "cannot be written" in caplog.text
-    assert store.load(dict) is None
+    assert DOCUMENT.load(tmp_path / name) is None

@@ -29,7 +29,7 @@ INTEGRATIONS = {"zeus_huggingface", "zeus_lightning", "zeus_deepspeed"}
 
 # The drawing of ARCHITECTURE.md: each part of the core with the parts it may import.
 VALUES = {"errors", "units", "measurement", "environment", "installed", "_lazy_names"}
-TOOLS = {"codec", "validate", "files", "_documents", "_identity", "_sysfs", "process"}
+TOOLS = {"codec", "validate", "files", "documents", "_identity", "_sysfs", "process"}
 BASE = {*VALUES, *TOOLS, "ports", "events", "adapters"}
 KINDS = "kinds"  # what devices, files and searches call by name
 PURE = {"search", "electricity"}

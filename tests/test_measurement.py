@@ -75,12 +75,9 @@ def test_the_published_names_are_views_of_the_records():
         },
     )
     assert measurement.gpu_energy == {0: 100.0, 3: 50.0}
-    assert measurement.gpu_uncertainty_joules == {0: 5.0, 3: 2.0}
-    assert measurement.gpu_method == {0: "counted", 3: "estimated"}
-    assert (measurement.cpu_energy, measurement.cpu_uncertainty_joules) == ({1: 30.0}, {1: 0.5})
-    assert measurement.cpu_method == {1: "counted"}
-    assert (measurement.dram_energy, measurement.dram_uncertainty_joules) == ({0: None}, {0: None})
-    assert measurement.dram_method == {0: "lost"}
+    assert measurement.of("gpu") == {0: DeviceEnergy(100.0, 5.0), 3: DeviceEnergy(50.0, 2.0, "estimated")}
+    assert (measurement.cpu_energy, measurement.of("cpu")) == ({1: 30.0}, {1: DeviceEnergy(30.0, 0.5)})
+    assert (measurement.dram_energy, measurement.of("dram")) == ({0: None}, {0: DeviceEnergy.lost("unplugged")})
     assert measurement.lost_because == {"DRAM 0": "unplugged"}
     assert (measurement.total_energy, measurement.total_uncertainty_joules) == (150.0, 7.0)
     assert measurement.average_power_watts == 75.0
@@ -90,9 +87,8 @@ def test_the_published_names_are_views_of_the_records():
 
 def test_an_unmeasured_kind_is_none_and_no_gpus_use_nothing():
     alone = Measurement(2.0, {})
-    assert (alone.gpu_energy, alone.gpu_method, alone.gpu_uncertainty_joules) == ({}, {}, {})
-    for name in ("energy", "uncertainty_joules", "method"):
-        assert getattr(alone, f"cpu_{name}") is getattr(alone, f"dram_{name}") is None
+    assert (alone.gpu_energy, alone.cpu_energy, alone.dram_energy) == ({}, None, None)
+    assert alone.of("gpu") == alone.of("cpu") == alone.of("dram") == {}
     assert alone.node_energy_joules is None
     assert alone.total_energy == 0.0
 

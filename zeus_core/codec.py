@@ -5,13 +5,13 @@
 | dataclass | object, one member per field |
 | NamedTuple | array, one element per field |
 | tuple, list | array |
-| mapping with keys that are text or whole numbers | object |
-| mapping with keys that are a NamedTuple of these | object; "/" joins the fields of a key, only the last may hold one |
-| a class of text | text, of which the class is made |
+| mapping with keys that are text | object |
+| mapping with keys that are a NamedTuple | object; "/" joins the fields of a key, only the last may hold one |
+| a class of text, such as an Enum | text, of which the class is made |
 | None, bool, int, float, str | the same |
 
-`decode` is strict: every field must be there and no other, a bool is not a number, a number is finite. A class checks
-more in its `__post_init__`.
+`decode` is strict: no other field may be there, and all that have no default must; a bool is not a number, a number is
+finite. A class checks more in its `__post_init__`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import math
 import re
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from zeus_core.errors import UsageError
-from zeus_core.validate import shown
+from zeus_core.validate import wrong_argument
 
 T = TypeVar("T")
 
@@ -42,26 +42,17 @@ def encode(value: Any) -> Any:
         TypeError: It holds an object of a type that has no JSON form.
     """
     kind: type = type(value)
-    return _encoder_of(kind)(value)
-
-
-@cache
-def _encoder_of(kind: type) -> Callable[[Any], Any]:
-    """Return the function that encodes values of a class: found once, as the journal is written at every log."""
     if kind in _SCALARS:
-        return lambda value: value
+        return value
     if dataclasses.is_dataclass(kind):
-        names = tuple(_fields_of(kind))
-        return lambda value: {
-            name: member if type(member := getattr(value, name)) in _SCALARS else encode(member) for name in names
-        }
+        return {name: encode(getattr(value, name)) for name in _fields_of(kind)}
     if issubclass(kind, Mapping):
-        return lambda mapping: {_encode_key(key): encode(member) for key, member in mapping.items()}
+        return {_encode_key(key): encode(member) for key, member in value.items()}
     if issubclass(kind, tuple | list):
-        return lambda elements: [encode(element) for element in elements]
+        return [encode(element) for element in value]
     for scalar in (int, float, str):  # a number of numpy that is a float of Python too, and the like
         if issubclass(kind, scalar):
-            return scalar
+            return scalar(value)
     raise TypeError(f"{kind.__name__} has no JSON form")
 
 
@@ -84,189 +75,133 @@ def decode(kind: type[T], fields: Any, name: str | None = None) -> T:
     Raises:
         UsageError: The fields are not those of the class; the message names the field, its value and what it must be.
     """
-    name = name or str(getattr(kind, "__name__", kind))
-    try:
-        return _decoder_of(kind)(fields)  # type: ignore[arg-type,no-any-return]
-    except _MismatchError as mismatch:
-        raise UsageError(f"{name}{''.join(reversed(mismatch.path))}{mismatch}") from mismatch.__cause__
-    except RecursionError:
-        raise UsageError(f"{name} is nested too deeply") from None
+    return _decoder_of(kind)(fields, name or str(getattr(kind, "__name__", kind)))  # type: ignore[arg-type,no-any-return]
 
 
-def completed(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields for `decode` with the defaults of a dataclass for those that are not written."""
-    return {**_defaults(kind), **fields}
-
-
-def without_defaults(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an encoded dataclass that `completed` does not add again."""
-    defaults = _defaults(kind)
-    return {name: value for name, value in fields.items() if name not in defaults or value != defaults[name]}
+_Decoder = Callable[[Any, str], Any]
+"""Returns the value of JSON types, which errors call by the second argument, such as "run.parts[0].step"."""
 
 
 @cache
-def _defaults(kind: Any) -> dict[str, Any]:
-    defaults = {
-        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        for field in dataclasses.fields(kind)
-    }
-    return {name: encode(value) for name, value in defaults.items() if value is not dataclasses.MISSING}
-
-
-class _MismatchError(Exception):
-    """A value does not fit its annotation; `path` leads to it, innermost part first."""
-
-    def __init__(self, complaint: str) -> None:
-        super().__init__(complaint)
-        self.path: list[str] = []
-
-
-@cache
-def _decoder_of(kind: Any) -> Callable[[Any], Any]:
-    """Return the function that decodes values of a class: found once, as a report reads a thousand runs.
-
-    `int | float` and `float | int` are equal, so of both the one that was asked for first counts: no class has one.
-    """
+def _decoder_of(kind: Any) -> _Decoder:
+    """Return the function that decodes values of an annotation: found once, as a report reads a thousand runs."""
+    origin, parts = get_origin(kind), get_args(kind)
     if kind is Any:
-        return lambda value: value
+        return lambda value, _: value
     if kind in _SCALARS:
         return partial(_decode_scalar, kind)
-    generic = _GENERICS.get(get_origin(kind))
-    if generic is not None:
-        return partial(generic, get_args(kind))
+    if origin is Literal:
+        return partial(_decode_literal, parts)
+    if origin in (Union, types.UnionType):
+        return partial(_decode_union, parts)
+    if origin in (tuple, list, Sequence):
+        kinds = parts if origin is tuple else (*parts, ...)
+        return partial(_decode_array, kinds, list if origin is list else tuple)
+    if origin in (dict, Mapping):
+        return partial(_decode_mapping, *parts)
     if dataclasses.is_dataclass(kind):
         return partial(_decode_object, kind)
     if issubclass(kind, str):
-        return lambda value: _built(kind, _decode_scalar(str, value))
+        return lambda value, name: _built(name, kind, _decode_scalar(str, value, name))
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         kinds = tuple(_fields_of(kind).values())
-        return lambda value: _built(kind, *_decode_tuple(kinds, value))
+        return lambda value, name: _built(name, kind, *_decode_array(kinds, tuple, value, name))
     raise TypeError(f"{kind!r} has no JSON form")
 
 
-def _decode_scalar(kind: Any, value: Any) -> Any:
+def _decode_scalar(kind: Any, value: Any, name: str) -> Any:
     if type(value) is kind and (kind is not float or math.isfinite(value)):
         return value
     if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
-    raise _unfit(value, _SCALARS[kind])
+    raise wrong_argument(name, value, _SCALARS[kind])
 
 
-def _decode_literal(known: Sequence[Any], value: Any) -> Any:
+def _decode_literal(known: Sequence[Any], value: Any, name: str) -> Any:
     if not any(type(value) is type(candidate) and value == candidate for candidate in known):
-        raise _unfit(value, f"one of {', '.join(map(repr, known))}")
+        raise wrong_argument(name, value, f"one of {', '.join(map(repr, known))}")
     return value
 
 
-def _decode_union(kinds: Sequence[Any], value: Any) -> Any:
+def _decode_union(kinds: Sequence[Any], value: Any, name: str) -> Any:
     if value is None and types.NoneType in kinds:
         return None
     *others, last = (kind for kind in kinds if kind is not types.NoneType)
     for kind in others:
-        with contextlib.suppress(_MismatchError):
-            return _decoder_of(kind)(value)
-    return _decoder_of(last)(value)
+        with contextlib.suppress(UsageError):
+            return _decoder_of(kind)(value, name)
+    return _decoder_of(last)(value, name)
 
 
-def _decode_tuple(kinds: Sequence[Any], value: Any) -> tuple[Any, ...]:
+def _decode_array(kinds: Sequence[Any], make: Callable[[Iterable[Any]], Any], value: Any, name: str) -> Any:
     if not isinstance(value, list | tuple):
-        raise _unfit(value, "an array")
+        raise wrong_argument(name, value, "an array")
     if len(kinds) == 2 and kinds[1] is ...:
         kinds = [kinds[0]] * len(value)
     if len(value) != len(kinds):
-        raise _unfit(value, f"an array of {len(kinds)}")
-    elements: list[Any] = []
-    try:
-        for kind, element in zip(kinds, value, strict=True):
-            elements.append(_decoder_of(kind)(element))
-    except _MismatchError as mismatch:
-        mismatch.path.append(f"[{len(elements)}]")
-        raise
-    return tuple(elements)
+        raise wrong_argument(name, value, f"an array of {len(kinds)}")
+    return make(_decoder_of(kind)(value[place], f"{name}[{place}]") for place, kind in enumerate(kinds))
 
 
-def _decode_mapping(kinds: Sequence[Any], value: Any) -> dict[Any, Any]:
+def _decode_mapping(key_kind: Any, member_kind: Any, value: Any, name: str) -> dict[Any, Any]:
     if not isinstance(value, Mapping):
-        raise _unfit(value, "an object")
-    key_kind, member_kind = kinds
-    decode_member, mapping = _decoder_of(member_kind), {}
-    for key, member in value.items():
-        part = " key"
-        try:
-            decoded_key = _decode_key(key_kind, key)
-            part = f"[{key!r}]"
-            mapping[decoded_key] = decode_member(member)
-        except _MismatchError as mismatch:
-            mismatch.path.append(part)
-            raise
-    return mapping
+        raise wrong_argument(name, value, "an object")
+    decode_member = _decoder_of(member_kind)
+    return {
+        _decode_key(key_kind, key, f"{name} key"): decode_member(member, f"{name}[{key!r}]")
+        for key, member in value.items()
+    }
 
 
-def _decode_key(kind: Any, key: Any) -> Any:
+def _decode_key(kind: Any, key: Any, name: str) -> Any:
     if kind is int:
         if not isinstance(key, str) or not _WHOLE_NUMBER.fullmatch(key):
-            raise _unfit(key, "a whole number as text")
+            raise wrong_argument(name, key, "a whole number as text")
         return int(key)
     if isinstance(kind, type) and issubclass(kind, tuple):
         kinds = list(_fields_of(kind).values())
         parts = key.split("/", len(kinds) - 1) if isinstance(key, str) else []
         if len(parts) != len(kinds):
-            raise _unfit(key, f"{len(kinds)} parts joined by '/'")
-        return _built(kind, *(_decode_key(part_kind, part) for part_kind, part in zip(kinds, parts, strict=True)))
-    return _decoder_of(kind)(key)
+            raise wrong_argument(name, key, f"{len(kinds)} parts joined by '/'")
+        return _built(name, kind, *(_decode_key(*part, name) for part in zip(kinds, parts, strict=True)))
+    return _decoder_of(kind)(key, name)
 
 
-def _decode_object(kind: Any, value: Any) -> Any:
+def _decode_object(kind: Any, value: Any, name: str) -> Any:
     if not isinstance(value, Mapping):
-        raise _unfit(value, "an object")
+        raise wrong_argument(name, value, "an object")
     decoders = _field_decoders_of(kind)
-    if value.keys() != decoders.keys():
-        lacking, unknown = decoders.keys() - value.keys(), value.keys() - decoders.keys()
-        complaint, names = ("lacks", lacking) if lacking else ("has unknown", unknown)
-        listed = ", ".join(sorted(map(str, names)))
-        raise _MismatchError(f" {complaint} {listed}; its fields are {', '.join(decoders)}")
-    fields, name = {}, ""
-    try:
-        for name, decode_field in decoders.items():
-            fields[name] = decode_field(value[name])
-    except _MismatchError as mismatch:
-        mismatch.path.append(f".{name}")
-        raise
-    return _built(kind, **fields)
+    lacking, unknown = _required_of(kind) - value.keys(), value.keys() - decoders.keys()
+    if lacking or unknown:
+        complaint = f"lacks {', '.join(sorted(lacking))}" if lacking else f"has unknown {', '.join(sorted(unknown))}"
+        raise UsageError(f"{name} {complaint}; its fields are {', '.join(decoders)}")
+    return _built(name, kind, **{field: decoders[field](member, f"{name}.{field}") for field, member in value.items()})
 
 
-@cache
-def _field_decoders_of(kind: type) -> Mapping[str, Callable[[Any], Any]]:
-    return {name: _decoder_of(hint) for name, hint in _fields_of(kind).items()}
-
-
-def _built(kind: Callable[..., Any], /, *args: Any, **fields: Any) -> Any:
+def _built(name: str, kind: Callable[..., Any], /, *args: Any, **fields: Any) -> Any:
     try:
         return kind(*args, **fields)
     except (TypeError, ValueError, ArithmeticError) as error:  # a UsageError is a ValueError too
-        raise _MismatchError(f": {error}") from error
-
-
-_GENERICS: dict[Any, Callable[[Sequence[Any], Any], Any]] = {
-    Union: _decode_union,
-    types.UnionType: _decode_union,
-    Literal: _decode_literal,
-    tuple: _decode_tuple,
-    list: lambda kinds, value: list(_decode_tuple((*kinds, ...), value)),
-    Sequence: lambda kinds, value: _decode_tuple((*kinds, ...), value),
-    dict: _decode_mapping,
-    Mapping: _decode_mapping,
-}
+        raise UsageError(f"{name}: {error}") from error
 
 
 @cache
 def _fields_of(kind: type) -> Mapping[str, Any]:
-    """Return the fields that make an object of a class, with their annotations."""
+    """Return the fields that make an object of a dataclass or a NamedTuple, with their annotations."""
     hints = get_type_hints(kind)
     if dataclasses.is_dataclass(kind):
         return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
     return {name: hints[name] for name in kind._fields}  # type: ignore[attr-defined]
 
 
-def _unfit(value: Any, wanted: str) -> _MismatchError:
-    return _MismatchError(f" is {shown(value)}; it must be {wanted}")
+@cache
+def _field_decoders_of(kind: type) -> Mapping[str, _Decoder]:
+    return {name: _decoder_of(hint) for name, hint in _fields_of(kind).items()}
+
+
+@cache
+def _required_of(kind: Any) -> frozenset[str]:
+    """Return the fields of a dataclass without a default."""
+    missing = dataclasses.MISSING
+    fields = (field for field in dataclasses.fields(kind) if field.init)
+    return frozenset(field.name for field in fields if field.default is field.default_factory is missing)

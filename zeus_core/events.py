@@ -13,11 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from zeus_core.errors import UsageError
 from zeus_core.units import rows_html
-from zeus_core.validate import shown
+from zeus_core.validate import shown, wrong_argument
 
 if TYPE_CHECKING:
     from zeus_core.ports import World
@@ -25,61 +26,53 @@ if TYPE_CHECKING:
 __all__ = ["Activity"]
 
 
-class Activity(str):
+class Activity(StrEnum):
     """Use of time and energy in a training job: a kind below, or a name of a user's own, as `Activity("rollout")`.
 
-    It is its name, as text; the names are parts of those of metrics.
+    It is its name, as text, which is part of the names of metrics. To list the kinds, iterate over the class.
 
     Args:
         name: Letters, digits and underscores, at most 32 of them, a letter first.
 
-    Attributes:
-        KINDS: The kinds below, in this order.
-
     Raises:
-        UsageError: The name is none; the message names it.
+        UsageError: No activity can have this name; the message names it.
     """
 
-    __slots__ = ()
-
-    STEPS: ClassVar[Activity]
+    STEPS = "steps"
     """Training steps, with the loading of their data and the logging in between."""
-    GENERATION: ClassVar[Activity]
+    GENERATION = "generation"
     """Text generated for training, as in reinforcement learning."""
-    WAITING: ClassVar[Activity]
+    WAITING = "waiting"
     """Waiting for text that a server generates for training, on other devices."""
-    REFERENCE: ClassVar[Activity]
+    REFERENCE = "reference"
     """Passes of a reference model, as in preference optimization."""
-    REWARD: ClassVar[Activity]
+    REWARD = "reward"
     """Passes of reward models, as in reinforcement learning."""
-    EVALUATION: ClassVar[Activity]
-    PREDICTION: ClassVar[Activity]
-    CHECKPOINT: ClassVar[Activity]
-    OTHER: ClassVar[Activity]
+    EVALUATION = "evaluation"
+    PREDICTION = "prediction"
+    CHECKPOINT = "checkpoint"
+    OTHER = "other"
     """Activities of a user's own beyond the first `MOST_OWN` of a run."""
-    BETWEEN_STEPS: ClassVar[Activity]
+    BETWEEN_STEPS = "between_steps"
     """Unusually long times between two steps that nothing announced: an evaluation maybe, or a stall of the data."""
-    IDLE: ClassVar[Activity]
+    IDLE = "idle"
     """Everything else between the beginning and the end of training."""
 
-    KINDS: ClassVar[tuple[Activity, ...]] = ()
-
-    def __new__(cls, name: str) -> Activity:
-        """Return the kind of this name, which exists once, or a name of a user's own."""
-        wanted = 'the name of a kind of work, such as "rollout": letters, digits and underscores, at most 32'
-        for kind in cls.KINDS:
-            if kind == name:
-                return kind
-        if not _NAME.fullmatch(name):
-            raise UsageError(f"activity is {shown(name)}; it must be {wanted}")
+    @classmethod
+    def _missing_(cls, name: object) -> Activity:
+        """Return an activity of a user's own: no member of the class, and equal to others of its name."""
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            wanted = 'the name of a kind of work, such as "rollout": letters, digits and underscores, at most 32'
+            raise wrong_argument("activity", name, wanted)
         if name in _OF_METRICS or name in _UNITS or name.startswith("per_"):
             raise UsageError(f"activity is {shown(name)}, which is part of the name of a metric; take another")
-        return super().__new__(cls, name)
+        own = str.__new__(cls, name)
+        own._name_ = own._value_ = name
+        return own
 
-    @property
-    def value(self) -> str:
-        """The name, as plain text."""
-        return str(self)
+    def __reduce_ex__(self, _: object) -> tuple[type[Activity], tuple[str]]:
+        """Copy by name: Python 3.11 would look for an attribute of the class."""
+        return Activity, (self.value,)
 
     @property
     def words(self) -> str:
@@ -89,18 +82,13 @@ class Activity(str):
     @property
     def is_own(self) -> bool:
         """Whether it is a name of a user's own."""
-        return self not in Activity.KINDS
+        return self not in _KINDS
 
 
+_KINDS = frozenset(Activity)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _OF_METRICS = {"host", "kwh", "redone", "uncertainty"}
 _UNITS = {"token", "generated_token", "sample", "step"}  # `energy_per_step_j`
-for _name in (
-    *("steps", "generation", "waiting", "reference", "reward", "evaluation", "prediction", "checkpoint"),
-    *("other", "between_steps", "idle"),
-):
-    Activity.KINDS = (*Activity.KINDS, str.__new__(Activity, _name))
-    setattr(Activity, _name.upper(), Activity.KINDS[-1])
 
 MOST_OWN = 32
 """Activities of a user's own in a run; those beyond are `Activity.OTHER`."""
@@ -134,10 +122,9 @@ class TrainBegin(Event):
         return None if self.max_steps is None else max(self.max_steps - self.step, 1)
 
 
+@dataclass(frozen=True, slots=True)
 class EpochBegin(Event):
     """An epoch begins, with the loading of its first data."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +139,9 @@ class StepBegin(Event):
     gap_seconds: float | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
 class StepEnd(Event):
     """The training step has ended."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +157,14 @@ class Pause(Event):
     on_all_ranks: bool = False
 
 
+@dataclass(frozen=True, slots=True)
 class Resume(Event):
     """The work that the latest `Pause` announced has ended."""
 
-    __slots__ = ()
 
-
+@dataclass(frozen=True, slots=True)
 class Interference(Event):
     """Work other than training has started without a `Pause` since the last step ended."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,28 +178,24 @@ class PassBegin(Event):
     activity: Activity
 
 
+@dataclass(frozen=True, slots=True)
 class PassEnd(Event):
     """The pass has ended."""
 
-    __slots__ = ()
 
-
+@dataclass(frozen=True, slots=True)
 class EpochEnd(Event):
     """The epoch has ended. No training follows until the next step begins."""
 
-    __slots__ = ()
 
-
+@dataclass(frozen=True, slots=True)
 class TrainEnd(Event):
     """Training has ended, normally or by an error."""
 
-    __slots__ = ()
 
-
+@dataclass(frozen=True, slots=True)
 class Forget(Event):
     """From now on a step is another amount of work: what was learned from steps no longer holds."""
-
-    __slots__ = ()
 
 
 EPOCH_BEGIN, EPOCH_END, STEP_BEGIN, STEP_END = EpochBegin(), EpochEnd(), StepBegin(), StepEnd()

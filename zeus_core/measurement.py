@@ -5,7 +5,8 @@ Every part of this package that measures, adds up, shows or stores energy uses t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -93,7 +94,7 @@ class DeviceEnergy:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The time and energy of one window. The published names of the energies are properties.
+    """The time and energy of one window.
 
     Energies are in joules, by index. None in place of an energy means that it was lost; None in place of all energies
     of a kind means that this kind was not measured.
@@ -164,55 +165,29 @@ class Measurement:
                     counted[identity] = device, energy
         return cls(time, _with_unique_indices(counted.values()))
 
+    def of(self, kind: Kind) -> dict[int, DeviceEnergy]:
+        """Return the energy of each device of a kind, by index: `measurement.of("gpu")[0].method`."""
+        return {device.index: energy for device, energy in self.devices.items() if device.kind == kind}
+
     @property
     def gpu_energy(self) -> dict[int, float | None]:
         """The energy of each GPU."""
-        return {device.index: energy.energy_joules for device, energy in self._of("gpu")}
+        return {index: energy.energy_joules for index, energy in self.of("gpu").items()}
 
     @property
     def cpu_energy(self) -> dict[int, float | None] | None:
         """The energy of each CPU package."""
-        return {device.index: energy.energy_joules for device, energy in self._of("cpu")} or None
+        return {index: energy.energy_joules for index, energy in self.of("cpu").items()} or None
 
     @property
     def dram_energy(self) -> dict[int, float | None] | None:
         """The energy of the DRAM of each CPU package."""
-        return {device.index: energy.energy_joules for device, energy in self._of("dram")} or None
+        return {index: energy.energy_joules for index, energy in self.of("dram").items()} or None
 
     @property
     def soc_energy(self) -> None:
         """None, for programs written for the `zeus` package: parts of a system on a chip are GPUs and CPUs here."""
         return None
-
-    @property
-    def gpu_uncertainty_joules(self) -> dict[int, float | None]:
-        """How far the energy of each GPU can be off."""
-        return {device.index: energy.uncertainty_joules for device, energy in self._of("gpu")}
-
-    @property
-    def cpu_uncertainty_joules(self) -> dict[int, float | None] | None:
-        """How far the energy of each CPU package can be off."""
-        return {device.index: energy.uncertainty_joules for device, energy in self._of("cpu")} or None
-
-    @property
-    def dram_uncertainty_joules(self) -> dict[int, float | None] | None:
-        """How far the energy of the DRAM of each CPU package can be off."""
-        return {device.index: energy.uncertainty_joules for device, energy in self._of("dram")} or None
-
-    @property
-    def gpu_method(self) -> dict[int, Method]:
-        """How the energy of each GPU was obtained."""
-        return {device.index: energy.method for device, energy in self._of("gpu")}
-
-    @property
-    def cpu_method(self) -> dict[int, Method] | None:
-        """How the energy of each CPU package was obtained."""
-        return {device.index: energy.method for device, energy in self._of("cpu")} or None
-
-    @property
-    def dram_method(self) -> dict[int, Method] | None:
-        """How the energy of the DRAM of each CPU package was obtained."""
-        return {device.index: energy.method for device, energy in self._of("dram")} or None
 
     @property
     def lost_because(self) -> dict[str, str]:
@@ -239,7 +214,7 @@ class Measurement:
 
         None if the CPUs were not measured, or any part was lost: a sum of the rest would not be the node's.
         """
-        return None if self.cpu_energy is None else self._sum("gpu", "cpu", "dram").energy_joules
+        return None if not self.of("cpu") else self._sum("gpu", "cpu", "dram").energy_joules
 
     @property
     def average_power_watts(self) -> float | None:
@@ -260,9 +235,7 @@ class Measurement:
         Raises:
             UsageError: The windows measured different devices.
         """
-        self._check_same_devices(other)
-        energies = {device: energy + other.devices[device] for device, energy in self.devices.items()}
-        return Measurement(self.time + other.time, energies)
+        return self._combined(other, operator.add)
 
     def __radd__(self, other: int) -> Measurement:
         """Return this measurement: `sum` adds the first one to 0."""
@@ -274,9 +247,7 @@ class Measurement:
         Raises:
             UsageError: The windows measured different devices.
         """
-        self._check_same_devices(other)
-        energies = {device: energy - other.devices[device] for device, energy in self.devices.items()}
-        return Measurement(self.time - other.time, energies)
+        return self._combined(other, operator.sub)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object, which `from_json` reads."""
@@ -300,13 +271,10 @@ class Measurement:
                 raise UsageError(f"Measurement.{name} is {value}; it must be at least 0")
         return measurement
 
-    def _of(self, kind: Kind) -> Iterable[tuple[Device, DeviceEnergy]]:
-        return ((device, energy) for device, energy in self.devices.items() if device.kind == kind)
-
     def _sum(self, *kinds: Kind) -> DeviceEnergy:
-        return sum((energy for kind in kinds for _, energy in self._of(kind)), DeviceEnergy())
+        return sum((energy for kind in kinds for energy in self.of(kind).values()), DeviceEnergy())
 
-    def _check_same_devices(self, other: Measurement) -> None:
+    def _combined(self, other: Measurement, combine: Callable[[Any, Any], Any]) -> Measurement:
         if self.devices.keys() != other.devices.keys():
             labels = [sorted(device.label for device in part.devices) for part in (self, other)]
             if labels[0] == labels[1]:  # devices of the same numbers on two machines
@@ -316,6 +284,8 @@ class Measurement:
                 f"measurements of different devices cannot be combined: ({first}) and ({second}); "
                 "take windows of one monitor on one machine"
             )
+        energies = {device: combine(energy, other.devices[device]) for device, energy in self.devices.items()}
+        return Measurement(combine(self.time, other.time), energies)
 
 
 def _with_unique_indices(energies: Iterable[tuple[Device, DeviceEnergy]]) -> dict[Device, DeviceEnergy]:

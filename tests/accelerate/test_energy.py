@@ -30,7 +30,7 @@ def activity_joules(summary):
 
 
 def test_each_phase_is_what_the_gpu_took_in_it(loop, monitor, gpu):
-    truth = dict.fromkeys(Activity.KINDS, 0.0)
+    truth = dict.fromkeys(Activity, 0.0)
 
     def during(activity, action):
         before = gpu.exact_energy_joules()

@@ -127,7 +127,7 @@ def test_wrong_signals_get_one_line(signal, said, capsys):
     [
         ("", "cannot be read"),
         ("{", "cannot be read"),
-        ('{"format": "zeus-core trials", "version": 2, "profiles": 3}', "they must be a list of objects"),
+        ('{"format": "zeus-core trials", "version": 2, "profiles": 3}', "it must be an array"),
         ('{"format": "zeus-core trials", "version": 2, "profiles": []}', "has no trials of a search"),
     ],
 )

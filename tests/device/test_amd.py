@@ -108,7 +108,7 @@ def test_unknown_tables_are_not_read_and_the_power_is(advancing, time_source, re
         gpu.read_energy_counter_joules()
     monitor = monitor_of([gpu], time_source)
     measured = window_of(monitor, time_source, 10.0)
-    assert measured.gpu_method == {0: "integrated"}
+    assert measured.of("gpu")[0].method == "integrated"
     assert measured.total_energy == pytest.approx(2000.0, abs=measured.total_uncertainty_joules)
 
 
@@ -127,7 +127,7 @@ def test_counters_that_lie_are_not_used(advancing, time_source, energy, watts, w
     with pytest.raises(NotSupportedError, match=words):
         gpu.read_energy_counter_joules()
     measured = window_of(monitor_of([gpu], time_source), time_source, 10.0)
-    assert measured.gpu_method == {0: "integrated"}
+    assert measured.of("gpu")[0].method == "integrated"
     assert measured.total_energy == pytest.approx(10 * watts, abs=measured.total_uncertainty_joules)
 
 
@@ -173,7 +173,7 @@ def test_windows_hold_the_truth(advancing, time_source, watts):
     monitor = monitor_of(open_gpus(advancing, time_source), time_source)
     before = board.joules
     measured = window_of(monitor, time_source, 30.0)
-    assert measured.gpu_method == {0: "counted"}
+    assert measured.of("gpu")[0].method == "counted"
     assert measured.total_energy == pytest.approx(board.joules - before, abs=measured.total_uncertainty_joules)
     assert measured.total_uncertainty_joules < 0.02 * measured.total_energy
 
@@ -462,15 +462,17 @@ def test_a_broken_file_costs_one_number_and_no_other_board(tree, time_source, fi
     assert len(gpus[0].name) < 80
     time_source.repeatedly(lambda: let_pass(boards, file), 0.05)
     measured = window_of(monitor_of(gpus, time_source), time_source, 1.0)
-    uncertainty = measured.gpu_uncertainty_joules
-    assert measured.gpu_energy[1] == pytest.approx(200.0, abs=uncertainty[1])
+    energies = measured.of("gpu")
+    assert measured.gpu_energy[1] == pytest.approx(200.0, abs=energies[1].uncertainty_joules)
     if file in (
         "hwmon/hwmon3/power1_average",
         "gpu_metrics",
     ):
-        assert measured.gpu_energy[0] is None or measured.gpu_energy[0] == pytest.approx(200.0, abs=uncertainty[0])
+        assert measured.gpu_energy[0] is None or measured.gpu_energy[0] == pytest.approx(
+            200.0, abs=energies[0].uncertainty_joules
+        )
     else:
-        assert measured.gpu_energy[0] == pytest.approx(200.0, abs=uncertainty[0])
+        assert measured.gpu_energy[0] == pytest.approx(200.0, abs=energies[0].uncertainty_joules)
 
 
 def let_pass(boards, broken_file):
@@ -516,7 +518,7 @@ def test_a_board_that_is_unplugged_loses_its_energy_alone(advancing, time_source
     measured = monitor.between(begin, monitor.read())
     assert measured.gpu_energy[0] is None
     assert "is gone" in measured.lost_because["GPU 0"]
-    assert measured.gpu_energy[1] == pytest.approx(2000.0, abs=measured.gpu_uncertainty_joules[1])
+    assert measured.gpu_energy[1] == pytest.approx(2000.0, abs=measured.of("gpu")[1].uncertainty_joules)
     with pytest.raises(DeviceLostError):
         gpus[0].set_power_limit(400)
     assert stays.cap_watts == ORIGINAL_WATTS

@@ -68,7 +68,7 @@ def test_windows_hold_the_truth(advancing, time_source, watts):
     assert gpus[0].read_power_watts() == pytest.approx(watts, rel=1e-3)
     monitor, before = monitor_of(gpus, time_source), board.joules
     measured = window_of(monitor, time_source, 30.0)
-    assert measured.gpu_method == {0: "counted"}
+    assert measured.of("gpu")[0].method == "counted"
     assert measured.total_energy == pytest.approx(board.joules - before, abs=measured.total_uncertainty_joules)
     assert measured.total_uncertainty_joules < 0.03 * measured.total_energy
 

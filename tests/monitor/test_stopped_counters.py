@@ -128,9 +128,9 @@ def test_rapl_that_stops_within_a_window_is_not_counted(tmp_path):
     machine.run(2.0)
     machine.run(2.0, still=["package"])
     measurement = machine.monitor.end_window("window")
-    assert measurement.cpu_method == {0: "lost"}
+    assert measurement.of("cpu")[0].method == "lost"
     assert measurement.dram_energy == {0: pytest.approx(160.0)}
-    assert measurement.dram_method == {0: "counted"}
+    assert measurement.of("dram")[0].method == "counted"
 
 
 def test_rapl_that_stood_still_for_a_moment_is_estimated(tmp_path):
@@ -140,8 +140,8 @@ def test_rapl_that_stood_still_for_a_moment_is_estimated(tmp_path):
     machine.run(1.5, still=["package"])
     machine.run(200.0)
     measurement = machine.monitor.end_window("window")
-    assert measurement.cpu_method == {0: "estimated"}
-    assert abs(measurement.cpu_energy[0] - 261.5 * 40.0) <= measurement.cpu_uncertainty_joules[0]
+    assert measurement.of("cpu")[0].method == "estimated"
+    assert abs(measurement.cpu_energy[0] - 261.5 * 40.0) <= measurement.of("cpu")[0].uncertainty_joules
 
 
 def test_rapl_that_is_late_at_the_end_is_estimated_from_the_mean(tmp_path):
@@ -150,10 +150,10 @@ def test_rapl_that_is_late_at_the_end_is_estimated_from_the_mean(tmp_path):
     machine.run(2.0)
     machine.run(0.8, still=["package"])
     measurement = machine.monitor.end_window("window")
-    assert measurement.cpu_method == {0: "estimated"}
+    assert measurement.of("cpu")[0].method == "estimated"
     assert measurement.cpu_energy == {0: pytest.approx(2.8 * 40.0)}
-    assert measurement.cpu_uncertainty_joules[0] >= 0.8 * 40.0
-    assert measurement.dram_method == {0: "counted"}
+    assert measurement.of("cpu")[0].uncertainty_joules >= 0.8 * 40.0
+    assert measurement.of("dram")[0].method == "counted"
 
 
 def test_a_window_too_short_to_tell_is_no_zero_either(tmp_path):

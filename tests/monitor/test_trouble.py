@@ -59,12 +59,12 @@ def test_no_error_of_the_driver_leaves_a_window(make_driver, call, code):
     driver.clear_faults()
     for measurement in ends:
         assert measurement.gpu_energy[1] is not None
-        assert measurement.gpu_method[1] == "counted"
+        assert measurement.of("gpu")[1].method == "counted"
         if call in {CALLS[0], None}:
             assert measurement.gpu_energy[0] is None
             assert f"NVML error {code}" in measurement.lost_because["GPU 0"]
         else:
-            assert measurement.gpu_method[0] == "counted", "the counter alone is enough"
+            assert measurement.of("gpu")[0].method == "counted", "the counter alone is enough"
 
 
 def test_a_gpu_that_disappears_within_a_window_is_lost_and_others_remain(make_driver):
@@ -152,8 +152,8 @@ def test_what_an_inner_window_loses_the_outer_one_does_not_count(make_driver, tr
     ending = time.monotonic()
     outer = monitor.end_window("outer")
     least, most = driver[0].true_energy_joules(begun, ending), driver[0].true_energy_joules(begun, time.monotonic())
-    assert inner.gpu_method[0] in {"estimated", "lost"}
-    assert outer.gpu_method[0] in {"estimated", "lost"}
+    assert inner.of("gpu")[0].method in {"estimated", "lost"}
+    assert outer.of("gpu")[0].method in {"estimated", "lost"}
     if outer.total_energy is not None:
         uncertainty = outer.total_uncertainty_joules
         assert least - uncertainty <= outer.total_energy <= most + uncertainty
@@ -224,7 +224,7 @@ import atexit
 from zeus_core.monitor import ZeusMonitor
 monitor = ZeusMonitor()
 monitor.begin_window("program")
-atexit.register(lambda: print(monitor.end_window("program").gpu_method))
+atexit.register(lambda: print(monitor.end_window("program").gpu_energy))
 """
     driver.set_latency(0.002)
     finished = subprocess.run(
@@ -310,8 +310,8 @@ class TestCpus:
         measurement = self.measure(rapl, burn)
         assert measurement.cpu_energy == {0: 5.0, 1: 7.0}
         assert measurement.dram_energy == {1: 1.5}
-        assert measurement.cpu_method == {0: "counted", 1: "counted"}
-        assert measurement.cpu_uncertainty_joules[0] == pytest.approx(1.0), "a millisecond at each edge, at 500 W"
+        assert [energy.method for energy in measurement.of("cpu").values()] == ["counted", "counted"]
+        assert measurement.of("cpu")[0].uncertainty_joules == pytest.approx(1.0), "a millisecond at each edge, at 500 W"
         assert measurement.node_energy_joules == pytest.approx(13.5)
 
     def test_indices_choose_packages(self, rapl):
@@ -337,7 +337,7 @@ class TestCpus:
         package = rapl.add_package(0)
         measurement = self.measure(rapl, lambda: rapl.remove(package))
         assert measurement.cpu_energy == {0: None}
-        assert measurement.cpu_method == {0: "lost"}
+        assert measurement.of("cpu")[0].method == "lost"
         assert "CPU 0" in measurement.lost_because
         assert measurement.node_energy_joules is None
 

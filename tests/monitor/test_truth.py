@@ -219,7 +219,7 @@ def test_real_windows_hold_the_truth(make_driver, load, precise):
         after = time.monotonic()
         for index, device in enumerate(devices):
             least, most = device.true_energy_joules(begun, ending), device.true_energy_joules(before, after)
-            energy, uncertainty = measurement.gpu_energy[index], measurement.gpu_uncertainty_joules[index]
+            energy, uncertainty = measurement.gpu_energy[index], measurement.of("gpu")[index].uncertainty_joules
             hits += least - uncertainty <= energy <= most + uncertainty
             windows += 1
             if device.spec.has_energy_counter:
@@ -242,7 +242,7 @@ def test_a_real_gpu_without_a_counter_is_sampled_during_a_window(make_driver):
             assert time.monotonic() < until
             time.sleep(0.01)
     measurement = window.measurement
-    assert measurement.gpu_method == {0: "integrated"}
+    assert measurement.of("gpu")[0].method == "integrated"
     assert measurement.total_energy == pytest.approx(200 * measurement.time, rel=0.01)
     assert len(driver.calls("nvmlDeviceGetFieldValues")) <= 3 + measurement.time / 0.025
 

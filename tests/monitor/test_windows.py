@@ -30,7 +30,7 @@ def test_a_window_measures_time_and_energy(monitor, gpu, work):
     assert measurement.time == pytest.approx(100 * gpu.preset.physics.operating_point(work, 350).seconds)
     assert measurement.total_energy == pytest.approx(true_energy, rel=0.002)
     assert measurement.gpu_energy == {0: measurement.total_energy}
-    assert measurement.gpu_method == {0: "counted"}
+    assert measurement.of("gpu")[0].method == "counted"
 
 
 def test_nested_and_overlapping_windows_are_each_right(monitor, gpu, work):
@@ -60,7 +60,7 @@ def test_nested_and_overlapping_windows_are_each_right(monitor, gpu, work):
         (inner, "inner begins", "inner ends"),
         (late, "late begins", "all end"),
     ]:
-        assert abs(measurement.total_energy - (true_at[end] - true_at[begin])) <= measurement.gpu_uncertainty_joules[0]
+        assert abs(measurement.total_energy - (true_at[end] - true_at[begin])) <= measurement.total_uncertainty_joules
 
 
 @given(seed=st.integers(0, 10_000), index=st.integers(0, 7))
@@ -105,7 +105,7 @@ def test_a_window_without_counter_steps_is_estimated_and_reported_as_such(monito
     monitor.begin_window("short")
     monitor.time_source.advance(0.01)
     measurement = monitor.end_window("short")
-    assert measurement.gpu_method == {0: "estimated"}
+    assert measurement.of("gpu")[0].method == "estimated"
     assert measurement.total_energy == pytest.approx(0.01 * gpu.read_power_watts())
 
 
@@ -118,7 +118,7 @@ def test_a_fault_loses_the_energy_of_that_gpu_alone(time_source, gpu, work, capl
     faulty.fail("read_energy_counter_joules", DeviceLostError("GPU fell off the bus"))
     measurement = monitor.end_window("window")
     assert measurement.gpu_energy[0] is None
-    assert measurement.gpu_method == {0: "lost", 1: "counted"}
+    assert [energy.method for energy in measurement.of("gpu").values()] == ["lost", "counted"]
     assert measurement.gpu_energy[1] > 0
     assert measurement.total_energy is None
     assert measurement.average_power_watts is None
@@ -140,7 +140,7 @@ def test_a_counter_that_goes_back_is_lost_not_negative(time_source, gpu, work):
     reloaded.offset_joules = 1e6
     measurement = monitor.end_window("window")
     assert measurement.gpu_energy == {0: None}
-    assert measurement.gpu_method == {0: "lost"}
+    assert measurement.of("gpu")[0].method == "lost"
 
 
 def test_a_gpu_without_a_counter_has_its_power_integrated(time_source, gpu, work):
@@ -150,7 +150,7 @@ def test_a_gpu_without_a_counter_has_its_power_integrated(time_source, gpu, work
     with monitor.window("idle") as window:
         time_source.advance(2.0)
     assert window.measurement.total_energy == pytest.approx(2 * gpu.preset.physics.blocking_power_watts, rel=1e-4)
-    assert window.measurement.gpu_method == {0: "integrated"}
+    assert window.measurement.of("gpu")[0].method == "integrated"
 
 
 def test_a_power_reading_that_fails_leaves_a_counted_energy(time_source, gpu, work):
@@ -159,7 +159,7 @@ def test_a_power_reading_that_fails_leaves_a_counted_energy(time_source, gpu, wo
     monitor = ZeusMonitor(gpus=[faulty], time_source=time_source)
     with monitor.window("window") as window:
         gpu.execute(work)
-    assert window.measurement.gpu_method == {0: "counted"}
+    assert window.measurement.of("gpu")[0].method == "counted"
 
 
 def test_with_a_window_that_is_left_by_an_exception_nothing_stays_open(monitor):

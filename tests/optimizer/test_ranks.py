@@ -129,7 +129,7 @@ def test_two_gpus_of_which_one_is_slower(tmp_path, selector):
     for trial in trials:
         points = [find_preset("A40").physics.operating_point(work, trial.setting) for work in WORKS]
         assert trial.seconds_per_step == pytest.approx(max(point.seconds for point in points), rel=1e-9)
-        uncertainty = sum(trial.measurement.gpu_uncertainty_joules.values()) / trial.steps
+        uncertainty = trial.measurement.total_uncertainty_joules / trial.steps
         assert trial.joules_per_step == pytest.approx(sum(point.energy_joules for point in points), abs=uncertainty)
 
 
@@ -159,7 +159,7 @@ def test_two_ranks_sharing_a_gpu_find_its_limit_before_either_changes_it(make_dr
     assert chosen_watts == 200
     for trial in trials:
         (energy,) = trial.measurement.gpu_energy.values()
-        (uncertainty,) = trial.measurement.gpu_uncertainty_joules.values()
+        uncertainty = trial.measurement.total_uncertainty_joules
         assert energy == pytest.approx(trial.setting * trial.measurement.time, rel=0.1, abs=uncertainty)
     assert driver[0].power_limit_watts == 450
     assert max(limits_set(driver, 0)) == 450

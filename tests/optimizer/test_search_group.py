@@ -44,7 +44,7 @@ def test_a_step_has_the_time_of_the_slowest_rank_and_everyones_energy():
         points = [truth(rank.gpu, work, trial.setting) for rank, work in zip(ranks, works, strict=True)]
         assert trial.steps == 10
         assert trial.seconds_per_step == pytest.approx(max(point.seconds for point in points), rel=1e-9)
-        uncertainty = sum(trial.measurement.gpu_uncertainty_joules.values()) / 10
+        uncertainty = trial.measurement.total_uncertainty_joules / 10
         assert trial.joules_per_step == pytest.approx(sum(point.energy_joules for point in points), abs=uncertainty)
 
 

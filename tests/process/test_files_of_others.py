@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.users import OTHER_USER, as_other_user, common_folder, needs_root
-from zeus_core._documents import JsonFormat, JsonStore
 from zeus_core.cli import main
+from zeus_core.documents import Document
 from zeus_core.errors import UsageError
 from zeus_core.files import check_only_ours, write_atomically
 from zeus_core.monitor._log import WindowLog
@@ -135,9 +135,9 @@ def test_the_files_of_a_plan_replace_links(tmp_path, victim):
 def test_devices_are_neither_replaced_nor_set_aside(tmp_path, caplog):
     device = tmp_path / "null"
     os.mkfifo(device)
-    store = JsonStore(device, JsonFormat("zeus-core test", 1), "profile")
-    assert store.load(dict) is None
-    store.save({"a": 1})
+    document = Document("zeus-core test", 1, dict[str, int], "the profile")
+    assert document.load(device) is None
+    assert not document.save(device, {"a": 1})
     assert device.is_fifo()
     assert [record.message.partition(" is not")[0].partition(" cannot")[0] for record in caplog.records] == [
         f"the profile {device}"

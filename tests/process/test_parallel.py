@@ -208,7 +208,7 @@ def test_readings_in_hooks_have_a_deadline_and_other_windows_wait(monkeypatch):
         reading = monitor.read()
     assert not is_in_hook()
     measurement = monitor.between(first, reading)
-    assert measurement.gpu_method[1] == "lost"
+    assert measurement.of("gpu")[1].method == "lost"
     assert all("the driver has not answered" in reason for reason in measurement.lost_because.values())
     window = threading.Thread(target=lambda: monitor.begin_window("plain"))
     window.start()

@@ -17,7 +17,7 @@ from tests.support.kept_runs import interrupted_run, kept_run
 from tests.support.pages import ROOT
 from tests.support.variants import long_but_first
 from zeus_core.cli import main
-from zeus_core.codec import encode
+from zeus_core.codec import decode, encode
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.electricity import ConstantSignal, Electricity
 from zeus_core.errors import UsageError
@@ -35,7 +35,8 @@ from zeus_core.search import GridSearch
 from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy
 from zeus_core.training.record.power_series import EnergyPoint
-from zeus_core.training.record.run_file import read_run, record_from_fields
+from zeus_core.training.record.run_file import read_run
+from zeus_core.training.record.run_records import RunRecord
 from zeus_core.units import duration_text
 
 REGRESSION = "energy_per_token_j > 1.05 * baseline"
@@ -155,7 +156,7 @@ def test_a_choice_never_measured_is_in_the_table_and_reported_as_such(adaptive):
     run = read_run(adaptive)
     fields = encode(run)
     fields["parts"][-1]["search"]["result"] |= {"choices": {}, "comparison": None}
-    (search,) = (section for section in sections_of(record_from_fields(fields)) if section.name == "search")
+    (search,) = (section for section in sections_of(decode(RunRecord, fields)) if section.name == "search")
     assert ("not measured", "chosen") in [(row[1], row[-1]) for row in search.rows]
 
 
@@ -179,7 +180,7 @@ def test_texts_of_others_are_escaped():
 
 
 def test_every_activity_has_its_color():
-    for activity in Activity.KINDS:
+    for activity in Activity:
         assert f".fill-{activity} {{ fill: var(--{activity}); }}" in page("", "")
         assert page("", "").count(f" --{activity}: #") == 2, "in light and dark"
 

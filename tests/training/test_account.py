@@ -16,7 +16,7 @@ from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.journal import Journal, earlier_account
 from zeus_core.training.record.journal_lines import Entry
-from zeus_core.training.record.resume import Checkpoint
+from zeus_core.training.record.resume import CHECKPOINT, Checkpoint
 
 
 def taken(seconds, joules, lost_seconds=0.0):
@@ -31,7 +31,7 @@ def entry(part, begin_step, step, joules, run="run"):
 @given(accounts)
 def test_accounts_survive_json(account):
     checkpoint = Checkpoint("run", 4, account)
-    assert Checkpoint.from_json(json.loads(json.dumps(checkpoint.to_json()))) == checkpoint
+    assert CHECKPOINT.from_json(json.loads(json.dumps(CHECKPOINT.to_json(checkpoint)))) == checkpoint
 
 
 @given(accounts, accounts)
@@ -60,7 +60,7 @@ def test_ranks_take_the_longest_time_and_all_energy(ranks):
 )
 def test_anything_else_in_a_checkpoint_is_a_clear_error(fields):
     with pytest.raises(UsageError):
-        Checkpoint.from_json(fields)
+        CHECKPOINT.from_json(fields)
 
 
 def test_lost_energy_is_not_zero():

@@ -15,7 +15,7 @@ from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.journal import Journal, earlier_account
 from zeus_core.training.record.journal_lines import Entry
-from zeus_core.training.record.resume import Checkpoint
+from zeus_core.training.record.resume import CHECKPOINT, Checkpoint
 
 ENTRY = Entry("run", "part", 0, 1, Account(Tally(10.0, DeviceEnergy(2000.0, 5.0))))
 
@@ -55,10 +55,10 @@ def test_an_energy_that_is_null_is_not_0_joules(journal, tmp_path, caplog):
     append_line(tmp_path, json.dumps(fields))
     assert journal.read("run") == [[ENTRY]]
     assert "measured.energy_joules is None" in caplog.text
-    document = Checkpoint("run", 1, ENTRY.account).to_json()
+    document = CHECKPOINT.to_json(Checkpoint("run", 1, ENTRY.account))
     document["account"]["total"]["measured"]["energy_joules"] = None
     with pytest.raises(UsageError, match=r"measured\.energy_joules is None"):
-        Checkpoint.from_json(document)
+        CHECKPOINT.from_json(document)
 
 
 def part_of(name, begin_step, steps, is_ended):

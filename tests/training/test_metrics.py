@@ -44,7 +44,7 @@ def test_the_tables_in_docstrings_are_the_registry(path):
 def test_the_summary_logs_what_is_in_the_registry():
     tally = Tally(1.0, DeviceEnergy(2.0, 0.1))
     charges = {"g": Charge(1.0), "EUR": Charge(1.0)}
-    account = Account(tally, dict.fromkeys(Activity.KINDS, tally), redone=tally, host=tally, charges=charges, tokens=8)
+    account = Account(tally, dict.fromkeys(Activity, tally), redone=tally, host=tally, charges=charges, tokens=8)
     account = replace(account, visits={Activity.REWARD: 2}, generated_tokens=4)
     electricity = Electricity(ConstantSignal(380, "g/kWh"), ConstantSignal(0.3, "EUR/kWh"))
     summary = TrainingSummary(1, account, 0.1, saving_uncertainty=0.1, electricity=electricity)

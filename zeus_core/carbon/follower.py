@@ -96,7 +96,7 @@ class Follower:
         with self._monitor.window(_WINDOW) as window:
             self._wait(pause.seconds, meanwhile)
         own = {
-            uuid_in_job(self._monitor.gpus[index]): [joules, window.measurement.gpu_uncertainty_joules[index]]
+            uuid_in_job(self._monitor.gpus[index]): [joules, window.measurement.of("gpu")[index].uncertainty_joules]
             for index, joules in window.measurement.gpu_energy.items()
         }
         sent = self._exchange.gather_first(lambda: own) or []

@@ -13,10 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core._documents import parse_json
 from zeus_core.cli.arguments import number, path
 from zeus_core.cli.electricity_arguments import FILE, signal_from_file
 from zeus_core.cli.text import complain, table, write
+from zeus_core.documents import parse_json
 from zeus_core.errors import UsageError
 from zeus_core.units import number_text
 from zeus_core.validate import shown

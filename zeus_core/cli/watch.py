@@ -14,11 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._documents import JsonFormat
 from zeus_core._identity import printable
 from zeus_core.cli.arguments import add_gpus, add_period, check_gpu_indices, notes_on_silent
 from zeus_core.cli.gpu_state import BOARD_HEADER, BOARD_SIDES, LOAD_HEADER, LOAD_SIDES, Board, Load, Settings
 from zeus_core.cli.text import complain, joules, table, watts, write
+from zeus_core.documents import Document
 from zeus_core.errors import DeviceError, NoDeviceError
 from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.units import duration_text
@@ -155,7 +155,7 @@ def _chosen_gpus(indices: Sequence[int] | None) -> dict[int, Gpu]:
 
 
 def _print_json(name: str, fields: Mapping[str, Any], version: int = 1) -> None:
-    write(json.dumps(JsonFormat(name, version).document(fields), indent=2), sys.stdout)
+    write(json.dumps(Document(name, version, dict[str, Any]).to_json(dict(fields)), indent=2), sys.stdout)
 
 
 def _show(view: Callable[[], str], arguments: argparse.Namespace, first: int = 0) -> None:

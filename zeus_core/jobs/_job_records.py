@@ -7,13 +7,11 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from zeus_core._documents import JsonFormat, parse_json
-from zeus_core.codec import decode, encode
+from zeus_core.codec import encode
+from zeus_core.documents import Document, parse_json
 from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import BatchRun
 from zeus_core.validate import checked_number
-
-_RUN = JsonFormat("zeus-core run", 1)
 
 # Costs and epochs of runs compare only while these stay as they are.
 _DEFINING = ("target", "objective", "learning_rate_rule")
@@ -160,9 +158,12 @@ class StoredRun:
     record: RunRecord
 
 
+_RUN = Document("zeus-core run", 1, RunRecord, "the run")
+
+
 def record_to_text(record: RunRecord) -> str:
     """Return a record as a JSON text."""
-    return json.dumps(_RUN.document(encode(record)), allow_nan=False)
+    return json.dumps(_RUN.to_json(record), allow_nan=False)
 
 
 def record_from_text(text: str) -> RunRecord:
@@ -171,7 +172,7 @@ def record_from_text(text: str) -> RunRecord:
     Raises:
         UsageError: It is something else, or of another version.
     """
-    return decode(RunRecord, _RUN.fields(parse_json(text)))
+    return _RUN.from_json(parse_json(text))
 
 
 def ended(record: RunRecord, outcome: str, reason: str) -> RunRecord:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zeus_core._documents import JsonFormat, parse_json
-from zeus_core.codec import decode, encode
+from zeus_core.documents import Document, parse_json
 from zeus_core.errors import UsageError
 from zeus_core.jobs._job_database import open_storage, patiently, quiet_optuna
 from zeus_core.jobs._job_records import (
@@ -26,7 +25,7 @@ from zeus_core.jobs._job_records import (
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-_JOB = JsonFormat("zeus-core job", 1)
+_JOB = Document("zeus-core job", 1, JobDeclaration)
 _ATTRIBUTE = "zeus"  # of a study: its declaration; of a trial: its record
 _BATCH_SIZE = "batch_size"  # the parameter of a trial, which dashboards show
 _MAX_BATCH_SIZE = 2**40
@@ -82,7 +81,7 @@ class JobStore:
                     "; ".join(changed),
                 )
         if declaration != earlier:
-            text = json.dumps(_JOB.document(encode(declaration)), allow_nan=False)
+            text = json.dumps(_JOB.to_json(declaration), allow_nan=False)
             patiently(lambda: self._storage.set_study_user_attr(self._study_id, _ATTRIBUTE, text))
 
     def declaration(self) -> JobDeclaration | None:
@@ -95,7 +94,7 @@ class JobStore:
         if text is None:
             return None
         try:
-            return decode(JobDeclaration, _JOB.fields(parse_json(str(text))))
+            return _JOB.from_json(parse_json(str(text)))
         except UsageError as error:
             raise UsageError(
                 f"the job {self._name!r} in the storage cannot be read: {error}; it may be of a newer zeus-core: "

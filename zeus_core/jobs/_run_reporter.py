@@ -6,11 +6,11 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_core._documents import JsonFormat
-from zeus_core.codec import decode, encode
+from zeus_core.documents import Document
 from zeus_core.errors import UsageError
 from zeus_core.jobs._job_records import RunRecord
 from zeus_core.ports import Background
@@ -18,7 +18,16 @@ from zeus_core.ports import Background
 if TYPE_CHECKING:  # which needs Optuna
     from zeus_core.jobs._job_store import JobStore
 
-_FORMAT = JsonFormat("zeus-core pending run", 1)
+
+@dataclass(frozen=True)
+class _PendingRun:
+    storage: str
+    job: str
+    number: int | None
+    record: RunRecord
+
+
+_PENDING = Document("zeus-core pending run", 1, _PendingRun)
 
 # The end of a run waits so long for the database, of which a usual request takes 20 ms; then a file keeps the result.
 _LAST_REPORT_SECONDS = 5.0
@@ -44,14 +53,14 @@ class PendingRuns:
 
     def __init__(self, folder: Path, storage: str, job: str) -> None:
         self._folder = folder
-        self._owner = {"storage": storage, "job": job}
+        self._owner = storage, job
         self._stem = re.sub(r"[^A-Za-z0-9._-]+", "-", job)[:80]
 
     def keep(self, number: int | None, record: RunRecord) -> None:
         """Write the result of a run; see `JobStore.finish`."""
         path = self._path(record)
         try:
-            _FORMAT.write(path, {**self._owner, "number": number, "record": encode(record)})
+            _PENDING.write(path, _PendingRun(*self._owner, number, record))
         except (OSError, ValueError) as error:
             _logger.error("the result of a run is lost: %s cannot be written: %s", path, error)
         else:
@@ -77,10 +86,9 @@ class PendingRuns:
     def _found(self) -> Iterator[tuple[Path, int | None, RunRecord]]:
         for path in sorted(self._folder.glob(f"{self._stem}-*.json")) if self._folder.is_dir() else []:
             try:
-                fields = _FORMAT.read(path)
-                if {name: fields.get(name) for name in self._owner} == self._owner:
-                    number = decode(int | None, fields.get("number"), "number")  # type: ignore[arg-type]
-                    yield path, number, decode(RunRecord, fields.get("record"))
+                pending = _PENDING.read(path)
+                if (pending.storage, pending.job) == self._owner:
+                    yield path, pending.number, pending.record
             except (OSError, UsageError) as error:
                 _logger.warning("%s is not reported: %s", path, error)
 

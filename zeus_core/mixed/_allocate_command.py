@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from zeus_core._documents import parse_json
 from zeus_core.cli.arguments import check_exists, count, number, path, slowdown
 from zeus_core.cli.text import make_folder, write
+from zeus_core.documents import parse_json
 from zeus_core.errors import UsageError
 from zeus_core.installed import install_command
 

@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zeus_core._documents import JsonFormat
 from zeus_core.codec import decode, encode
+from zeus_core.documents import Document
 from zeus_core.errors import UsageError
-from zeus_core.optimizer.trial_store import Conditions, nearest_conditions, objects_in
+from zeus_core.optimizer.trial_store import Conditions, nearest_conditions
 from zeus_core.search import Trial
-
-_FORMAT = JsonFormat("zeus-core search", 1)
 
 _logger = logging.getLogger(__name__)
 
@@ -68,6 +66,17 @@ class SearchState:
     run_seconds: float
 
 
+@dataclass(frozen=True)
+class _Searches:
+    """The part of a checkpoint. Each search is decoded when it is used: a damaged one does not cost the others."""
+
+    searches: list[dict[str, Any]]
+    spent: Any = None
+
+
+_SEARCHES = Document("zeus-core search", 1, _Searches, "the state")
+
+
 def searches_to_state(searches: Sequence[SearchState], spent: RunSpent | None = None) -> dict[str, Any]:
     """Return the part of a checkpoint that holds some searches, in JSON types; empty if there are none.
 
@@ -75,8 +84,7 @@ def searches_to_state(searches: Sequence[SearchState], spent: RunSpent | None = 
         searches: The searches.
         spent: The energy and time that the run took so far; None where it follows no signal.
     """
-    kept = {} if spent is None else {"spent": encode(spent)}
-    return _FORMAT.document({"searches": encode(list(searches)), **kept}) if searches else {}
+    return _SEARCHES.to_json(_Searches(encode(searches), spent)) if searches else {}
 
 
 def spent_from_state(state: Any) -> RunSpent | None:
@@ -93,7 +101,7 @@ def spent_from_state(state: Any) -> RunSpent | None:
 def search_from_state(conditions: Conditions, state: Any) -> SearchState | None:
     """Return the search in a checkpoint. None, with a warning, if it is damaged, or of other conditions."""
     try:
-        searches = objects_in(_FORMAT.fields(state), "searches")
+        searches = _SEARCHES.from_json(state).searches
         for search in searches:
             if search.get("conditions") == encode(conditions):
                 return decode(SearchState, search, "search")
@@ -111,7 +119,7 @@ def activities_from_state(conditions: Conditions, state: Any) -> dict[str, Searc
     """Return the searches of activities in a checkpoint, in trainings of these conditions, without damaged ones."""
     found = {}
     with contextlib.suppress(UsageError):
-        for search in objects_in(_FORMAT.fields(state), "searches"):
+        for search in _SEARCHES.from_json(state).searches:
             activity = conditions.activity_in(search.get("conditions"))
             if activity is not None:
                 with contextlib.suppress(UsageError):

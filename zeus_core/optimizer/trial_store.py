@@ -9,16 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zeus_core._documents import JsonFormat, JsonStore, parse_json
 from zeus_core.codec import decode, encode
+from zeus_core.documents import Document, parse_json
 from zeus_core.errors import UsageError
 from zeus_core.files import folder_lock, is_special
 from zeus_core.measurement import Measurement
 from zeus_core.search import Trial
 from zeus_core.validate import shown
 
-_FORMAT = JsonFormat("zeus-core trials", 2)
-_CONTENTS = "profile"
 _ACTIVITY = "activity"  # a fact of the work
 _OUT_OF_MEMORY = "out_of_memory"
 
@@ -76,6 +74,16 @@ class Conditions:
         ]
 
 
+@dataclass(frozen=True)
+class _Profiles:
+    """The content of a file. Each profile is decoded when it is used: a damaged one does not cost the others."""
+
+    profiles: list[dict[str, Any]]
+
+
+_PROFILES = Document("zeus-core trials", 2, _Profiles, "the profile")
+
+
 class TrialStore:
     """Keeps trials under the conditions they were measured under: by itself, none. No method raises."""
 
@@ -122,7 +130,8 @@ class JsonTrialStore(TrialStore):
         self._path = path
         self._zeus_steps = zeus_steps or _ZEUS_STEPS
         self._has_reported = False
-        self._known_store = JsonStore(path, _FORMAT, _CONTENTS)
+        self._own_path = path
+        self._has_failed = False
 
     def load(self, conditions: Conditions) -> list[Trial]:
         """Return the trials in the file."""
@@ -175,22 +184,24 @@ class JsonTrialStore(TrialStore):
             if trials or out_of_memory:
                 kept = {_OUT_OF_MEMORY: sorted(out_of_memory)} if out_of_memory else {}
                 profiles.append({"conditions": own, "trials": encode(list(trials)), **kept})
-            self._store.save({"profiles": profiles[-_MAX_PROFILES:]})
+            kept_profiles = _Profiles(profiles[-_MAX_PROFILES:])
+            self._has_failed = not _PROFILES.save(self._file, kept_profiles, warns=not self._has_failed)
 
     def _profiles(self) -> list[dict[str, Any]]:
-        return self._store.load(lambda fields: objects_in(fields, "profiles")) or []
+        found = _PROFILES.load(self._file)
+        return [] if found is None else found.profiles
 
     @property
-    def _store(self) -> JsonStore:
+    def _file(self) -> Path:
         """The file, or one beside it from the first time on that it is found to be that of another program."""
         path = self._path
-        if self._known_store.path == path and _is_foreign(path):
-            self._known_store = JsonStore(path.with_name(f"{path.stem}-zeus-core{path.suffix}"), _FORMAT, _CONTENTS)
+        if self._own_path == path and _is_foreign(path):
+            self._own_path = path.with_name(f"{path.stem}-zeus-core{path.suffix}")
             _logger.warning(
                 "the profile %s is that of another program and stays as it is; trials are kept in %s",
-                *(path, self._known_store.path),
+                *(path, self._own_path),
             )
-        return self._known_store
+        return self._own_path
 
     def _trials_of_zeus(self) -> list[Trial]:
         if not _is_foreign(self._path):
@@ -243,16 +254,8 @@ def latest_trials(document: Any) -> list[Trial]:
     """
     if isinstance(document, Mapping) and "measurements" in document:
         return _trials_in_zeus(document, _ZEUS_STEPS)
-    profiles = objects_in(_FORMAT.fields(document), "profiles")
+    profiles = _PROFILES.from_json(document).profiles
     return decode(list[Trial], profiles[-1].get("trials"), "trials") if profiles else []
-
-
-def objects_in(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return the objects in a list. Each is decoded when it is used: a damaged one does not cost the others."""
-    found = fields.get(name)
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise UsageError(f"its {name} are {shown(found)}; they must be a list of objects")
-    return found
 
 
 def nearest_conditions(conditions: Conditions, kept: Sequence[Mapping[str, Any]]) -> str | None:

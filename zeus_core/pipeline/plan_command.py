@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from zeus_core._documents import parse_json
 from zeus_core.cli.arguments import check_exists, count, path, seconds, seconds_or_zero, slowdown
 from zeus_core.cli.text import make_folder, write
+from zeus_core.documents import parse_json
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 from zeus_core.installed import install_command

@@ -18,7 +18,7 @@ RUN_METRICS: Mapping[str, tuple[str, str]] = {
     "energy_per_token_j": ("J", "energy of the training steps by token, where tokens are counted"),
     "energy_per_sample_j": ("J", "energy of the training steps by sample, where samples are counted"),
     "energy_per_step_j": ("J", "energy of the training steps by optimizer step"),
-    **{f"energy_{activity.value}_j": ("J", f"energy of the activity {activity.words}") for activity in Activity.KINDS},
+    **{f"energy_{activity.value}_j": ("J", f"energy of the activity {activity.words}") for activity in Activity},
     "energy_per_generated_token_j": ("J", "energy of the text generated for training by token, where that is known"),
     "energy_per_reward_j": ("J", "energy of a pass of reward models on one rank"),
     "energy_redone_j": ("J", "energy of steps that were done again after an interruption"),

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zeus_core._documents import JsonFormat
 from zeus_core.codec import encode
+from zeus_core.documents import Document
 from zeus_core.report.many_runs import are_many, overview, side_by_side
 from zeus_core.report.run_lines import Runs, energy_line, hardware, moment, steps_text, unrecorded_line
 from zeus_core.report.run_metrics import metrics_of, unit_of
 from zeus_core.report.run_sections import Section, sections_of
 from zeus_core.training.record.run_records import RunRecord
 
-_FORMAT = JsonFormat("zeus-core report", 1)
+_FORMAT = Document("zeus-core report", 1, dict[str, Any])
 
 
 def runs_markdown(runs: Runs, notes: Sequence[tuple[str, bool]] = ()) -> str:
@@ -57,7 +57,7 @@ def runs_json(runs: Runs, notes: Sequence[tuple[str, bool]] = (), statement: Map
         "runs": [{"name": name, "metrics": _metrics(run), "record": _without_identity(run)} for name, run in runs],
         "statement": statement,
     }
-    return json.dumps(_FORMAT.document(fields), indent=2)
+    return json.dumps(_FORMAT.to_json(fields), indent=2)
 
 
 def _metrics(run: RunRecord) -> dict[str, dict[str, Any]]:

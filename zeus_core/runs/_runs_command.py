@@ -14,11 +14,11 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core._documents import JsonFormat
 from zeus_core._identity import printable
 from zeus_core.cli.arguments import add_modes, path
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.text import complain, table, write
+from zeus_core.documents import Document
 from zeus_core.errors import UsageError
 from zeus_core.files import write_atomically
 from zeus_core.ports.site_defaults import site_electricity
@@ -35,7 +35,7 @@ PLACE = "See what a run took", 21
 SUMMARY = "Keep the runs of many people in a catalogue, and add them up"
 EXAMPLE = "zeus-core runs sum /shared/catalogue --by user --month 2026-10"
 
-_FORMAT = JsonFormat("zeus-core runs", 1)
+_FORMAT = Document("zeus-core runs", 1, dict[str, Any])
 _MOST_LISTED, _MOST_GAINS, _MOST_COMPLAINTS = 50, 10, 20
 _MODES = {
     "add": ("add runs to a catalogue, which is made if there is none", "zeus-core runs add /shared/catalogue output"),
@@ -137,7 +137,7 @@ def _summed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
     groups = grouped_sums(rows, known, by, kept)
     _say_if_unused(by, groups)
     if arguments.format == "json":
-        return json.dumps(_FORMAT.document({"by": by, "month": arguments.month, "sums": groups}), indent=2)
+        return json.dumps(_FORMAT.to_json({"by": by, "month": arguments.month, "sums": groups}), indent=2)
     if arguments.format == "csv":
         return _csv_of_sums({by or "": groups})
     if arguments.format == "prometheus":
@@ -188,7 +188,7 @@ def _listed(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
         for run in runs
     ]
     if arguments.format == "json":
-        return json.dumps(_FORMAT.document({"runs": runs}), indent=2)
+        return json.dumps(_FORMAT.to_json({"runs": runs}), indent=2)
     if arguments.format == "csv":
         return _csv([columns, *rows])
     more = [f"{len(rows) - _MOST_LISTED} more, in --format csv"] if len(rows) > _MOST_LISTED else []
@@ -206,7 +206,7 @@ def _shown(catalogue: Catalogue, arguments: argparse.Namespace) -> str:
         raise UsageError(f"the catalogue has {many} whose name begins with {wanted!r}; see zeus-core runs list")
     (run,) = found
     if arguments.format == "json":
-        return json.dumps(_FORMAT.document(run), indent=2)
+        return json.dumps(_FORMAT.to_json(run), indent=2)
     energies = {
         "energy": run["whole_millijoules"],
         "at low power": run["whole_low_millijoules"],

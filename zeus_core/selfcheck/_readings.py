@@ -40,7 +40,8 @@ def _power(name: str, measurement: Measurement) -> Finding:
     if watts is None:
         return Finding(name, None, "W", note="; ".join(measurement.lost_because.values()))
     uncertainty = (measurement.total_uncertainty_joules or 0.0) / measurement.time
-    return Finding(name, watts, "W", note=f"+- {uncertainty:.1f} W, {measurement.gpu_method[0]}")
+    method = measurement.of("gpu")[0].method
+    return Finding(name, watts, "W", note=f"+- {uncertainty:.1f} W, {method}")
 
 
 _POLL_SECONDS = 0.001  # a twentieth of the shortest known period

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from zeus_core import __version__
-from zeus_core._documents import JsonFormat
 from zeus_core.cli.text import write
 from zeus_core.device import Gpu, discover_gpus
 from zeus_core.device.gpu import read_driver_version, read_limit_watts
 from zeus_core.device.silent import SilentGpu
+from zeus_core.documents import Document
 from zeus_core.selfcheck._bench import Bench, Finding
 from zeus_core.selfcheck._costs import check_calls, check_hooks, check_window_overhead
 from zeus_core.selfcheck._load import Load, find_load
@@ -159,7 +159,7 @@ def report_on_first_gpu(extent: str, as_json: bool) -> None:
             for _ in check.run():
                 pass
         finally:
-            write(json.dumps(FORMAT.document(json_fields(check.machine, check.results)), indent=2), sys.stdout)
+            write(json.dumps(FORMAT.to_json(json_fields(check.machine, check.results)), indent=2), sys.stdout)
         return
     write(markdown_heading(check.machine), sys.stdout)
     for result in check.run():
@@ -167,7 +167,7 @@ def report_on_first_gpu(extent: str, as_json: bool) -> None:
     write(f"\nLoad: {check.machine['load'] or 'none'}.", sys.stdout)
 
 
-FORMAT = JsonFormat("zeus-core selfcheck", 1)
+FORMAT = Document("zeus-core selfcheck", 1, dict[str, Any])
 _NO = (
     "**no**: a promise of the documentation does not hold on this machine, or something else used it meanwhile. Rely "
     "on the value that stands here; to report it, attach what `zeus-core doctor --measure --json` prints."

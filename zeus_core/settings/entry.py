@@ -7,16 +7,14 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zeus_core._documents import JsonFormat
 from zeus_core._identity import ProcessIdentity, job_id, printable, program_name, program_token
-from zeus_core.codec import completed, decode, encode
+from zeus_core.documents import Document
 from zeus_core.errors import UsageError
 from zeus_core.kinds import KINDS, Kind
 
 LedgerKey = tuple[str, str]
 """The UUID of a device, and the name of a kind of setting: what a lease is of."""
 
-_FORMAT = JsonFormat("zeus-core lease", 1)
 _FIRST_DRIVER = "nvml"
 
 
@@ -158,7 +156,7 @@ class LedgerEntry:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry in JSON types."""
-        return _FORMAT.document(encode(self))
+        return _DOCUMENT.to_json(self)
 
     @classmethod
     def from_json(cls, document: Any) -> LedgerEntry:
@@ -167,7 +165,10 @@ class LedgerEntry:
         Raises:
             UsageError: The document is no entry, or has another version.
         """
-        return decode(cls, completed(cls, _FORMAT.fields(document)))
+        return _DOCUMENT.from_json(document)
+
+
+_DOCUMENT = Document("zeus-core lease", 1, LedgerEntry)
 
 
 def setting_text(setting: int, unit: str) -> str:

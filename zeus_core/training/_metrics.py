@@ -63,7 +63,7 @@ SUMMARY_METRICS = (
     Metric("train_energy_j", "J", "the whole run, with evaluations, checkpoints and earlier parts"),
     Metric("train_energy_wh", "Wh", "the same"),
     Metric("train_energy_uncertainty_j", "J", "uncertainty of the energy of the whole run"),
-    *(Metric(f"train_energy_{activity.value}_j", "J", _ACTIVITIES[activity]) for activity in Activity.KINDS),
+    *(Metric(f"train_energy_{activity.value}_j", "J", _ACTIVITIES[activity]) for activity in Activity),
     Metric("train_energy_per_token_j", "J", "energy of the training steps by token, if tokens are counted"),
     Metric("train_energy_per_generated_token_j", "J", "energy of the text generated for training by token, if known"),
     Metric("train_energy_per_reward_j", "J", "energy of a pass of reward models on one rank"),

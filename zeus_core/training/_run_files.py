@@ -15,7 +15,7 @@ from zeus_core.training._ranks import Ranks
 from zeus_core.training.account import Account
 from zeus_core.training.record.journal import Journal
 from zeus_core.training.record.journal_lines import Entry
-from zeus_core.training.record.resume import Checkpoint, take_up_run
+from zeus_core.training.record.resume import CHECKPOINT, Checkpoint, take_up_run
 from zeus_core.training.record.run_file import JOURNAL_FOLDER
 from zeus_core.training.record.run_keeper import RunKeeper
 from zeus_core.training.record.run_records import KEEP_SECONDS, RunRecord
@@ -73,7 +73,7 @@ class RunFiles:
         """Continue the run of a checkpoint in the next part. A damaged state is ignored, with a warning."""
         self._checkpoint = None
         try:
-            self._checkpoint = None if state == {} else Checkpoint.from_json(state)
+            self._checkpoint = None if state == {} else CHECKPOINT.from_json(state)
         except UsageError as error:
             _logger.warning("the energy state of the checkpoint is damaged: %s", error)
 

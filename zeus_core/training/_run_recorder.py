@@ -38,7 +38,7 @@ from zeus_core.training.activities.limit_reading import LimitReading
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.charges.charged_electricity import electricity_log_values
 from zeus_core.training.record.rank_records import rank_record
-from zeus_core.training.record.resume import Checkpoint
+from zeus_core.training.record.resume import CHECKPOINT, Checkpoint
 from zeus_core.training.record.run_records import RankRecord
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ class RunRecorder:
         if self._trace is not None:
             self._trace.keep(own)
         known = own if self.ranks.size == 1 else part.intervals.seen
-        return Checkpoint(part.run, self.ranks.size, part.earlier + known).to_json()
+        return CHECKPOINT.to_json(Checkpoint(part.run, self.ranks.size, part.earlier + known))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the run of a checkpoint at the next `begin`. A damaged state is ignored, with a warning."""

@@ -144,8 +144,8 @@ class Account:
         return sum((self.activities[activity] for activity in TRAINING if activity in self.activities), Tally())
 
     def in_order(self) -> list[tuple[Activity, Tally]]:
-        """Return the activities in the order of `Activity.KINDS`, and then those of a user's own, as they came."""
-        columns = (*Activity.KINDS, *(activity for activity in self.activities if activity.is_own))
+        """Return the activities in the order of `Activity`, and then those of a user's own, as they came."""
+        columns = (*Activity, *(activity for activity in self.activities if activity.is_own))
         return [(activity, self.activities[activity]) for activity in columns if activity in self.activities]
 
     @property
@@ -165,7 +165,7 @@ class Account:
 
     def __add__(self, other: Account) -> Account:
         """Add what came before or after. Activities of a user's own beyond `MOST_OWN` become `Activity.OTHER`."""
-        columns = (*Activity.KINDS, *own_activities(_activities(self, other)))
+        columns = (*Activity, *own_activities(_activities(self, other)))
         ours, theirs = (placed(account.activities, columns, _NO_TALLY) for account in (self, other))
         visits, more_visits = (placed(account.visits, columns, 0) for account in (self, other))
         return Account(

@@ -8,10 +8,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from zeus_core._documents import JsonFormat
 from zeus_core.cli.text import complain, table, write
+from zeus_core.documents import Document
 from zeus_core.errors import UsageError
 from zeus_core.installed import DOCTOR, missing_registration, registered
 
@@ -22,7 +22,7 @@ PLACE = "Measure and save", 14
 SUMMARY = "Report what can be measured and set here, and how to get the rest"
 EXAMPLE = "zeus-core doctor --need gpus --need set-power-limits"
 
-_FORMAT = JsonFormat("zeus-core doctor", 1)
+_FORMAT = Document("zeus-core doctor", 1, dict[str, Any])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +60,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if any(os.environ.get(name, "").strip() for name in ("CUDA_VISIBLE_DEVICES", "ZEUS_SIMULATED_GPUS")):
         needs.add("gpus")
     if arguments.json:
-        write(json.dumps(_FORMAT.document({"checks": list(map(asdict, checks))}), indent=2), sys.stdout)
+        write(json.dumps(_FORMAT.to_json({"checks": list(map(asdict, checks))}), indent=2), sys.stdout)
     else:
         write(_text(checks), sys.stdout)
     lacking = [need for need in sorted(needs) if missing[need]]

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zeus_core.codec import encode
 from zeus_core.files import follow_own_links, is_special, write_atomically
 from zeus_core.measurement import Device, DeviceEnergy
 from zeus_core.ports.run_identity import identity_here
@@ -20,7 +19,7 @@ from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint, PowerSeries
 from zeus_core.training.record.rank_records import electricity_record, versions
-from zeus_core.training.record.run_file import RUN_FORMAT
+from zeus_core.training.record.run_file import RUN_DOCUMENT
 from zeus_core.training.record.run_records import (
     REMARKS,
     DeviceRecord,
@@ -40,10 +39,10 @@ _STOPPED_CODES = (130, 137, 143)  # of a shell or a program that SIGINT, SIGKILL
 
 def document_of(command: CommandRecord) -> dict[str, Any]:
     """Return the document of the file: that of any run, with the fields of `CommandRecord.to_json` beside it."""
-    run = encode(run_of_command(command))
+    document = RUN_DOCUMENT.to_json(run_of_command(command))
     if command.charges is not None:
-        run["electricity"]["amounts"] = command.charges.to_json()
-    return RUN_FORMAT.document({**command.to_json(), **run})
+        document["electricity"]["amounts"] = command.charges.to_json()
+    return {**document, **command.to_json()}
 
 
 def write_record(command: CommandRecord, path: Path) -> None:

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zeus_core._documents import JsonFormat
-from zeus_core.codec import decode, encode
+from zeus_core.documents import Document
 from zeus_core.errors import UsageError
-from zeus_core.files import is_special
 from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOptions, checked_kind
 from zeus_core.units import duration_text, energy_text, rows_html
 from zeus_core.validate import (
@@ -19,7 +17,6 @@ from zeus_core.validate import (
     checked_whole_number,
 )
 
-_FORMAT = JsonFormat("zeus-core allocation plan", 1)
 _MAX_SHOWN = 16  # ranks in a notebook
 
 
@@ -195,6 +192,9 @@ def checked_reduce_seconds(seconds: float) -> float:
     return checked_number("reduce_seconds", seconds, 0.0, 1e9, "seconds, 0 to 1e9, such as 0.01")
 
 
+_PLAN = Document("zeus-core allocation plan", 1, AllocationPlan, "the plan")
+
+
 def write_plan(plan: AllocationPlan, path: str | Path) -> None:
     """Write a plan to a file, which is replaced as a whole.
 
@@ -202,7 +202,7 @@ def write_plan(plan: AllocationPlan, path: str | Path) -> None:
         UsageError: An argument is wrong; the message names it.
         OSError: The file cannot be written.
     """
-    _FORMAT.write(Path(checked_path("path", path)), encode(plan))
+    _PLAN.write(Path(checked_path("path", path)), plan)
 
 
 def read_plan(path: str | Path) -> AllocationPlan:
@@ -213,8 +213,6 @@ def read_plan(path: str | Path) -> AllocationPlan:
     """
     file = Path(checked_path("path", path))
     try:
-        if is_special(file):
-            raise UsageError("it is a folder or a device, not a file")
-        return decode(AllocationPlan, _FORMAT.read(file), "the plan")
+        return _PLAN.read(file)
     except (OSError, UsageError) as error:
         raise UsageError(f"{file}: {error}") from error

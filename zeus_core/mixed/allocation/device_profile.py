@@ -11,8 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from zeus_core._documents import JsonFormat, JsonStore
-from zeus_core.codec import decode, encode
+from zeus_core.documents import Document
 from zeus_core.errors import UsageError
 from zeus_core.mixed.allocation._fit import MeasuredBatch, fitted_option
 from zeus_core.mixed.allocation._measured_steps_csv import read_table
@@ -22,8 +21,6 @@ from zeus_core.validate import (
     checked_path,
     checked_whole_number,
 )
-
-_FORMAT = JsonFormat("zeus-core device profile", 1)
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ class DeviceProfile:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that holds the whole profile."""
-        return _FORMAT.document(encode(self))
+        return _PROFILE.to_json(self)
 
     @classmethod
     def from_json(cls, document: Any) -> DeviceProfile:
@@ -93,7 +90,7 @@ class DeviceProfile:
         Raises:
             UsageError: It is not a profile; the message names the field.
         """
-        return decode(cls, _FORMAT.fields(document), "the profile")
+        return _PROFILE.from_json(document)
 
     @classmethod
     def from_csv(
@@ -130,13 +127,16 @@ class DeviceProfile:
             raise UsageError(f"{file}: {error}") from error
 
 
+_PROFILE = Document("zeus-core device profile", 1, DeviceProfile, "the profile")
+
+
 def keep_profile(profile: DeviceProfile, folder: str | Path) -> None:
     """Keep a profile in a folder, for its GPU model and work; a file that cannot be written is a warning.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
     """
-    _store(folder, profile.gpu_model, profile.work, profile.knob).save(encode(profile))
+    _PROFILE.save(_file(folder, profile.gpu_model, profile.work, profile.knob), profile)
 
 
 def kept_profile(folder: str | Path, gpu_model: str, work: str = "", knob: str = "power limit") -> DeviceProfile | None:
@@ -147,10 +147,10 @@ def kept_profile(folder: str | Path, gpu_model: str, work: str = "", knob: str =
     Raises:
         UsageError: An argument is wrong; the message names it.
     """
-    return _store(folder, gpu_model, work, knob).load(lambda fields: decode(DeviceProfile, fields, "the profile"))
+    return _PROFILE.load(_file(folder, gpu_model, work, knob))
 
 
-def _store(folder: str | Path, gpu_model: str, work: str, knob: str) -> JsonStore:
+def _file(folder: str | Path, gpu_model: str, work: str, knob: str) -> Path:
     owner = {
         "gpu_model": gpu_model,
         "work": work,
@@ -159,4 +159,4 @@ def _store(folder: str | Path, gpu_model: str, work: str, knob: str) -> JsonStor
     place = Path(checked_path("folder", folder, "profiles", "folder"))
     readable = re.sub("[^a-z0-9]+", "-", gpu_model.lower()).strip("-")[:40]
     job = hashlib.sha256(json.dumps(owner, sort_keys=True).encode()).hexdigest()[:8]
-    return JsonStore(place / f"{readable or 'gpu'}-{job}.json", _FORMAT, "profile")
+    return place / f"{readable or 'gpu'}-{job}.json"

@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zeus_core._documents import JsonFormat
-from zeus_core.codec import decode, encode
+from zeus_core.documents import Document
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import MAX_CLOCK_MHZ, CostedOption
 from zeus_core.pipeline.planner.dependencies import ROUNDING
@@ -184,9 +183,6 @@ def _checked_clock_of_wait(name: str, value: Any) -> int | None:
     return None if value is None else checked_whole_number(name, value, 1, "a clock in whole MHz", MAX_CLOCK_MHZ)
 
 
-_FORMAT = JsonFormat("zeus-core pipeline plan", 2)
-
-
 class _PlannedInstruction(NamedTuple):
     kind: str
     stage: int
@@ -209,7 +205,7 @@ class _PlanFields:
     switches: int
     schedule: str
     ranks: tuple[tuple[_PlannedInstruction, ...], ...]
-    waiting_clocks_mhz: tuple[tuple[int | None, ...], ...]
+    waiting_clocks_mhz: tuple[tuple[int | None, ...], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("time_seconds", "energy_joules", "switch_seconds", "switch_joules", "blocking_power_watts"):
@@ -227,6 +223,7 @@ class _PlanFields:
                 raise UsageError(f"waiting_clocks_mhz has {clock}, which must be a clock in whole MHz")
 
 
+_PLAN = Document("zeus-core pipeline plan", 2, _PlanFields, "the plan")
 _SHARED = [field.name for field in fields(Plan) if field.name not in {"schedule", "clocks_mhz"}]
 
 
@@ -243,10 +240,7 @@ def write_plan(plan: Plan, path: str | Path) -> None:
         for order, clocks in zip(plan.schedule.ranks, plan.clocks_mhz, strict=True)
     )
     shared = {name: getattr(plan, name) for name in _SHARED}
-    document = encode(_PlanFields(schedule=plan.schedule.name, ranks=ranks, **shared))
-    if not plan.waiting_clocks_mhz:  # as in files that were written before there were any
-        del document["waiting_clocks_mhz"]
-    _FORMAT.write(file, document, indent=None)
+    _PLAN.write(file, _PlanFields(schedule=plan.schedule.name, ranks=ranks, **shared), indent=None)
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -257,7 +251,7 @@ def read_plan(path: str | Path) -> Plan:
     """
     path = checked_path("path", path)
     try:
-        found = decode(_PlanFields, {"waiting_clocks_mhz": [], **_FORMAT.read(Path(path))}, "the plan")
+        found = _PLAN.read(Path(path))
         ranks = tuple(tuple(Instruction(*planned[:3]) for planned in order) for order in found.ranks)
         clocks_mhz = tuple(tuple(planned.clock_mhz for planned in order) for order in found.ranks)
         shared = {name: getattr(found, name) for name in _SHARED}

@@ -12,8 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from zeus_core._documents import JsonFormat
-from zeus_core.codec import decode, encode
+from zeus_core.documents import Document
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import MAX_QUANTITY, MeasuredOption
 from zeus_core.pipeline.planner.pipeline_profile_csv import read_blocking, read_options, write_options
@@ -25,7 +24,6 @@ from zeus_core.validate import (
     shown,
 )
 
-_FORMAT = JsonFormat("zeus-core pipeline profile", 2)
 _MAX_GPUS = 1_000_000  # more than any cluster has
 
 
@@ -99,7 +97,7 @@ class PipelineProfile:
     instructions: tuple[InstructionProfile, ...]
     blocking_power_watts: tuple[float, ...]
     gpus: tuple[int, ...]
-    node_power_watts: float
+    node_power_watts: float = 0.0
 
     def __init__(
         self,
@@ -185,10 +183,10 @@ class PipelineProfile:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that holds the whole profile, the blocking power included."""
-        fields = encode(self)
-        if not self.node_power_watts:  # as in files that were written before there was one
-            del fields["node_power_watts"]
-        return _FORMAT.document(fields)
+        document = _PROFILE.to_json(self)
+        if not self.node_power_watts:  # the fingerprints of profiles stay
+            del document["node_power_watts"]
+        return document
 
     @classmethod
     def from_json(cls, document: Any) -> PipelineProfile:
@@ -197,7 +195,7 @@ class PipelineProfile:
         Raises:
             UsageError: It is not a profile; the message names the field.
         """
-        return decode(cls, {"node_power_watts": 0.0, **_FORMAT.fields(document)}, "the profile")
+        return _PROFILE.from_json(document)
 
     def to_csv(self, path: str | Path) -> None:
         """Write the published column layout, without blocking power and numbers of GPUs.
@@ -241,6 +239,9 @@ class PipelineProfile:
             return cls(profiles, blocking_power_watts, gpus, node_power_watts)
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
+
+
+_PROFILE = Document("zeus-core pipeline profile", 2, PipelineProfile, "the profile")
 
 
 def _check_stages(instructions: Sequence[InstructionProfile]) -> int:

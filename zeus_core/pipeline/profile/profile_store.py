@@ -6,32 +6,41 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zeus_core._documents import JsonFormat, JsonStore
-from zeus_core.codec import decode, encode
+from zeus_core.codec import encode
+from zeus_core.documents import Document, set_aside
 from zeus_core.errors import UsageError
-from zeus_core.files import folder_lock, is_special
+from zeus_core.files import folder_lock
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 from zeus_core.pipeline.profile.rank_profile import RankProfile
-from zeus_core.validate import shown
-
-_FORMAT = JsonFormat("zeus-core pipeline profile of a job", 3)
 
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class _KeptProfile:
+    """The profile of a job, and facts of each of its ranks."""
+
+    fingerprint: list[dict[str, Any]]
+    ranks: tuple[RankProfile, ...]
+
+
+_PROFILE = Document("zeus-core pipeline profile of a job", 3, _KeptProfile, "the profile")
+
+
 def profile_to_json(profile: JobProfile) -> dict[str, Any]:
     """Return a profile and the fingerprint of its job, in JSON types."""
-    return _FORMAT.document(_fields(profile))
+    return _PROFILE.to_json(_kept(profile))
 
 
 def save_profile(path: str, profile: JobProfile) -> None:
     """Save a profile in a file, which is replaced as a whole. Never raises."""
     with folder_lock(Path(path).parent):  # two jobs that begin together must not take the same file
-        _store(path, profile.job).save(_fields(profile))
+        _PROFILE.save(_file(path, profile.job), _kept(profile))
 
 
 def kept_profile(job: PipelineJob, checkpoint: Any, path: str | None) -> JobProfile | None:
@@ -47,78 +56,65 @@ def kept_profile(job: PipelineJob, checkpoint: Any, path: str | None) -> JobProf
     """
     if checkpoint:
         try:
-            return _profile(job, _FORMAT.fields(checkpoint))
+            return _profile(job, _PROFILE.from_json(checkpoint))
         except UsageError as error:
             _logger.warning("the profile of the checkpoint is not used; measuring again: %s", error)
             return None
     if path is None:
         return None
-    store = _store(path, job)
-    if store.path != Path(path):
-        level = logging.INFO if store.path.exists() else logging.WARNING  # once is enough
+    file = _file(path, job)
+    if file != Path(path):
+        level = logging.INFO if file.exists() else logging.WARNING  # once is enough
         words = "the profile %s is that of another job: %s. It stays, and this job keeps its own in %s"
-        _logger.log(level, words, path, _difference_of_jobs(_FORMAT.read(Path(path)), job), store.path.name)
-    return store.load(lambda fields: _profile(job, fields))
+        _logger.log(level, words, path, _difference_of_jobs(_PROFILE.read(Path(path)), job), file.name)
+    kept = _PROFILE.load(file)
+    try:
+        return None if kept is None else _profile(job, kept)
+    except UsageError as error:
+        set_aside(file, _PROFILE.contents, error)
+        return None
 
 
-def _store(path: str, job: PipelineJob) -> JsonStore:
+def _file(path: str, job: PipelineJob) -> Path:
     """Return the file of a job: the one that its user names, or one beside it if that holds another job's profile."""
-    file, fingerprint = Path(path), _fingerprint(job)
+    file, fingerprint = Path(path), encode(job.fingerprint)
     try:
-        saved = None if is_special(file) else _FORMAT.read(file).get("fingerprint")
+        is_of_another = _PROFILE.read(file).fingerprint != fingerprint
     except (OSError, UsageError):  # there is none, or it holds nobody's profile
-        saved = None
-    if saved is not None and saved != fingerprint:
-        name = hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:8]
-        file = file.with_name(f"{file.stem}-{name}{file.suffix}")
-    return JsonStore(file, _FORMAT, "profile")
+        return file
+    if not is_of_another:
+        return file
+    name = hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:8]
+    return file.with_name(f"{file.stem}-{name}{file.suffix}")
 
 
-def _fingerprint(job: PipelineJob) -> list[Any]:
-    """Return the fingerprint of a job as it is read from a file: JSON makes lists of tuples."""
-    fingerprint: list[Any] = json.loads(json.dumps(job.fingerprint))
-    return fingerprint
-
-
-def _difference_of_jobs(fields: Mapping[str, Any], job: PipelineJob) -> str:
+def _difference_of_jobs(kept: _KeptProfile, job: PipelineJob) -> str:
     try:
-        _check_fingerprint(fields.get("fingerprint"), _fingerprint(job))
+        _check_fingerprint(kept.fingerprint, encode(job.fingerprint))
     except UsageError as difference:
         return str(difference)
     return "it was replaced meanwhile"
 
 
-def _fields(profile: JobProfile) -> dict[str, Any]:
-    return {"fingerprint": profile.job.fingerprint, "ranks": encode(profile.ranks)}
+def _kept(profile: JobProfile) -> _KeptProfile:
+    return _KeptProfile(encode(profile.job.fingerprint), tuple(profile.ranks))
 
 
-def _profile(job: PipelineJob, fields: Mapping[str, Any]) -> JobProfile:
-    _check_fingerprint(fields.get("fingerprint"), _fingerprint(job))
-    ranks = decode(tuple[RankProfile, ...], _with_new_fields(fields.get("ranks")), "ranks")
-    if len(ranks) != len(job.ranks):
-        raise UsageError(f"it holds profiles of {len(ranks)} ranks; this job has {len(job.ranks)}")
-    profile = JobProfile(job, ranks)
+def _profile(job: PipelineJob, kept: _KeptProfile) -> JobProfile:
+    _check_fingerprint(kept.fingerprint, encode(job.fingerprint))
+    if len(kept.ranks) != len(job.ranks):
+        raise UsageError(f"it holds profiles of {len(kept.ranks)} ranks; this job has {len(job.ranks)}")
+    profile = JobProfile(job, kept.ranks)
     profile.check_usable()
     return profile
 
 
-def _with_new_fields(ranks: Any) -> Any:
-    """Return the ranks of a file, which may have been written before there was a power of waiting by the clock."""
-    if not isinstance(ranks, list):
-        return ranks
-    return [{"blocking_watts_by_clock": [], **rank} if isinstance(rank, Mapping) else rank for rank in ranks]
-
-
-def _check_fingerprint(saved: Any, wanted: Sequence[Mapping[str, Any]]) -> None:
+def _check_fingerprint(saved: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> None:
     if saved == wanted:
         return
-    if not isinstance(saved, list):
-        raise UsageError(f"its fingerprint is {shown(saved)}; it must be a list")
     if len(saved) != len(wanted):
         raise UsageError(f"it was measured with {len(saved)} ranks; this job has {len(wanted)}")
     for rank, (theirs, ours) in enumerate(zip(saved, wanted, strict=True)):
-        if not isinstance(theirs, Mapping):
-            raise UsageError(f"its fingerprint of rank {rank} is {shown(theirs)}; it must hold facts by name")
         for name in {**ours, **theirs}:
             if theirs.get(name) != ours.get(name):
                 raise UsageError(f"the {name} of rank {rank} {_difference(theirs.get(name), ours.get(name))}")

@@ -8,14 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_args
 
-from zeus_core._documents import parse_json
-from zeus_core.codec import completed, decode, encode, without_defaults
+from zeus_core.codec import decode, encode
+from zeus_core.documents import parse_json
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy, Method
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
 
 _METHODS = get_args(Method)
+_NOTHING = encode(Account())  # the fields of an account that a line leaves out
 
 
 class Point(NamedTuple):
@@ -71,7 +72,9 @@ class Entry:
     def to_line(self) -> str:
         """Return its line, without what has its default."""
         fields = encode(self)
-        fields["account"] = {**without_defaults(Account, fields["account"]), "total": fields["account"]["total"]}
+        fields["account"] = {
+            name: value for name, value in fields["account"].items() if name == "total" or value != _NOTHING[name]
+        }
         if not self.before:
             del fields["before"]
         return json.dumps(fields) + "\n"
@@ -148,10 +151,7 @@ class JournalLines:
 
 def _entry_of(fields: Mapping[str, Any], before: Sequence[Point] = ()) -> Entry:
     """Return the entry of a line, with the points before it; raise UsageError if it is none."""
-    fields = {**fields, "before": []}
-    if isinstance(fields.get("account"), Mapping):
-        fields["account"] = completed(Account, fields["account"])
-    entry = decode(Entry, fields)
+    entry = decode(Entry, {**fields, "before": []})
     return replace(entry, before=tuple(before)) if before else entry
 
 

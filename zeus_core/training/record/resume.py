@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from zeus_core._documents import JsonFormat
-from zeus_core.codec import completed, decode, encode
+from zeus_core.codec import decode, encode
+from zeus_core.documents import Document
 from zeus_core.training._ranks import Ranks
 from zeus_core.training.account import Account
 from zeus_core.training.record.journal import Journal, earlier_account
 from zeus_core.training.record.journal_lines import Entry
-
-_FORMAT = JsonFormat("zeus-core energy", 4)
 
 
 @dataclass(frozen=True)
@@ -32,22 +28,8 @@ class Checkpoint:
     world_size: int
     account: Account
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to a JSON document, which `from_json` reads."""
-        return _FORMAT.document(encode(self))
 
-    @classmethod
-    def from_json(cls, document: Any) -> Checkpoint:
-        """Read what `to_json` wrote.
-
-        Raises:
-            UsageError: It is something else.
-        """
-        fields = dict(_FORMAT.fields(document))
-        if isinstance(fields.get("account"), Mapping):
-            fields["account"] = completed(Account, fields["account"])
-        return decode(cls, fields)
-
+CHECKPOINT = Document("zeus-core energy", 4, Checkpoint)
 
 _logger = logging.getLogger(__name__)
 
@@ -67,7 +49,7 @@ def take_up_run(
     Raises:
         WorldError: A rank failed, or did not answer in time.
     """
-    name, document = ranks.decide(lambda: (uuid.uuid4().hex, checkpoint and checkpoint.to_json()))
+    name, document = ranks.decide(lambda: (uuid.uuid4().hex, checkpoint and CHECKPOINT.to_json(checkpoint)))
     if step == 0:
         return name, Account()
     if document is None:
@@ -77,7 +59,7 @@ def take_up_run(
             step,
         )
         return name, Account()
-    checkpoint = Checkpoint.from_json(document)
+    checkpoint = CHECKPOINT.from_json(document)
     if checkpoint.world_size != ranks.size:
         _logger.warning(
             "training resumes with %d ranks from a checkpoint of %d: the totals include what was spent before only as "

@@ -11,36 +11,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zeus_core._documents import JsonFormat, parse_json
-from zeus_core.codec import decode, encode
+from zeus_core.documents import Document, parse_json
 from zeus_core.errors import UsageError
 from zeus_core.training.record.run_records import RunRecord
 
 JOURNAL_FOLDER = "zeus-energy"
 RUN_FILE = "run.json"
-RUN_FORMAT = JsonFormat("zeus-core run file", 2)
+RUN_DOCUMENT = Document("zeus-core run file", 2, RunRecord, "the run")
 _OF_COMMAND = {  # the fields that `zeus-core run` writes beside those of a run, for programs
     *("command", "exit_code", "signal", "start_time", "seconds", "is_simulated", "devices", "totals"),
     *("notes", "settings"),
 }
-
-
-def write_run(record: RunRecord, path: Path, is_lasting: bool = True) -> None:
-    """Replace the file of a run. See `write_atomically`.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    RUN_FORMAT.write(path, encode(record), None, is_lasting)
-
-
-def record_from_fields(fields: Mapping[str, object]) -> RunRecord:
-    """Return what `write_run` wrote.
-
-    Raises:
-        UsageError: It is something else; the message names the field.
-    """
-    return decode(RunRecord, fields, "run")
 
 
 def record_from_document(document: Any) -> RunRecord:
@@ -49,12 +30,12 @@ def record_from_document(document: Any) -> RunRecord:
     Raises:
         UsageError: It is something else; the message says what it lacks.
     """
-    fields = RUN_FORMAT.fields(document)
-    if "command" in fields:
-        fields = {name: value for name, value in fields.items() if name not in _OF_COMMAND}
-        if isinstance(fields.get("electricity"), Mapping):
-            fields["electricity"] = {name: each for name, each in fields["electricity"].items() if name != "amounts"}
-    return record_from_fields(fields)
+    if isinstance(document, Mapping) and "command" in document:
+        document = {name: value for name, value in document.items() if name not in _OF_COMMAND}
+        if isinstance(document.get("electricity"), Mapping):
+            of_run = {name: value for name, value in document["electricity"].items() if name != "amounts"}
+            document["electricity"] = of_run
+    return RUN_DOCUMENT.from_json(document)
 
 
 def run_path(place: Path) -> Path:

@@ -7,14 +7,13 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from zeus_core._documents import JsonStore
-from zeus_core.codec import encode
+from zeus_core.documents import parse_json
 from zeus_core.errors import UsageError
 from zeus_core.files import folder_lock, is_special
 from zeus_core.ports.run_identity import RunIdentity, identity_here
 from zeus_core.ports.site_defaults import for_catalogue
 from zeus_core.process.deadline import waiting_for
-from zeus_core.training.record.run_file import RUN_FILE, RUN_FORMAT, record_from_fields, write_run
+from zeus_core.training.record.run_file import RUN_DOCUMENT, RUN_FILE
 from zeus_core.training.record.run_records import PartRecord, RunRecord
 
 _logger = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ class RunKeeper:
         self._own_path, self._earlier, self._identity = None, (), identity_here()
         if is_new:
             return
-        named = JsonStore(self._path, RUN_FORMAT, "run file").load(record_from_fields)
+        named = RUN_DOCUMENT.load(self._path)
         records = [named, *map(_read, sorted(self._path.parent.glob("run-*.json")))]
         latest: dict[str, PartRecord] = {}  # of each part; it may be in several files
         for part in (part for record in records if record is not None and record.run == run for part in record.parts):
@@ -62,13 +61,13 @@ class RunKeeper:
         others = tuple(part for part in self._earlier if part.name != record.latest.name)
         has_ended = record.latest.state != "running"  # else training would wait for the disk at each checkpoint
         whole = replace(record, parts=(*others, replace(record.latest, identity=self._identity)))
-        for_catalogue(record.run, lambda: json.dumps(RUN_FORMAT.document(encode(whole))), has_ended)
+        for_catalogue(record.run, lambda: json.dumps(RUN_DOCUMENT.to_json(whole)), has_ended)
         if not in_folder:
             return
         try:
             with waiting_for("files"), folder_lock(self._path.parent):
                 self._own_path = self._place(record.latest.name)
-                write_run(whole, self._own_path, is_lasting=has_ended)
+                RUN_DOCUMENT.write(self._own_path, whole, None, is_lasting=has_ended)
         except (OSError, ValueError) as error:
             if not self._has_failed:
                 self._has_failed = True
@@ -95,7 +94,7 @@ class RunKeeper:
 
 def _read(path: Path) -> RunRecord | None:
     try:
-        return None if is_special(path) else record_from_fields(RUN_FORMAT.read(path))
+        return RUN_DOCUMENT.read(path)
     except (OSError, UsageError):
         return None
 
@@ -103,7 +102,7 @@ def _read(path: Path) -> RunRecord | None:
 def _latest_part_name(path: Path) -> str | None:
     """Return the name of the latest part in a run file; None if there is no such file. Reads the name alone."""
     try:
-        name = None if is_special(path) else RUN_FORMAT.read(path)["parts"][-1]["name"]
+        name = None if is_special(path) else parse_json(path.read_bytes())["parts"][-1]["name"]
     except (OSError, UsageError, LookupError, TypeError):
         return None
     return name if isinstance(name, str) and name.isalnum() else None  # it becomes part of the name of a file
