@@ -168,7 +168,7 @@ class LedgerEntry:
         return _DOCUMENT.from_json(document)
 
 
-_DOCUMENT = Document("zeus-core lease", 1, LedgerEntry)
+_DOCUMENT = Document("zeus-core lease", 1, LedgerEntry, "LedgerEntry")
 
 
 def setting_text(setting: int, unit: str) -> str:
