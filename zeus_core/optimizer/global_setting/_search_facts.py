@@ -35,7 +35,7 @@ class SearchView:
     chosen: int | None = None
     in_force: int | None = None
     settings: tuple[int, ...] = (0,)
-    measured: MeasuredBlocks = field(default_factory=lambda: MeasuredBlocks((), 0))
+    measured: MeasuredBlocks = field(default_factory=lambda: MeasuredBlocks((), 0, POWER_LIMIT))
 
     @property
     def comparison(self) -> Comparison | None:
