@@ -190,6 +190,9 @@ class FanLock(FanSpeed):
     name, words, option = "fan_lock", "fan lock", "fan lock"
     is_readable = False
 
+    def read(self, gpu):
+        return None
+
     def read_running(self, gpu):
         return 100.0 if gpu.fan_percent is None else gpu.fan_percent
 
