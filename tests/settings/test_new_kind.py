@@ -16,6 +16,7 @@ from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import restore_entry
 from zeus_core.testing import VirtualTime
+from zeus_core.tracing.trace_file import read_trace
 from zeus_core.training import TrainingEnergy
 
 ORIGINAL, LOWEST = 80, 30
@@ -126,6 +127,17 @@ def test_the_result_and_the_report_of_a_run_name_it(gpu, optimizer, tmp_path, ca
     report = capsys.readouterr().out
     assert "fan speed" in report
     assert "30 %" in report
+
+
+def test_a_trace_marks_each_speed(gpu, optimizer, tmp_path):
+    """Before, a trace said "original setting" while settings other than limits and SM clocks were tried."""
+    energy = TrainingEnergy(optimizer=optimizer, folder=tmp_path, trace=True, quiet=True)
+    energy.on_train_begin(max_steps=400)
+    train(energy, gpu, 400)
+    energy.on_train_end()
+    trace = read_trace(tmp_path / "zeus-energy" / "trace-0.json.gz")
+    marks = {event["name"] for event in trace.events if event["ph"] == "i"}
+    assert {"fan speed 80 %", "fan speed 70 %", "fan speed 30 %", "original setting"} <= marks
 
 
 @pytest.mark.parametrize("steps", [30, 400])

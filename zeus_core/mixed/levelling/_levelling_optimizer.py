@@ -155,6 +155,11 @@ class LevellingOptimizer(TrainingOptimizer):
         """The power limit that the search before it has set; None without one."""
         return self._search.power_limit_watts
 
+    @property
+    def setting_text(self) -> str | None:
+        """The setting of the search before it, in words; None without one."""
+        return self._search.setting_text
+
     def use_world(self, world: World) -> None:
         """Level with these ranks from the next training on. Call it before training begins."""
         self._exchange.use_world(checked_world(world))

@@ -105,6 +105,12 @@ class SearchFacts(TrainingOptimizer):
         return self._view(SM_CLOCK).in_force
 
     @property
+    def setting_text(self) -> str | None:
+        """The setting in force, such as "power limit 300 W"; None while the optimizer rests."""
+        search, in_force = self._search, self._view().in_force
+        return None if search is None or in_force is None else f"{search.kind.words} {search.kind.text(in_force)}"
+
+    @property
     def trials(self) -> list[Trial]:
         """The trials so far, the highest limit first."""
         return self._view().measured.sorted_trials()
