@@ -1,6 +1,6 @@
 """The kinds of settings: one module each, and the table of them.
 
-What a kind is, and what other packages may ask of one, says `Kind`.
+`Kind` says what a kind is, and what other packages may ask of one.
 """
 
 from __future__ import annotations
