@@ -325,6 +325,11 @@ class TrainingOptimizer(TrainingHooks):
         return None
 
     @property
+    def setting_text(self) -> str | None:
+        """The setting in force, of any kind, such as "power limit 300 W"; None without one."""
+        return None
+
+    @property
     def is_pause_due(self) -> bool:
         """Whether training pauses before its next step: at `pause`, or else while it receives `StepBegin`."""
         return False

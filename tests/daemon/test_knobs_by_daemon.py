@@ -13,7 +13,8 @@ PROGRAM = """
     from zeus_core.device import discover_gpus
     from zeus_core.settings.clock_knob import SmClockKnob
     from zeus_core.settings.limit_knob import PowerLimitKnob
-    from zeus_core.settings.clock_knob import CommonClockKnob
+    from zeus_core.kinds import SM_CLOCK
+    from zeus_core.settings.clock_knob import LockKnob
     gpus = discover_gpus({})
     limits, clocks = PowerLimitKnob(gpus, 25), SmClockKnob(gpus[0])
     limits.apply(300)
@@ -88,7 +89,7 @@ def test_a_daemons_restore_after_a_crash_is_ours_and_set_again(world):
 
 def test_clocks_that_a_daemon_frees_after_a_crash_are_locked_again(world):
     then = "print(clocks.is_undisturbed()); clocks.apply(clocks.settings[-2]); print(clocks.is_undisturbed())"
-    client = crash(world, then, "CommonClockKnob(gpus)")
+    client = crash(world, then, "LockKnob(SM_CLOCK, gpus)")
     output, errors = client.communicate(timeout=240)
     answers = [line for line in output.splitlines() if line in {"False", "True", "True True"}]  # others are logged
     assert answers == ["False", "True", "True True"], errors

@@ -1,6 +1,7 @@
 """The daemon's start, where something is wrong; its end; and what is restored when clients or the daemon are killed."""
 
 import json
+import math
 import os
 import resource
 import shutil
@@ -27,7 +28,7 @@ from tests.daemon.conftest import (
     needs_root,
     until,
 )
-from zeus_core.kinds import POWER_LIMIT
+from zeus_core.kinds import POWER_LIMIT, POWER_PROFILE
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.ledger import Ledger
 
@@ -198,6 +199,10 @@ def test_without_a_policy_the_members_of_one_group_may_do_the_default(make_world
     policy = _policy_file.read_policy(None)
     member, stranger = Peer(1, MEMBER, frozenset({policy.group})), Peer(1, STRANGER, frozenset({STRANGER}))
     assert policy.allowance(member, "GPU-1", POWER_LIMIT, 450.0).highest == 450.0
+    with pytest.raises(PermissionDeniedError, match="power profile"):  # which a rule must name
+        policy.allowance(member, "GPU-1", POWER_PROFILE, 0.0)
+    root = Peer(1, 0, frozenset({0}), is_root=True)
+    assert policy.allowance(root, "GPU-1", POWER_PROFILE, 0.0).highest == math.inf
     assert not policy.is_known(stranger)
     with pytest.raises(PermissionDeniedError):
         policy.allowance(stranger, "GPU-1", POWER_LIMIT, 450.0)

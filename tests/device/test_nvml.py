@@ -23,7 +23,8 @@ from zeus_core.errors import (
     PermissionDeniedError,
     UsageError,
 )
-from zeus_core.settings.clock_knob import CommonClockKnob, SmClockKnob
+from zeus_core.kinds import SM_CLOCK
+from zeus_core.settings.clock_knob import LockKnob, SmClockKnob
 from zeus_core.settings.limit_knob import PowerLimitKnob
 
 VOLTA, AMPERE = 5, 7
@@ -175,7 +176,7 @@ def test_no_board_is_changed_in_the_place_of_another_that_cuda_may_mean(
     driver = make_driver(replace(T4, uuid="GPU-t4"), A100)
     gpus = discover_gpus(variables)
     assert ("another order" in caplog.text) == is_doubted
-    for knob, setting in ((PowerLimitKnob(gpus, 5), -1), (CommonClockKnob(gpus), 1)):
+    for knob, setting in ((PowerLimitKnob(gpus, 5), -1), (LockKnob(SM_CLOCK, gpus), 1)):
         if is_refused:
             with pytest.raises(NotSupportedError, match=r"NVIDIA T4, NVIDIA A100.*set CUDA_DEVICE_ORDER=PCI_BUS_ID$"):
                 knob.apply(knob.settings[setting])

@@ -11,6 +11,7 @@ from tests.support.sweep import sweep
 from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.search_optimizer import search_record
@@ -195,7 +196,7 @@ def made_trial(setting, seconds, joules=100.0, clock_mhz=None):
 
 
 def test_a_slowdown_within_the_clocks_is_no_doubt():
-    visits, trials = Visits(400), [made_trial(400, 1.0, 100.0, 1400), made_trial(300, 1.2, 95.0, 1120)]
+    visits, trials = Visits(400, POWER_LIMIT), [made_trial(400, 1.0, 100.0, 1400), made_trial(300, 1.2, 95.0, 1120)]
     for place, trial in enumerate(trials):
         visits.add(trial, 20 * (place + 1))
     comparison = visits.comparison(trials[1], {300: 20}, None)
@@ -205,7 +206,7 @@ def test_a_slowdown_within_the_clocks_is_no_doubt():
 
 def test_visits_around_a_jump_are_compared_with_their_neighbours():
     """The load rises by half between two pairs of visits: within each, the lower limit takes 5 % longer."""
-    visits = Visits(400)
+    visits = Visits(400, POWER_LIMIT)
     visited = [(400, 1.0), (300, 1.05), (300, 1.05), (400, 1.0), (400, 1.5), (300, 1.575), (400, 1.5), (300, 1.575)]
     for place, (setting, seconds) in enumerate(visited):
         visits.add(made_trial(setting, seconds), 20 * (place + 1))

@@ -9,6 +9,7 @@ import pytest
 from tests.support.sweep import sweep
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.errors import DriverFaultError
+from zeus_core.kinds import POWER_LIMIT
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting._search_facts import SearchView
@@ -352,7 +353,7 @@ def test_a_temperature_that_explains_a_drift_is_named(celsius, has_drifted, word
 @pytest.mark.parametrize(("chosen", "shown_joules"), [(335, 90.0), (320, 80.0)])
 def test_the_confirmation_is_that_of_the_choice_it_moved_back_to(chosen, shown_joules):
     """The limit moved to 335 W, to 300 W and back: the steps at 300 W were shown as those of the choice."""
-    measured = MeasuredBlocks((), 400)
+    measured = MeasuredBlocks((), 400, POWER_LIMIT)
     for setting, joules in ((335, 90.0), (300, 80.0)):
         trial = Trial(setting, 10, Measurement.from_energies(3.0, {0: 10 * joules}))
         measured.add_confirmation(MeasuredBlock(trial, 0, 10), is_fixed=False)

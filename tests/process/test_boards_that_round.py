@@ -297,7 +297,8 @@ def test_a_search_that_has_settings_of_its_own_ends_too(make_driver, board):
 
 def test_many_boards_that_take_no_clock_are_waited_for_together(make_driver, monkeypatch):
     from zeus_core.device import discover_gpus
-    from zeus_core.settings.clock_knob import CommonClockKnob
+    from zeus_core.kinds import SM_CLOCK
+    from zeus_core.settings.clock_knob import LockKnob
 
     slept = []
     clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
@@ -306,7 +307,7 @@ def test_many_boards_that_take_no_clock_are_waited_for_together(make_driver, mon
     driver = make_driver(*[DEVICE] * 12)
     for device in driver:
         device.ignore_settings()
-    knob = CommonClockKnob(discover_gpus({}))
+    knob = LockKnob(SM_CLOCK, discover_gpus({}))
     knob.apply(knob.settings[3])
     assert 0.1 <= sum(slept) < 0.2
     assert knob.in_force == knob.settings[0]

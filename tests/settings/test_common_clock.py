@@ -7,8 +7,9 @@ from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import DeviceHeldError, DriverFaultError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.kinds import SM_CLOCK
 from zeus_core.kinds.power_limit import PowerLimit
+from zeus_core.kinds.sm_clock import SmClock
 from zeus_core.optimizer.limiter import Answer, Limiter
-from zeus_core.settings.clock_knob import CommonClockKnob
+from zeus_core.settings.clock_knob import LockKnob
 from zeus_core.testing import FaultyGpu, VirtualTime
 
 
@@ -34,7 +35,7 @@ class TestContract(KnobContract):
 
     @pytest.fixture
     def make_knob(self, gpus):
-        return lambda: CommonClockKnob(gpus)
+        return lambda: LockKnob(SM_CLOCK, gpus)
 
     @pytest.fixture
     def read_hardware(self, gpus):
@@ -44,14 +45,14 @@ class TestContract(KnobContract):
 def test_settings_are_clocks_all_gpus_support_below_the_highest_of_any():
     assert SM_CLOCK.common_settings([(1410, 1395, 1380, 1365), (1980, 1395, 1365, 210)]) == (1980, 1395, 1365)
     assert SM_CLOCK.common_settings([(1410, 1395), (1410, 1395)]) == (1410, 1395)
-    settings = CommonClockKnob(make_gpus("A40", "A100")).settings
+    settings = LockKnob(SM_CLOCK, make_gpus("A40", "A100")).settings
     assert settings[:3] == (1740, 1410, 1395)
     assert settings[-1] == 210
 
 
 def test_a_clock_is_locked_on_all_gpus_and_the_baseline_unlocks_them():
     gpus = make_gpus("A40", "A40", "A100")
-    knob = CommonClockKnob(gpus)
+    knob = LockKnob(SM_CLOCK, gpus)
     knob.apply(1200)
     assert locks_of(gpus) == [1200, 1200, 1200]
     knob.apply(1740)
@@ -62,7 +63,7 @@ def test_gpus_that_were_locked_return_to_their_clock():
     gpus = make_gpus("A40", "A40")
     for gpu in gpus:
         gpu.lock_sm_clock(1500)
-    knob = CommonClockKnob(gpus, original_mhz=1500)
+    knob = LockKnob(SmClock(original=1500), gpus)
     assert knob.settings[0] == 1500
     knob.apply(1200)
     knob.apply(1500)
@@ -73,16 +74,16 @@ def test_gpus_that_were_locked_return_to_their_clock():
 
 
 def test_an_unsupported_clock_and_a_clock_that_was_not_locked_are_refused():
-    knob = CommonClockKnob(make_gpus("A40"))
+    knob = LockKnob(SM_CLOCK, make_gpus("A40"))
     with pytest.raises(UsageError, match="1201 MHz is none of the settings"):
         knob.apply(1201)
     with pytest.raises(UsageError, match="original_clock_mhz is 1501"):
-        CommonClockKnob(make_gpus("A40"), original_mhz=1501)
+        LockKnob(SmClock(original=1501), make_gpus("A40"))
 
 
 def test_missing_rights_are_known_at_the_baseline_before_any_measurement():
     gpus = make_gpus("A40", grants_control=False)
-    knob = CommonClockKnob(gpus)
+    knob = LockKnob(SM_CLOCK, gpus)
     with pytest.raises(PermissionDeniedError):
         knob.apply(knob.settings[0])
     assert knob.restore()
@@ -92,13 +93,13 @@ def test_a_gpu_without_clocks_says_so():
     faulty = FaultyGpu(*make_gpus("A40"))
     faulty.fail("read_supported_sm_clocks_mhz", NotSupportedError("no clocks here"))
     with pytest.raises(NotSupportedError, match="no clocks here"):
-        CommonClockKnob([faulty])
+        LockKnob(SM_CLOCK, [faulty])
 
 
 def test_every_gpu_is_restored_even_if_one_refuses():
     first, second = make_gpus("A40", "A40")
     faulty = FaultyGpu(first)
-    knob = CommonClockKnob([faulty, second])
+    knob = LockKnob(SM_CLOCK, [faulty, second])
     knob.apply(900)
     faulty.fail("unlock_sm_clock", DriverFaultError("not now"))
     assert not knob.restore()
@@ -110,7 +111,7 @@ def test_every_gpu_is_restored_even_if_one_refuses():
 
 def test_a_lock_that_somebody_else_has_removed_is_noticed_under_load():
     (gpu,) = gpus = make_gpus("A40")
-    knob = CommonClockKnob(gpus)
+    knob = LockKnob(SM_CLOCK, gpus)
     knob.apply(900)
     gpu.submit(Work(1e6, 60.0))
     assert knob.is_undisturbed()
@@ -121,7 +122,7 @@ def test_a_lock_that_somebody_else_has_removed_is_noticed_under_load():
 
 def test_a_power_limit_that_somebody_else_has_lowered_is_noticed():
     (gpu,) = gpus = make_gpus("A40")
-    knob = CommonClockKnob(gpus)
+    knob = LockKnob(SM_CLOCK, gpus)
     knob.apply(900)
     gpu.set_power_limit(150)
     assert not knob.is_undisturbed()

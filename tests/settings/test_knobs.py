@@ -22,7 +22,8 @@ from zeus_core.errors import (
     PermissionDeniedError,
     UsageError,
 )
-from zeus_core.settings.clock_knob import CommonClockKnob, SmClockKnob
+from zeus_core.kinds import SM_CLOCK
+from zeus_core.settings.clock_knob import LockKnob, SmClockKnob
 from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.testing import FaultyGpu, VirtualTime
 
@@ -84,8 +85,8 @@ class MisreadGpu(SimulatedGpu):
 MISREADINGS = [
     (lambda gpu: PowerLimitKnob([gpu], 25), 200, "read_power_limit_watts", 225.0),
     (lambda gpu: PowerLimitKnob([gpu], 25), 200, "read_enforced_power_limit_watts", 150.0),
-    (lambda gpu: CommonClockKnob([gpu]), 1200, "read_sm_clock_mhz", 1500),
-    (lambda gpu: CommonClockKnob([gpu]), 1200, "read_enforced_power_limit_watts", 150.0),
+    (lambda gpu: LockKnob(SM_CLOCK, [gpu]), 1200, "read_sm_clock_mhz", 1500),
+    (lambda gpu: LockKnob(SM_CLOCK, [gpu]), 1200, "read_enforced_power_limit_watts", 150.0),
 ]
 
 

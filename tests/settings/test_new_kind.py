@@ -5,20 +5,25 @@ from dataclasses import replace
 import pytest
 
 from zeus_core.cli import main
+from zeus_core.daemon._peer import Peer
+from zeus_core.daemon._policy import Allowance, NotAllowedError, Policy, Rule
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.errors import UsageError
 from zeus_core.kinds import KINDS, Kind
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.limiter import knob_of
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import restore_entry
 from zeus_core.testing import VirtualTime
+from zeus_core.tracing.trace_file import read_trace
 from zeus_core.training import TrainingEnergy
 
 ORIGINAL, LOWEST = 80, 30
 LARGEST_FAN_WATTS = 90.0
+USER = Peer(1, 7, frozenset({7}))
 WORK = Work(0.9, 250.0, 0.889, 0.784)
 
 
@@ -126,6 +131,17 @@ def test_the_result_and_the_report_of_a_run_name_it(gpu, optimizer, tmp_path, ca
     assert "30 %" in report
 
 
+def test_a_trace_marks_each_speed(gpu, optimizer, tmp_path):
+    """Before, a trace said "original setting" while settings other than limits and SM clocks were tried."""
+    energy = TrainingEnergy(optimizer=optimizer, folder=tmp_path, trace=True, quiet=True)
+    energy.on_train_begin(max_steps=400)
+    train(energy, gpu, 400)
+    energy.on_train_end()
+    trace = read_trace(tmp_path / "zeus-energy" / "trace-0.json.gz")
+    marks = {event["name"] for event in trace.events if event["ph"] == "i"}
+    assert {"fan speed 80 %", "fan speed 70 %", "fan speed 30 %", "original setting"} <= marks
+
+
 @pytest.mark.parametrize("steps", [30, 400])
 def test_a_speed_that_somebody_else_sets_meanwhile_stays(gpu, optimizer, caplog, steps):
     train(optimizer, gpu, steps)
@@ -165,3 +181,51 @@ def test_without_the_entry_there_is_no_such_kind(monkeypatch, gpu, time_source):
         UsageError, match="knob is 'fan speed'; it must be one of 'power limit', 'clock', 'power profile', 'auto'"
     ):
         GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu], time_source=time_source), knob="fan speed")
+
+
+def test_it_takes_no_part_where_nobody_has_named_it(gpu, time_source, tmp_path):
+    """`auto` does not try it, and a rule of the daemon allows it by its name, or by a range of its own, alone."""
+    optimizer = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu], time_source=time_source), knob="auto", quiet=True)
+    train(optimizer, gpu, 20)
+    assert gpu.fan_percent == ORIGINAL
+    assert "fan" not in str(optimizer.result())
+    optimizer.on_train_end()
+    allowed = Rule(users=frozenset({7}))
+    assert {kind.name for kind in allowed.ranges} == {"power_limit", "sm_clock"}
+    named = Policy(rules=(Rule(users=frozenset({7}), ranges={KINDS["fan_speed"]: Allowance(30.0, 100.0)}),))
+    with pytest.raises(NotAllowedError, match="may not change the fan speed"):
+        Policy(rules=(allowed,)).allowance(USER, gpu.uuid, KINDS["fan_speed"], ORIGINAL)
+    assert named.allowance(USER, gpu.uuid, KINDS["fan_speed"], ORIGINAL) == (30.0, ORIGINAL)
+
+
+class FanLock(FanSpeed):
+    """The same, where the driver reports how fast the fan turns, and not where it is held."""
+
+    name, words, option = "fan_lock", "fan lock", "fan lock"
+    is_readable = False
+
+    def read(self, gpu):
+        return None
+
+    def read_running(self, gpu):
+        return 100.0 if gpu.fan_percent is None else gpu.fan_percent
+
+    def set(self, gpu, value):
+        gpu.held_at = value
+
+    def command(self, uuids, value):
+        return f"sudo hold-fan --gpus {','.join(uuids)} --at {value}"
+
+
+@pytest.mark.parametrize("setting", [100, 60])
+def test_a_lock_that_the_driver_does_not_report_is_freed_and_not_held_at_the_highest(gpu, setting, monkeypatch):
+    monkeypatch.setitem(KINDS, "fan_lock", FanLock())
+    gpu.held_at = None
+    gpu.fan_percent = LOWEST  # it turns as fast as it must, and no faster than it is held at
+    knob = knob_of(FanLock(), [gpu], None)
+    knob.apply(60)
+    assert gpu.held_at == 60
+    knob.apply(setting)
+    assert gpu.held_at == (None if setting == 100 else setting)
+    assert knob.restore()
+    assert gpu.held_at is None

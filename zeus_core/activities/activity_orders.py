@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from zeus_core.activities.activities_search import STEPS
 from zeus_core.activities.activity_visits import FOLLOWS
 from zeus_core.activities.visits_of_ranks import VisitsPart, merged, waiting_share
-from zeus_core.kinds import POWER_LIMIT
 from zeus_core.optimizer.global_setting._orders import Order, Orders
 from zeus_core.optimizer.search_state import MeasuredBlock
 from zeus_core.search import Trial
@@ -118,7 +117,7 @@ class ActivityOrders(Orders):
 
     def _is_untouched(self, name: str, setting: int) -> bool:
         """Return whether an activity draws so little that the limit of the steps never binds it, nor one that saves."""
-        return self._arguments.kind == POWER_LIMIT and self._watts.get(name, math.inf) <= _FAR_BELOW * setting
+        return self._arguments.kind.binds_power and self._watts.get(name, math.inf) <= _FAR_BELOW * setting
 
     def _is_common_as_good(self) -> bool:
         savings = self.group.common_saving()

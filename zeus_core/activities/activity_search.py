@@ -18,7 +18,6 @@ from zeus_core.activities.activity_orders import ActivityOrders
 from zeus_core.activities.activity_parts import ActivityPart
 from zeus_core.activities.activity_visits import FOLLOWS, WAITING, Visits
 from zeus_core.activities.visits_of_ranks import VisitsPart, due_of
-from zeus_core.kinds import SM_CLOCK
 from zeus_core.measurement import Measurement
 from zeus_core.optimizer.global_setting._orders import Orders
 from zeus_core.optimizer.global_setting._setting_search import CHECKED_STEPS, SettingSearch
@@ -62,7 +61,7 @@ class ActivitySearch(SettingSearch):
         visits.begin(self.limiter)
         for name, state in known.items():
             visits.resume(self.limiter, name, state.run_steps, state.run_seconds)
-            self.of_activities[name] = MeasuredBlocks(state.blocks, self.original)
+            self.of_activities[name] = MeasuredBlocks(state.blocks, self.original, self.kind)
 
     def _tell_known(self) -> None:
         """See `SettingSearch`. The blocks of steps and activities are reported in the order of the run."""
@@ -100,7 +99,7 @@ class ActivitySearch(SettingSearch):
         self._late = (exchange.longest(lambda: late_seconds, phase), exchange.longest(lambda: latency, phase))
         self._ended = list(ended.items())
         for name, block in self._ended:
-            measured = self.of_activities.setdefault(name, MeasuredBlocks((), self.original))
+            measured = self.of_activities.setdefault(name, MeasuredBlocks((), self.original, self.kind))
             if self.chosen_of(name) == block.trial.setting:
                 measured.add_confirmation(block, is_fixed=False)
             else:
@@ -264,7 +263,7 @@ class ActivitySearch(SettingSearch):
         }
         if waited is not None:
             amounts = waited.steps, waited.measurement.time, waited.measurement.total_energy or 0.0
-            waiting = (1.0, 0.0, self._orders.saved_idle(waited)) if self.kind == SM_CLOCK else None
+            waiting = (1.0, 0.0, self._orders.saved_idle(waited)) if self.kind.saves_waiting else None
             setting = self.original if observes else self.choice
             results[WAITING] = ActivityResult(*amounts, setting, follows_because=_ONLY_WAITS, waiting=waiting)
         return results
@@ -276,7 +275,7 @@ class ActivitySearch(SettingSearch):
         w T P, of which a part s is saved: w s T P / E of its energy.
         """
         share, least, most = self._orders.waits(name, self.choice)
-        if share <= 0 or self.kind != SM_CLOCK or not steps.seconds or not part.joules:
+        if share <= 0 or not self.kind.saves_waiting or not steps.seconds or not part.joules:
             return None
         full = share * part.seconds * steps.joules / steps.seconds / part.joules
         return share, full * least, full * most

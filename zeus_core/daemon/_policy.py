@@ -31,6 +31,11 @@ class Allowance(NamedTuple):
 ANY_VALUE = Allowance(0.0, math.inf)
 
 
+def kinds_allowed_unnamed() -> list[Kind]:
+    """Return the kinds that a rule allows without naming them. All others are for rules that name them."""
+    return [kind for kind in KINDS.values() if kind.is_allowed_unnamed]
+
+
 @dataclass(frozen=True)
 class Rule:
     """One permission, for the processes of some users and of some groups.
@@ -39,7 +44,8 @@ class Rule:
         users: User ids. 0 is root of the machine alone.
         groups: Group ids. 0 is that of root of the machine alone: each container has one of that number.
         devices: UUIDs; None for all devices.
-        ranges: The values that may be set, by kind; a kind that is missing may not be touched.
+        ranges: The values that may be set, by kind; a kind that is missing may not be touched. By default, any value
+            of the kinds that no rule has to name.
         may_exceed_original: Whether power limits above the original one are allowed too.
         may_slow_other_instances: Whether a board in MIG mode may be changed while others compute on other instances.
         has_cpu_energy: Whether the energy counters of the CPUs may be read.
@@ -48,7 +54,7 @@ class Rule:
     users: frozenset[int] = frozenset()
     groups: frozenset[int] = frozenset()
     devices: frozenset[str] | None = None
-    ranges: Mapping[Kind, Allowance] = field(default_factory=lambda: dict.fromkeys(KINDS.values(), ANY_VALUE))
+    ranges: Mapping[Kind, Allowance] = field(default_factory=lambda: dict.fromkeys(kinds_allowed_unnamed(), ANY_VALUE))
     may_exceed_original: bool = False
     may_slow_other_instances: bool = False
     has_cpu_energy: bool = True
@@ -117,8 +123,7 @@ class Policy:
         """
         rule = self.find_rule(peer, device, kind)
         lowest, highest = rule.ranges[kind]
-        is_free = original is None or rule.may_exceed_original or not kind.is_ordered
-        return Allowance(lowest, highest if is_free else min(highest, original or 0.0))
+        return Allowance(lowest, highest if rule.may_exceed_original else min(highest, kind.ceiling(original)))
 
 
 class Allotment:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zeus_core.daemon._commanded_gpu import OPERATIONS
-from zeus_core.daemon._policy import ANY_VALUE, Allowance, Policy, Rule
+from zeus_core.daemon._policy import ANY_VALUE, Allowance, Policy, Rule, kinds_allowed_unnamed
 from zeus_core.errors import UsageError
 from zeus_core.files import follow_own_links
 from zeus_core.kinds import KINDS, Kind
@@ -21,7 +21,7 @@ from zeus_core.validate import shown
 
 DEFAULT_GROUP = "zeus"
 
-_RANGE_KEYS = {kind: f"{kind.name}_{kind.unit_name}" for kind in KINDS.values() if kind.is_ordered}
+_RANGE_KEYS = {kind: key for kind in KINDS.values() if (key := kind.range_key) is not None}
 _ORIGINAL_KEYS = {f"original_{key}": kind for kind, key in _RANGE_KEYS.items() if not kind.is_readable}
 _KEYS = ("has_end", "group", *_ORIGINAL_KEYS, "allow", "limits", "commands", "end")
 _RULE_KEYS = (
@@ -71,7 +71,8 @@ def read_policy(path: Path | None) -> Policy:
             f"allow = [] for nobody. Without the file, members of the group {DEFAULT_GROUP} may set limits up to the "
             "original one"
         )
-    rules += (Rule(users=frozenset({0})),)  # root of the machine may do everything without the daemon
+    # Root of the machine may do everything without the daemon.
+    rules += (Rule(users=frozenset({0}), ranges=dict.fromkeys(KINDS.values(), ANY_VALUE)),)
     limits = _table("limits", document.get("limits", {}), ("connections_per_user", "requests_per_second"))
     counts = {name: _count(f"limits.{name}", value) for name, value in limits.items()}
     originals = {kind: _count(key, document[key]) for key, kind in _ORIGINAL_KEYS.items() if key in document}
@@ -149,7 +150,9 @@ def _rule(table: Any, number: int) -> Rule:
     table = _table(where, table, _RULE_KEYS)
     if not table.get("users") and not table.get("groups"):
         raise UsageError(f'{where} names nobody: add users = ["alice"] or groups = ["{DEFAULT_GROUP}"]')
-    knobs = _texts(f"{where}.knobs", table.get("knobs", [kind.name for kind in _RANGE_KEYS]))
+    bounded = [kind for kind, key in _RANGE_KEYS.items() if key in table]  # who bounds a kind has named it
+    unnamed = [kind.name for kind in dict.fromkeys([*kinds_allowed_unnamed(), *bounded])]
+    knobs = _texts(f"{where}.knobs", table.get("knobs", unnamed))
     for knob in knobs:
         if knob not in KINDS:
             raise _wrong(f"{where}.knobs", knob, " or ".join(f'"{name}"' for name in KINDS))
@@ -185,7 +188,7 @@ def _commands(value: Any) -> tuple[dict[str, tuple[str, ...]], str | None]:
 
 
 def _range(where: str, table: Mapping[str, Any], kind: Kind) -> Allowance:
-    key = _RANGE_KEYS.get(kind)  # kinds without an order have no range
+    key = _RANGE_KEYS.get(kind)
     value = None if key is None else table.get(key)
     where = f"{where}.{key}"
     if value is None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from zeus_core.errors import NotSupportedError, UsageError
+from zeus_core.validate import shown
 
 
 class Kind:
-    """A kind of setting: its words, and how it is read, set, restored and searched.
+    """A kind of setting: its words, how it is read, set and restored, and what searches and the daemon ask about it.
 
-    A GPU is passed as a `Gpu`, or as much of one as the kind calls: the guardian of a process has the part for the
-    kinds of this package. Methods that call it raise what it raises. Two objects of one class are the same kind, and
-    equal, also where a user has chosen other steps.
+    Other packages ask these questions and never which kind it is, so that a new kind is one more class. A kind needs
+    the attributes without a default, `read`, `set`, `read_accepted` and `command`; one that the driver does not report
+    also needs `read_running`. The defaults of the questions are the careful answers: nothing is predicted, and nobody
+    is allowed anything who did not ask for this kind by name.
 
-    A kind needs the attributes without a default, `read`, `set`, `read_accepted` and `command`.
+    A GPU is passed as a `Gpu`, or as much of one as the kind calls. Methods that call it raise what it raises. Two
+    objects of one class are the same kind, and equal, also where a user has chosen other steps.
 
     Args:
         step: The distance between two settings of a search, in the unit; `fine_step` if None.
@@ -33,10 +37,22 @@ class Kind:
         max_rounding: How far the value that a board takes can be from the one that was asked for.
         fine_step: The distance between two settings, for a search whose number of trials does not depend on it.
         coarse_step: The distance for others.
-        is_ordered: Whether a lower value takes less energy and more time. Else no value is between two others, all that
-            a board supports may be set for any original, and a value counts only if the board enforces it.
+        is_ordered: Whether a lower value takes less power and no less time, so that neighbouring values are alike, and
+            an original that somebody lowers leaves the values below it to search.
         has_curves: Whether a search knows how time and power change along the settings, and predicts what it has not
             measured; else it measures each.
+        binds_power: Whether the values are watts. One above what the work draws changes nothing, and the firmware or
+            the controller of a board may limit the power below it.
+        locks_sm_clock: Whether a value is the SM clock, in MHz, that a GPU runs at or below. A step at f then takes at
+            most f_e / f times as long as at the mean clock f_e, however little of its time is measured.
+        lowers_sm_clock: Whether lower values act through the SM clock alone: steps become no quicker, and no slower
+            than by the ratio of the clocks.
+        steepest_exponent: a, where a setting v below the original v0 makes work slower by (v0 / v)^a at most.
+        saves_waiting: Whether a GPU that waits for other ranks, in a loop on its SMs, draws less at a lower value.
+        needs_enforcement: Whether a value counts only once the board says that it keeps to it.
+        joins_auto: Whether `knob="auto"` of an optimizer tries it.
+        is_usual: Whether most boards have it, so that people are warned where one does not.
+        is_allowed_unnamed: Whether a rule of the daemon that names no kinds allows it.
     """
 
     name: str
@@ -44,14 +60,23 @@ class Kind:
     unit: str
     unit_name: str
     option: str
-    free = "free"
-    is_readable = True
+    free: str = "free"
+    is_readable: bool = True
     tolerance: float = 1.0
     max_rounding: float = 0.0
-    fine_step = 1
-    coarse_step = 1
-    is_ordered = True
-    has_curves = False
+    fine_step: int = 1
+    coarse_step: int = 1
+    is_ordered: bool = True
+    has_curves: bool = False
+    binds_power: bool = False
+    locks_sm_clock: bool = False
+    lowers_sm_clock: bool = False
+    steepest_exponent: float = 2.0  # near the static power, a limit slows work by more than its ratio
+    saves_waiting: bool = False
+    needs_enforcement: bool = False
+    joins_auto: bool = False
+    is_usual: bool = False
+    is_allowed_unnamed: bool = False
 
     def __init__(self, step: int | None = None, original: int | None = None) -> None:
         self.step: int = self.fine_step if step is None else step
@@ -75,6 +100,13 @@ class Kind:
 
     def read_enforced(self, gpu: Any) -> float | None:
         """Read the value that the board enforces; None if it reports none."""
+        return None
+
+    def read_running(self, gpu: Any) -> float | None:
+        """Read the value at which the device runs, which one that was set bounds; None if it reports none.
+
+        Asked only where the driver does not report what was set.
+        """
         return None
 
     def read_accepted(self, gpu: Any) -> Sequence[float]:
@@ -111,6 +143,23 @@ class Kind:
         """Return whether a board keeps to a value, by what it enforces."""
         return enforced >= value - self.tolerance
 
+    def refusal_by(self, gpu_name: str) -> str | None:
+        """Return why boards of a name take no value although their driver shows one, with what to do; None if not."""
+        return None
+
+    @property
+    def range_key(self) -> str | None:
+        """The key by which a rule of the daemon bounds the values, such as "power_limit_watts"; None if it cannot."""
+        return f"{self.name}_{self.unit_name}"
+
+    def ceiling(self, original: float | None) -> float:
+        """Return the highest value that the daemon lets a user set, unless a rule allows more than the original.
+
+        Args:
+            original: The original; None for a free device.
+        """
+        return math.inf if original is None else original
+
     def text(self, value: float | None) -> str:
         """Return a value in words, such as "300 W"; None is that of a free device."""
         return self.free if value is None else f"{value:g} {self.unit}"
@@ -145,8 +194,6 @@ class Kind:
             each: The values that can be set on each, highest first.
         """
         highest, lowest = zip(*((values[0], values[-1]) for values in each), strict=True)
-        import math  # which restoring does without, as with the other modules that are imported in a function
-
         first, last = math.ceil(max(highest)), math.ceil(min(lowest))
         return (*range(first, last, -self.step), last)
 
@@ -161,12 +208,19 @@ class Kind:
         except Exception:  # it is no number
             is_accepted = False
         if not is_accepted:
-            from zeus_core.validate import shown  # which restoring does without
-
             raise UsageError(
                 f"a {self.words} of {shown(setting)} {self.unit} is outside {settings[-1]} to {settings[0]} "
                 f"{self.unit}: choose one between the lowest the boards accept and the original {self.words}"
             )
+
+    def with_arguments(self, step: int | None, original_clock_mhz: int | None) -> Self:
+        """Return this kind with those arguments of an optimizer that are about it.
+
+        Args:
+            step: The distance between two settings; `fine_step` if None.
+            original_clock_mhz: The SM clock at which the GPUs were locked before; None if they were not.
+        """
+        return type(self)(step)
 
     @property
     def arguments(self) -> Mapping[str, int | str]:

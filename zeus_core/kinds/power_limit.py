@@ -12,6 +12,7 @@ from zeus_core.errors import DeviceError, UsageError
 from zeus_core.kinds.kind import Kind
 
 _EXACT_WATTS = 0.01  # drivers count milliwatts
+_LAPTOP = "Laptop GPU"  # in the names of NVIDIA's boards
 
 
 class PowerLimit(Kind):
@@ -27,6 +28,11 @@ class PowerLimit(Kind):
     fine_step = 5  # gains 0.9 to 1.9 % over 25 W
     coarse_step = 25
     has_curves = True
+    binds_power = True
+    lowers_sm_clock = True
+    joins_auto = True
+    is_usual = True
+    is_allowed_unnamed = True
 
     def read(self, gpu: Any) -> float:
         """Read the limit requested last."""
@@ -86,6 +92,12 @@ class PowerLimit(Kind):
         for uuid in uuids:
             cards.setdefault(is_card_uuid(uuid), []).append(uuid)
         return " && ".join((card_command if is_card else _smi_command)(some, watts) for is_card, some in cards.items())
+
+    def refusal_by(self, gpu_name: str) -> str | None:
+        """Return the reason for a board of a laptop."""
+        if _LAPTOP not in gpu_name:
+            return None
+        return 'many laptops show a limit and take none: "auto" searches clocks there'
 
     @property
     def arguments(self) -> Mapping[str, int | str]:

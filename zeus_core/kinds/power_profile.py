@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.kinds.kind import Kind
+from zeus_core.validate import shown
 
 # NVML_POWER_PROFILE_..., by id (nvml.h of CUDA 13). Later ones are shown by their number.
 _NAMES = (
@@ -32,6 +34,8 @@ class PowerProfile(Kind):
     unit_name: str = "mask"
     option: str = words
     is_ordered = False
+    needs_enforcement = True
+    joins_auto = True
     tolerance: float = 0.5  # masks are the same, or not
 
     def read(self, gpu: Any) -> float:
@@ -96,9 +100,16 @@ class PowerProfile(Kind):
     def check(self, setting: int, settings: Sequence[int]) -> None:
         """Raise `UsageError` for a setting that is none of these."""
         if setting not in settings:
-            from zeus_core.validate import shown  # which restoring does without
-
             raise UsageError(f"{shown(setting)} is none of the {self.words}s {', '.join(map(self.text, settings))}")
+
+    @property
+    def range_key(self) -> None:
+        """None: no profile lies between two others."""
+        return None
+
+    def ceiling(self, original: float | None) -> float:
+        """Return infinity: no profile is more than another."""
+        return math.inf
 
     def is_enforced(self, value: float, enforced: float) -> bool:
         """Return whether all profiles of a value are among those that a board keeps to."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from zeus_core.errors import UsageError
 from zeus_core.kinds.kind import Kind
+from zeus_core.validate import shown
 
 
 class SmClock(Kind):
@@ -24,10 +25,21 @@ class SmClock(Kind):
     free = "unlocked"
     is_readable = False
     has_curves = True
+    locks_sm_clock = True
+    lowers_sm_clock = True
+    steepest_exponent = 1.0  # what computes takes as much longer as the clock is lower, and the rest does not
+    saves_waiting = True
+    joins_auto = True
+    is_usual = True
+    is_allowed_unnamed = True
     tolerance: float = 30.0  # clocks come in steps of 7.5 to 15 MHz, and a reading may be rounded to the next
 
     def read(self, gpu: Any) -> None:
         """Return None: the driver does not report it."""
+
+    def read_running(self, gpu: Any) -> float:
+        """Read the clock of this moment."""
+        return float(gpu.read_sm_clock_mhz())
 
     def read_accepted(self, gpu: Any) -> Sequence[float]:
         """Read the clocks that the GPU supports."""
@@ -69,12 +81,14 @@ class SmClock(Kind):
     def check(self, setting: int, settings: Sequence[int]) -> None:
         """Raise `UsageError` for a clock that is none of the settings."""
         if setting not in settings:
-            from zeus_core.validate import shown  # which restoring does without
-
             raise UsageError(
                 f"an SM clock of {shown(setting)} MHz is none of the settings, which run from {settings[0]} down to "
                 f"{settings[-1]} MHz: choose one that the GPUs support"
             )
+
+    def with_arguments(self, step: int | None, original_clock_mhz: int | None) -> Self:
+        """Return this kind with the clock that the GPUs were locked at."""
+        return type(self)(original=original_clock_mhz)
 
     @property
     def arguments(self) -> Mapping[str, int | str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zeus_core.device import Gpu
 from zeus_core.device.gpu import read_utilization, uuid_in_job
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
-from zeus_core.kinds import POWER_LIMIT, SM_CLOCK, Kind
+from zeus_core.kinds import Kind
 from zeus_core.optimizer.gpu_facts import GpuFacts, facts_of_gpu
 from zeus_core.settings.holders import KnobUser
 
@@ -178,18 +178,18 @@ class Limiter:
 
 
 def knob_of(kind: Kind, gpus: Sequence[Gpu], user: KnobUser | None) -> CommonKnob:
-    """Make the knob of some GPUs: limits and clocks have one of their own, which also watches what is enforced."""
+    """Make the knob of some GPUs: of what others may limit too, of a lock that cannot be read, or of anything else."""
     # Imported here: what changes GPUs, with its ledger and guardian, is for a search that begins.
     from zeus_core.settings.restoration import used_by
 
-    if kind == POWER_LIMIT:
+    if kind.binds_power:
         from zeus_core.settings.limit_knob import PowerLimitKnob
 
         return used_by(user, PowerLimitKnob(gpus, kind.step))
-    if kind == SM_CLOCK:
-        from zeus_core.settings.clock_knob import CommonClockKnob
+    if not kind.is_readable:
+        from zeus_core.settings.clock_knob import LockKnob
 
-        return used_by(user, CommonClockKnob(gpus, kind.original))
+        return used_by(user, LockKnob(kind, gpus))
     from zeus_core.settings.knob import CommonKnob
 
     return used_by(user, CommonKnob(kind, gpus))

@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from zeus_core.errors import UsageError
-from zeus_core.kinds import KINDS, POWER_LIMIT, Kind
+from zeus_core.kinds import KINDS, Kind
 from zeus_core.search._aims import Aim, LeastCost, Prospects, aim_for, best_place
 from zeus_core.search._next_trial import most_promising, most_telling
 from zeus_core.search._observation import Observation
@@ -86,7 +86,7 @@ class AdaptiveSearch:
         self.kind: Kind = kinds[checked_one_of("knob", knob, kinds)]
         """The kind of setting."""
         wanted = "a probability from 0.5 to 0.999, such as 0.9"
-        if self.kind != POWER_LIMIT and self._selector.needs_max_power:
+        if not self.kind.binds_power and self._selector.needs_max_power:
             raise UsageError(
                 f"selector is {selector!r}, and clocks are no power: pass ZeusCost(max_power_watts=...), such as "
                 "the original power limit of a GPU"
@@ -168,7 +168,7 @@ class AdaptiveSearch:
     def _if_unbound(self, trials: Mapping[int, Observation]) -> tuple[int | None, int | None] | None:
         """Return the next setting and the choice if the lowest limit is above the draw; None if limits may bind."""
         original, lowest = trials[self._settings[0]], self._settings[-1]
-        if self.kind != POWER_LIMIT or original.watts_per_gpu > lowest or self._prefers_settings(original):
+        if not self.kind.binds_power or original.watts_per_gpu > lowest or self._prefers_settings(original):
             return None
         if lowest not in self._told:
             return lowest, self._settings[0]
@@ -199,7 +199,7 @@ class AdaptiveSearch:
     def _second(self, original: Observation) -> int:
         """Return the setting of the second trial."""
         aimed = _SECOND_OVER_CLOCK * self._settings[0]
-        if self.kind == POWER_LIMIT:
+        if self.kind.binds_power:
             aimed = _SECOND_OVER_DRAW * min(original.watts_per_gpu, self._settings[0])
         return min(self._settings[1:], key=lambda setting: abs(setting - aimed))
 

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_core.kinds import POWER_LIMIT, Kind
+from zeus_core.kinds import Kind
 from zeus_core.search._curves import Array, CurveShapes
 from zeus_core.search._observation import Observation
 from zeus_core.search._prior import CurvePrior
@@ -164,7 +164,7 @@ class Belief:
     ) -> None:
         self._settings = settings
         self._prior = prior
-        self._is_limit = kind == POWER_LIMIT
+        self._is_limit = kind.binds_power
         self._misfit = misfit
         self._sampled = sampled
         self._start: tuple[tuple[float, float], CurveShapes, Array, tuple[Array, Array]] | None = None

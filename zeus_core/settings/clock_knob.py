@@ -1,4 +1,4 @@
-"""SM clocks: one for several GPUs in a search, and that of one GPU in a pipeline."""
+"""Locks, which the driver does not report: one for several GPUs in a search, and the SM clock of one in a pipeline."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from zeus_core.device import Gpu
 from zeus_core.device.gpu import index_doubt_of
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, UsageError
-from zeus_core.kinds import POWER_LIMIT
-from zeus_core.kinds.sm_clock import SM_CLOCK, SmClock
+from zeus_core.kinds import POWER_LIMIT, SM_CLOCK, Kind
 from zeus_core.process.deadline import CALL_SECONDS
 from zeus_core.process.parallel import ParallelCalls
 from zeus_core.process.restore_registry import restore_registry
@@ -22,38 +21,36 @@ from zeus_core.settings.restoration import Restoration
 from zeus_core.settings.restoring import read_surely
 from zeus_core.validate import checked_whole_number
 
-# A locked GPU runs at its clock or below, at the latest after some tens of milliseconds.
+# A locked GPU runs at its value or below, at the latest after some tens of milliseconds.
 _LOCK_SECONDS = 0.1
 _LOCK_POLL_SECONDS = 0.005
 
 
-class CommonClockKnob(CommonKnob):
-    """One locked SM clock for several GPUs, in MHz.
+class LockKnob(CommonKnob):
+    """One lock for several GPUs, such as that of their SM clocks: a value that the driver does not report once set.
 
-    The baseline is the original state: the clock that the user says the GPUs were locked at, and else no lock. It is
-    named by the highest clock of the GPUs. The other settings are the lower clocks that all GPUs support. Power limits
+    The baseline is the original state: the value that the user says the GPUs were locked at, and else no lock. It is
+    named by the highest value of the GPUs. The other settings are the lower ones that all GPUs support. Power limits
     stay as they are: the original ones are the ceiling.
 
     Args:
+        kind: The kind of setting, with the original that the user knows.
         gpus: At least one GPU. Nothing is changed here.
-        original_mhz: The clock in MHz that the GPUs were locked at before; None if they were not locked.
 
     Raises:
         UsageError: An argument is wrong; the message names it.
-        NotSupportedError: The clock of a GPU cannot be set.
-        DeviceError: Clocks cannot be read, or the driver does not answer.
+        NotSupportedError: A GPU cannot be locked.
+        DeviceError: The values that GPUs accept cannot be read, or the driver does not answer.
     """
 
-    def __init__(self, gpus: Sequence[Gpu], original_mhz: int | None = None) -> None:
-        if original_mhz is not None:
-            original_mhz = checked_whole_number("original_clock_mhz", original_mhz, 1)
-        super().__init__(SmClock(original=original_mhz), gpus)
-        self._locked_mhz: dict[int, int] = {}  # by number of the GPU: the highest it may run at; none if not locked
+    def __init__(self, kind: Kind, gpus: Sequence[Gpu]) -> None:
+        super().__init__(kind, gpus)
+        self._locked: dict[int, float] = {}  # by number of the GPU: the highest it may run at; none if not locked
         self._enforced_watts: dict[int, float] = {}  # the power limit by number of the GPU, at the latest change
         self._has_locked = False
 
     def apply(self, setting: int) -> None:
-        """Lock the clock of every GPU, in MHz; or restore the original state, for the baseline.
+        """Lock every GPU; or restore the original state, for the baseline.
 
         The first change locks each GPU, in any case, so that a lack of rights is known before anything is measured.
 
@@ -67,42 +64,42 @@ class CommonClockKnob(CommonKnob):
         is_free = setting == self.settings[0] and self._kind.original is None
         if not (is_free and self._has_locked):
             for number, usable in enumerate(self._usable):
-                clock_mhz = round(min(setting, usable[0]))
-                self._set(number, clock_mhz)
-                self._locked_mhz[number] = clock_mhz
+                value = float(min(setting, usable[0]))
+                self._set(number, value)
+                self._locked[number] = value
             until = time.monotonic() + _LOCK_SECONDS  # for all of them together
-            for number, clock_mhz in self._locked_mhz.items():
-                taken = partial(_taken_mhz, self._gpus[number], clock_mhz, until)
-                self._locked_mhz[number] = self._restoration.look(taken, number)
+            for number, value in self._locked.items():
+                taken = partial(self._taken, number, value, until)
+                self._locked[number] = self._restoration.look(taken, number)
             self._has_locked = True
-        self.taken: list[float] = [*self._locked_mhz.values()] or [setting]
+        self.taken: list[float] = [*self._locked.values()] or [setting]
         if is_free:
             self._restoration.restore_for_now()
-            self._locked_mhz = {}
-        above = [clock for clock in self._locked_mhz.values() if clock > setting]
+            self._locked = {}
+        above = [round(value) for value in self._locked.values() if value > setting]
         self._in_force = setting if setting == self.settings[0] else max(above, default=setting)
         self._enforced_watts = self._read_enforced_watts()
 
     def is_undisturbed(self) -> bool:
-        """Return whether the clocks are as they were locked, and the enforced power limits as at the latest `apply`.
+        """Return whether the GPUs are as they were locked, and the enforced power limits as at the latest `apply`.
 
-        Both as far as they can be read, and if the daemon that has locked the clocks has not ended since.
+        Both as far as they can be read, and if the daemon that has locked the GPUs has not ended since.
 
         Raises:
-            DeviceHeldError: A GPU runs above the clock it was locked at: somebody else has changed it.
+            DeviceHeldError: A GPU runs above the value it was locked at: somebody else has changed it.
             DeviceError: The driver does not answer in time.
         """
         if not all(self._restoration.look(lease.check, number) for number, lease in enumerate(self._leases)):
             return False
-        for number, locked_mhz in self._locked_mhz.items():
-            highest_mhz = locked_mhz + SM_CLOCK.tolerance
-            read = partial(_read_clock_mhz, self._gpus[number])
-            clock_mhz = self._restoration.look(partial(read_surely, read, highest_mhz.__ge__), number)
-            if clock_mhz > highest_mhz:
-                gpu = self._gpus[number]
+        for number, locked in self._locked.items():
+            highest = locked + self._kind.tolerance
+            read = partial(self._read_running, number)
+            running = self._restoration.look(partial(read_surely, read, highest.__ge__), number)
+            if running > highest:
+                gpu, kind = self._gpus[number], self._kind
                 raise DeviceHeldError(
-                    f"somebody else has changed the SM clock of {gpu.name} ({gpu.uuid}), which was locked at "
-                    f"{locked_mhz} MHz and runs at {clock_mhz} MHz"
+                    f"somebody else has changed the {kind.words} of {gpu.name} ({gpu.uuid}), which was locked at "
+                    f"{kind.text(locked)} and runs at {kind.text(running)}"
                 )
         return self._is_as_before(read_surely(self._read_enforced_watts, self._is_as_before))
 
@@ -114,8 +111,23 @@ class CommonClockKnob(CommonKnob):
 
     def restore(self) -> bool:
         """Restore the original state of each GPU for good. Never raises; logs and returns False if one refuses."""
-        self._locked_mhz = {}
+        self._locked = {}
         return self._restoration.restore()
+
+    def _taken(self, number: int, value: float, until: float) -> float:
+        """Return the value that a GPU was locked at: the one it runs at, if that stays above the one asked for."""
+        while (running := self._read_running(number)) > value + self._kind.tolerance:
+            if time.monotonic() > until:
+                return running
+            time.sleep(_LOCK_POLL_SECONDS)
+        return value
+
+    def _read_running(self, number: int) -> float:
+        """Read the value at which a GPU runs; 0 where it is not known, which says nothing about others."""
+        try:
+            return self._kind.read_running(self._gpus[number]) or 0.0
+        except DeviceError:
+            return 0.0
 
     def _read_enforced_watts(self) -> dict[int, float]:
         watts: dict[int, float] = {}
@@ -187,22 +199,6 @@ class SmClockKnob:
     def restore(self) -> bool:
         """Restore the original clock for good. Never raises; logs and returns False if the driver refuses."""
         return self._restoration.restore()
-
-
-def _taken_mhz(gpu: Gpu, clock_mhz: int, until: float) -> int:
-    """Return the clock that a GPU was locked at: the one it runs at, if that stays above the one that was asked for."""
-    while (runs_at_mhz := _read_clock_mhz(gpu)) > clock_mhz + SM_CLOCK.tolerance:
-        if time.monotonic() > until:
-            return runs_at_mhz
-        time.sleep(_LOCK_POLL_SECONDS)
-    return clock_mhz
-
-
-def _read_clock_mhz(gpu: Gpu) -> int:
-    try:
-        return gpu.read_sm_clock_mhz()
-    except DeviceError:
-        return 0  # it says nothing about others
 
 
 def _usable_clocks_mhz(gpu: Gpu, original_mhz: int | None) -> tuple[int, ...]:

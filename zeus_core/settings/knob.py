@@ -91,14 +91,14 @@ class CommonKnob:
         self._in_force: int = self.settings[0]
         self.taken: list[float] = []
         """The settings that the GPUs took at the latest `apply`: within their ranges, and rounded as boards do."""
-        self._enforced: dict[int, float] = {}  # by GPU: the value that it was seen to enforce, where there is no order
+        self._enforced: dict[int, float] = {}  # by GPU: the value that it was seen to enforce, where that counts
 
     def apply(self, setting: int) -> None:
         """Set every GPU.
 
         Raises:
             UsageError: There is no such setting.
-            NotEnforcedError: A GPU does not keep to this one, of a kind without an order. The original always counts.
+            NotEnforcedError: A GPU does not keep to this one, which counts only then. The original always counts.
             DeviceError: A GPU refuses or does not answer in time, or `restore` was called before, or by a signal
                 handler meanwhile.
         """
@@ -127,9 +127,9 @@ class CommonKnob:
             raise NotSupportedError(doubt)
 
     def _set_enforced(self, number: int, value: float) -> None:
-        """Set one GPU; where settings have no order, check that the board keeps to a value that is not the original."""
+        """Set one GPU; check that the board keeps to a value that is not the original, where it counts only then."""
         kind, gpu = self._kind, self._gpus[number]
-        if kind.is_ordered or value == self._usable[number][0]:
+        if not kind.needs_enforcement or value == self._usable[number][0]:
             self._set(number, value)
             return
         words = f"{gpu.name} ({gpu.uuid}) does not enforce {kind.text(value)}"

@@ -226,7 +226,7 @@ class Lease(Claim):
         try:
             limit_watts = POWER_LIMIT.read(self._gpu)
             POWER_LIMIT.set(self._gpu, limit_watts)
-            if self._kind == POWER_LIMIT and limit_watts == self.original:
+            if self._kind.binds_power and limit_watts == self.original:
                 self._note_original()
         except PermissionDeniedError:
             self._safeguard = None  # nothing is to be kept: the daemon does it, or nobody

@@ -115,10 +115,8 @@ class RunTrace:
         optimizer = self._optimizer
         if optimizer is None or not isinstance(event, StepBegin | StepEnd | TrainEnd):
             return
-        limit_watts, clock_mhz = optimizer.power_limit_watts, optimizer.sm_clock_mhz
-        setting = "original setting" if limit_watts is None else f"power limit {limit_watts} W"
         phase: str = getattr(getattr(optimizer, "phase", None), "value", "")
-        self.recorder.set_to(setting if clock_mhz is None else f"SM clock {clock_mhz} MHz", _REASONS.get(phase, ""))
+        self.recorder.set_to(optimizer.setting_text or "original setting", _REASONS.get(phase, ""))
 
     def keep(self, account: Account) -> None:
         """Write the file in the background, if the latest one is some time ago."""

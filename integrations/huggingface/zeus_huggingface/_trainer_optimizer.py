@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
+from zeus_core.kinds import KnobName
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import NoMonitor, training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
-from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, Activities, KnobName, MakeSearch, Mode
+from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, Activities, MakeSearch, Mode
 from zeus_huggingface._listener import Reporter, TrainerListener, listening
 from zeus_huggingface._trainer_patches import patch_trainer
 

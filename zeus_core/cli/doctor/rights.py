@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from zeus_core.device import Gpu
 
 _CAP_SYS_ADMIN = 21  # <linux/capability.h>
-_LAPTOP = "Laptop GPU"  # in the names of NVIDIA's boards
 _ALL_IDS = "4294967295"
 _CHOICE_OF_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _CONTAINER = "docker run {}--gpus all --cap-add=SYS_ADMIN IMAGE"
@@ -115,9 +114,9 @@ def _check(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
         rights = _rights_to_write([str(file) for file in files], rights)
     if not rights.may_control:
         return _check_daemon(name, rights, gpus, kind)
-    if kind == POWER_LIMIT and any(_LAPTOP in gpu.name for gpu in gpus):
-        sentence = f'{rights.because}, but many laptops show a limit and take none: "auto" searches clocks there'
-        return Check(name, "limited", sentence)
+    refusals = [refusal for gpu in gpus if (refusal := kind.refusal_by(gpu.name)) is not None]
+    if refusals:
+        return Check(name, "limited", f"{rights.because}, but {refusals[0]}")
     if lacking:
         return Check(name, "limited", f"{rights.because}, but GPU {', '.join(lacking)} does not have this")
     return Check(name, "ok", rights.because)

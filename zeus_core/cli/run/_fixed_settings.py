@@ -79,10 +79,11 @@ class FixedSettings:
 
 
 def _knob(words: str, gpus: Sequence[Gpu]) -> CommonKnob:
-    from zeus_core.settings.clock_knob import CommonClockKnob
-    from zeus_core.settings.limit_knob import PowerLimitKnob
+    from zeus_core.kinds import KINDS
+    from zeus_core.optimizer.limiter import knob_of
 
-    return PowerLimitKnob(gpus, 1) if words == "power limit" else CommonClockKnob(gpus)
+    (kind,) = (kind for kind in KINDS.values() if kind.words == words)
+    return knob_of(kind.with_arguments(1, None), gpus, None)
 
 
 def _accepted(setting: Setting, accepted: Sequence[int]) -> Setting:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from zeus_core.errors import UsageError
-from zeus_core.kinds import POWER_LIMIT
 from zeus_core.mixed.allocation._goal import Goal
 from zeus_core.mixed.allocation.allocation_plan import AllocationPlan, checked_devices, checked_reduce_seconds
 from zeus_core.mixed.allocation.device_options import MAX_BATCH, DeviceOptions, checked_kind
@@ -96,7 +95,7 @@ class _Choices(NamedTuple):
         shape = len(devices), max(len(device.options) for device in devices)
         seconds, costs, watts = np.full(shape, math.inf), np.zeros(shape), np.zeros(shape)
         for rank, (device, batch) in enumerate(zip(devices, batches, strict=True)):
-            is_limit = checked_kind(device.knob) == POWER_LIMIT
+            is_limit = checked_kind(device.knob).binds_power
             for place, option in enumerate(device.options):
                 busy = option.seconds(batch) if batch else 0.0
                 joules = option.joules(batch) if batch else 0.0

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from zeus_core.errors import UsageError
-from zeus_core.kinds import KINDS, POWER_LIMIT, Kind
+from zeus_core.kinds import KINDS, Kind
 from zeus_core.validate import (
     checked_number,
     checked_one_of,
@@ -179,7 +179,7 @@ class DeviceOptions:
     @property
     def max_power_watts(self) -> float:
         """The highest power limit, or the highest power at any clock."""
-        if checked_kind(self.knob) == POWER_LIMIT:
+        if checked_kind(self.knob).binds_power:
             return float(self.options[0].setting)
         return max(option.power_watts for option in self.options)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from zeus_core.device.gpu import uuid_in_job
 from zeus_core.errors import DeviceError, UsageError
-from zeus_core.kinds import SM_CLOCK, Kind
+from zeus_core.kinds import Kind
 from zeus_core.mixed.levelling._hold import CommonLevel, Hold
 from zeus_core.mixed.levelling._rank_times import OwnWork
 from zeus_core.mixed.levelling._waiting_joules import Observation
@@ -61,7 +61,7 @@ class LevelledTraining:
         self._kind = kind
         gpus = list(monitor.gpus.values())
         self._hold = exchange.make(lambda: Hold(gpus, kind, level, user))
-        self._sampler = ClockSampler(gpus, monitor.time_source) if kind == SM_CLOCK else None
+        self._sampler = ClockSampler(gpus, monitor.time_source) if kind.locks_sm_clock else None
         about = {**kind.arguments, "budget_watts": budget_watts, "observes": observes}
         ranks = exchange.gather(lambda: [self._hold.settings, uuid_in_job(gpus[0]), about])
         settings, uuids, abouts = zip(*ranks, strict=True)

@@ -106,9 +106,9 @@ class LevellingOptimizer(TrainingOptimizer):
             budget_watts = checked_number("budget_watts", budget_watts, 0.0, math.inf, "watts, above 0", is_open=True)
         usual: LevelKnob = "clock" if budget_watts is None else "power limit"
         name: LevelKnob = checked_one_of("knob", usual if knob is None else knob, get_args(LevelKnob))
-        if budget_watts is not None and name == "clock":
-            raise UsageError('knob is "clock": a budget is kept by power limits; use knob="power limit", or none')
         (self._kind,) = kinds_of(name, None, original_clock_mhz, has_own_search=False)
+        if budget_watts is not None and not self._kind.binds_power:
+            raise UsageError(f'knob is "{name}": a budget is kept by power limits; use knob="power limit", or none')
         self._budget_watts = budget_watts
         self._observes = checked_one_of("mode", mode, get_args(LevelMode)) == "observe"
         self._after = _checked_after(after, monitor, budget_watts)
@@ -154,6 +154,11 @@ class LevellingOptimizer(TrainingOptimizer):
     def power_limit_watts(self) -> int | None:
         """The power limit that the search before it has set; None without one."""
         return self._search.power_limit_watts
+
+    @property
+    def setting_text(self) -> str | None:
+        """The setting of the search before it, in words; None without one."""
+        return self._search.setting_text
 
     def use_world(self, world: World) -> None:
         """Level with these ranks from the next training on. Call it before training begins."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
-from zeus_core.kinds import POWER_LIMIT, Kind
+from zeus_core.kinds import Kind
 from zeus_core.optimizer.global_setting._common_block import RunSteps
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._setting_search import SettingSearch
@@ -176,13 +176,13 @@ class Preparation:
         kinds, where = self._kinds, (self._gpus, self._user, self._exchange)
         if self.options.takes_first:
             found = _rival_searches.first_kind(kinds, *where, changes=not self.options.observes)
-            if found != kinds[0]:
+            if found.locks_sm_clock:
                 self._recorder.sample_clocks_often()
             return (found,)
         if self.visits is None:
             return _rival_searches.possible_kinds(kinds, *where)
-        ordered = tuple(kind for kind in reversed(kinds) if kind.has_curves)  # clocks, if they can be locked
-        return _rival_searches.possible_kinds(ordered, *where)[:1]
+        predicted = tuple(kind for kind in reversed(kinds) if kind.has_curves)  # clocks, if they can be locked
+        return _rival_searches.possible_kinds(predicted, *where)[:1]
 
     def restore(self) -> bool:
         """Restore the original settings. Never raises; False if a GPU refuses."""
@@ -205,7 +205,7 @@ class Preparation:
         exchange.attempt(lambda: limiter.leave({uuid for rank in ranks[: exchange.rank] for uuid in rank.gpus}))
         if self.options.selector is None:
             self.selector = ZeusCost(world_size=len(gpus))
-        if any(one != POWER_LIMIT for one in self._kinds):
+        if not all(one.binds_power for one in self._kinds):
             self.selector = with_power(self.selector, gpus)
         conditions = conditions_on(gpus, kind.words, {**self._work, "ranks": exchange.size})
         known = exchange.decide_of(SearchState, lambda: self._known(conditions), Phase.PREPARE)

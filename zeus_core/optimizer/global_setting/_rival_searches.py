@@ -32,7 +32,7 @@ def possible_kinds(kinds: Sequence[Kind], gpus: Sequence[Gpu], user: KnobUser, e
     possible, complaints = [], []
     for kind in kinds:
         obstacles = exchange.gather(partial(_obstacle_to, kind, gpus, user), Phase.PREPARE)
-        if any(obstacles) and not kind.is_ordered:  # few boards have it
+        if any(obstacles) and not kind.is_usual:
             _logger.info("%ss are not searched: %s", kind.words, exchange.complaint(obstacles))
         elif any(obstacles):
             complaints.append(f"{kind.words}s cannot be changed: {exchange.complaint(obstacles)}")

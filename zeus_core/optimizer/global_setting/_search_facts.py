@@ -35,7 +35,7 @@ class SearchView:
     chosen: int | None = None
     in_force: int | None = None
     settings: tuple[int, ...] = (0,)
-    measured: MeasuredBlocks = field(default_factory=lambda: MeasuredBlocks((), 0))
+    measured: MeasuredBlocks = field(default_factory=lambda: MeasuredBlocks((), 0, POWER_LIMIT))
 
     @property
     def comparison(self) -> Comparison | None:
@@ -103,6 +103,12 @@ class SearchFacts(TrainingOptimizer):
     def sm_clock_mhz(self) -> int | None:
         """The SM clock in force as far as the optimizer knows; None while it rests, and where limits are searched."""
         return self._view(SM_CLOCK).in_force
+
+    @property
+    def setting_text(self) -> str | None:
+        """The setting in force, such as "power limit 300 W"; None while the optimizer rests."""
+        search, in_force = self._search, self._view().in_force
+        return None if search is None or in_force is None else f"{search.kind.words} {search.kind.text(in_force)}"
 
     @property
     def trials(self) -> list[Trial]:

@@ -86,7 +86,7 @@ class SettingSearch:
         """The steps of the training so far."""
         self.limiter: Limiter = limiter
         """Applies the settings on this rank."""
-        self.measured: MeasuredBlocks = MeasuredBlocks(known, settings[0], limiter.kind.is_ordered)
+        self.measured: MeasuredBlocks = MeasuredBlocks(known, settings[0], limiter.kind)
         """All that was measured."""
         self.temperatures_celsius: Sequence[float] = recorder.temperatures_celsius
         """The temperature of the hottest GPU of this rank at the end of each block, where it is known."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from zeus_core.kinds import Kind
 from zeus_core.measurement import Measurement
 from zeus_core.optimizer.search_state import MeasuredBlock
 from zeus_core.search import Trial
@@ -166,21 +167,21 @@ class MeasuredBlocks:
     Args:
         known: Blocks that were measured before.
         original: The original setting.
-        is_ordered: Whether other settings are lower.
+        kind: The kind of setting.
     """
 
-    def __init__(self, known: Sequence[MeasuredBlock], original: int, is_ordered: bool = True) -> None:
+    def __init__(self, known: Sequence[MeasuredBlock], original: int, kind: Kind) -> None:
         self.blocks: list[MeasuredBlock] = list(known)
         """All that was reported to the search, in this order."""
         self.trials: dict[int, Trial] = pooled_by_setting(block.trial for block in self.blocks)
         """All that was measured during the search, by setting."""
         self.confirmation: Trial | None = None
         """The steps measured at the latest choice that was measured; None until then, and if their energy was lost."""
-        self._original = original
+        self._original, self._kind = original, kind
         earlier = [(block.trial, block.run_steps) for block in known if block.run_steps]
         self.lacks_original: bool = any(trial.setting == original for trial, _ in earlier)
         """Whether the original setting is measured anew before others: in another process, or for work nobody named."""
-        self._visits = Visits(original, earlier, is_ordered)
+        self._visits = Visits(original, kind, earlier)
         self._confirmed: dict[int, Trial] = {}  # measured at each choice
         self._after: Trial | None = None  # the steps at the choices that are compared
         self._compared: Counter[int] = Counter()  # how many of them are at each
@@ -242,7 +243,7 @@ class MeasuredBlocks:
 
     def forget(self) -> None:
         """Forget all blocks."""
-        self.blocks, self.trials, self._visits = [], {}, Visits(self._original, (), self._visits.is_ordered)
+        self.blocks, self.trials, self._visits = [], {}, Visits(self._original, self._kind)
 
     def measurements(self, settings: Sequence[int], chosen: int | None, steps: int) -> list[PowerLimitMeasurement]:
         """Return the trials within the settings, and the choice, for this number of steps, as selectors see them."""

@@ -27,7 +27,7 @@ from zeus_core.events import (
     TrainBegin,
     TrainEnd,
 )
-from zeus_core.kinds import SM_CLOCK
+from zeus_core.kinds import KnobName
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import checked_monitor
 from zeus_core.optimizer.global_setting._measuring import TrialRecorder
@@ -40,7 +40,6 @@ from zeus_core.optimizer.global_setting.phases import (
 from zeus_core.optimizer.global_setting.search_options import (
     CHANGES_PER_HOUR,
     Activities,
-    KnobName,
     MakeSearch,
     Mode,
     SearchOptions,
@@ -120,7 +119,8 @@ class SearchOptimizer(SearchFacts):
         )
         self.trial_store: TrialStore = store
         """Keeps the trials."""
-        self._recorder = TrialRecorder(monitor, sets_clocks=SM_CLOCK in options.kinds and not options.takes_first)
+        sets_clocks = any(kind.locks_sm_clock for kind in options.kinds) and not options.takes_first
+        self._recorder = TrialRecorder(monitor, sets_clocks)
         self._history = SettingHistory(monitor.time_source)
         self.quiet: bool = quiet
         """Whether the end of training shows no result."""

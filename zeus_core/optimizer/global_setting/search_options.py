@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from zeus_core.errors import UsageError
-from zeus_core.kinds import KINDS, SM_CLOCK, Kind
+from zeus_core.kinds import KINDS, Kind, KnobName
 from zeus_core.search import GridSearch, Search, Trial
 from zeus_core.search.comparison import Comparison
 from zeus_core.search.objectives import (
@@ -52,9 +52,6 @@ Activities = Literal["common", "each"]
 
 CHANGES_PER_HOUR = 120
 """The most changes of the setting of a device in an hour: NCCL suffers from clocks that change often (nccl #1551)."""
-
-KnobName = Literal["power limit", "clock", "power profile", "auto"]
-"""The `option` of the kind of setting that is searched; all kinds that the GPUs have, one after another, for "auto"."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ class SearchOptions:
 
             if not isinstance(self.aware, CarbonAware):  # such as a signal: it would fail after the first block
                 raise wrong_argument("carbon_aware", self.aware, "a CarbonAware(signal, deadline=...)")
-            if len(self.kinds) > 1 or not self.kinds[0].is_ordered:
+            if len(self.kinds) > 1 or not self.kinds[0].has_curves:
                 knob = "auto" if len(self.kinds) > 1 else self.kinds[0].option
                 raise UsageError(f'carbon_aware follows one knob, and knob is "{knob}"; pass "power limit" or "clock"')
         if self.selector is not None:
@@ -163,9 +160,9 @@ def kinds_of(
         pl_step = checked_whole_number("pl_step", pl_step, 1)
     if original_clock_mhz is not None:
         original_clock_mhz = checked_whole_number("original_clock_mhz", original_clock_mhz, 1)
-    wanted = tuple(KINDS.values()) if knob == "auto" else (_by_option()[knob],)
+    wanted = [kind for kind in KINDS.values() if kind.joins_auto] if knob == "auto" else [_by_option()[knob]]
     return tuple(
-        type(kind)(pl_step or (kind.coarse_step if has_own_search else kind.fine_step), original_clock_mhz)
+        kind.with_arguments(pl_step or (kind.coarse_step if has_own_search else kind.fine_step), original_clock_mhz)
         for kind in wanted
     )
 
@@ -212,7 +209,7 @@ class SearchArguments:
             return adaptive
         factor = longest_factor(self.selector)
         is_fixed = self.options.make is not None or self.options.profile_steps is not None
-        if not self.kind.is_ordered and not is_fixed and factor is not None:
+        if not self.kind.has_curves and not is_fixed and factor is not None:
             from zeus_core.search.run.each_setting import EachSetting  # needs numpy
 
             settle_seconds = SETTLE_UPDATES * self.period_seconds
@@ -230,7 +227,7 @@ class SearchArguments:
     @property
     def safe_bound(self) -> tuple[float, float] | None:
         """The bound of a search of clocks that they keep without a measurement of time, with its tolerance."""
-        if self.kind != SM_CLOCK or longest_factor(self.selector) is None:
+        if not self.kind.locks_sm_clock or longest_factor(self.selector) is None:
             return None
         return self.selector.bound_factor or 1.0, self.selector.time_tolerance or 0.0
 

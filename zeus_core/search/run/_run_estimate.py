@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zeus_core.kinds import SM_CLOCK, Kind
+from zeus_core.kinds import Kind
 from zeus_core.search._curves import Array
 from zeus_core.search._observation import MIN_STDERR, Observation
 from zeus_core.search._prior import CurvePrior
@@ -27,9 +27,6 @@ _USUAL_CV, _USUAL_CV_STEPS = 0.03, 4
 # A block whose steps scatter more than usual by so many standard errors saw the work change. The part of their variance
 # beyond the usual one does not average out.
 _UNEVEN = 5.0
-
-# By which power of a lower limit work gets slower, at most: near the static power, by more than the ratio.
-_STEEPEST = 2.0
 
 _UNKNOWN_VARIANCE = 1e4  # of a time that is not measured yet
 
@@ -92,7 +89,7 @@ class RunEstimate:
             )
             for block, more in zip(blocks, excess, strict=True)
         ]
-        changed = changes(times, 1.0 if self._kind == SM_CLOCK else _STEEPEST)
+        changed = changes(times, self._kind.steepest_exponent)
         self.changed = max(changed, default=0)
         settings = sorted({block.setting for block in times}, reverse=True)
         draws = [_draw([block.trial for block in blocks if block.trial.setting == setting]) for setting in settings]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from zeus_core.kinds import Kind
 from zeus_core.search.comparison import Comparison, percentage
 from zeus_core.search.trial import Trial, Visit, pooled_trial
 
@@ -30,14 +31,12 @@ class Visits:
 
     Args:
         original: The original setting.
+        kind: The kind of setting.
         earlier: The blocks of earlier parts of the run, each with all steps of the run until its end.
-        is_ordered: Whether other settings are lower, so that they lower clocks and make no step quicker.
     """
 
-    def __init__(self, original: int, earlier: Iterable[tuple[Trial, int]] = (), is_ordered: bool = True) -> None:
-        self.is_ordered: bool = is_ordered
-        """Whether other settings are lower."""
-        self._original = original
+    def __init__(self, original: int, kind: Kind, earlier: Iterable[tuple[Trial, int]] = ()) -> None:
+        self._original, self._kind = original, kind
         self._visits = [Visit(trial, run_steps, is_own=False) for trial, run_steps in earlier]
         self._fits: dict[tuple[int, bool], VisitedSettings | None] = {}  # by the number of visits, and `is_own`
 
@@ -79,7 +78,7 @@ class Visits:
         saving_off = math.hypot(time_off * power, time * power_off)
         longest = self._longest(own, steps)
         doubts = [_doubt(plain.slowdown_factor, plain.slowdown_uncertainty, longest), _doubt(time, time_off, longest)]
-        if not self.is_ordered:
+        if not self._kind.lowers_sm_clock:
             doubts = [None, None]
         found = replace(
             plain,
@@ -141,7 +140,7 @@ class Visits:
                 if visit.trial.joules_per_step > 0 and visit.trial.setting <= self._original
             ]
             fit = (
-                VisitedSettings(usable, self._original, is_own=is_own, is_ordered=self.is_ordered)
+                VisitedSettings(usable, self._original, is_own=is_own, is_ordered=self._kind.is_ordered)
                 if len(usable) > 1
                 else None
             )

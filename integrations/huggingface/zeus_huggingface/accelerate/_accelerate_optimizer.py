@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from accelerate import Accelerator
 
+from zeus_core.kinds import KnobName
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
-from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, Activities, KnobName, MakeSearch, Mode
+from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, Activities, MakeSearch, Mode
 from zeus_huggingface.accelerate._accelerator_checks import monitor_for
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
 
