@@ -19,7 +19,6 @@ from zeus_core.search._curves import Array
 from zeus_core.search._search import checked_settings
 from zeus_core.search.belief import Curves
 from zeus_core.search.objectives import EnergyWithin, OptimumSelector, longest_factor
-from zeus_core.search.run._run_account import RunAccount
 from zeus_core.search.run._run_estimate import pooled_cv
 from zeus_core.search.run.adaptive_run_search import (
     EXCESS_SHARE,
@@ -27,6 +26,7 @@ from zeus_core.search.run.adaptive_run_search import (
     MAX_TRIAL_OF_REST,
     AdaptiveRunSearch,
 )
+from zeus_core.search.run.run_account import RunAccount
 from zeus_core.search.run.run_plan import Prediction, RunProgress
 from zeus_core.search.run.run_search import Block, RunSearch
 from zeus_core.search.trial import Trial

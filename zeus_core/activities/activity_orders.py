@@ -12,7 +12,7 @@ from zeus_core.activities.activities_search import STEPS
 from zeus_core.activities.activity_visits import FOLLOWS
 from zeus_core.activities.visits_of_ranks import VisitsPart, merged, waiting_share
 from zeus_core.kinds import POWER_LIMIT
-from zeus_core.optimizer.global_setting._orders import Order, Orders
+from zeus_core.optimizer.global_setting.orders import Order, Orders
 from zeus_core.optimizer.search_state import MeasuredBlock
 from zeus_core.search import Trial
 from zeus_core.search.objectives import Energy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
+from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
 from zeus_core.search.comparison import Comparison, percentage
 
 

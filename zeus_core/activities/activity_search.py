@@ -20,10 +20,10 @@ from zeus_core.activities.activity_visits import FOLLOWS, WAITING, Visits
 from zeus_core.activities.visits_of_ranks import VisitsPart, due_of
 from zeus_core.kinds import SM_CLOCK
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer.global_setting._orders import Orders
-from zeus_core.optimizer.global_setting._setting_search import CHECKED_STEPS, SettingSearch
-from zeus_core.optimizer.global_setting._trials import MeasuredBlocks, trial_from_parts
+from zeus_core.optimizer.global_setting.orders import Orders
 from zeus_core.optimizer.global_setting.phases import Outcome, Phase
+from zeus_core.optimizer.global_setting.setting_search import CHECKED_STEPS, SettingSearch
+from zeus_core.optimizer.global_setting.trials import MeasuredBlocks, trial_from_parts
 from zeus_core.optimizer.search_result import ActivityResult
 from zeus_core.optimizer.search_state import MeasuredBlock, SearchState
 from zeus_core.search import Trial

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean
 
 from zeus_core.measurement import DeviceEnergy, Measurement
-from zeus_core.optimizer.global_setting._trials import TrialPart, trial_from_parts
+from zeus_core.optimizer.global_setting.trials import TrialPart, trial_from_parts
 from zeus_core.optimizer.search_state import MeasuredBlock
 
 _FIRST_VISITS = 5  # in the first block of an activity, which rank 0 has not ordered

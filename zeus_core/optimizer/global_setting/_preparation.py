@@ -12,10 +12,10 @@ from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.kinds import POWER_LIMIT, Kind
 from zeus_core.optimizer.global_setting._common_block import RunSteps
-from zeus_core.optimizer.global_setting._measuring import TrialRecorder
-from zeus_core.optimizer.global_setting._setting_search import SettingSearch
+from zeus_core.optimizer.global_setting.measuring import TrialRecorder
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments, SearchOptions
+from zeus_core.optimizer.global_setting.setting_search import SettingSearch
 from zeus_core.optimizer.gpu_facts import GpuFacts, conditions_on, with_power
 from zeus_core.optimizer.limiter import Limiter, ReplacedError
 from zeus_core.optimizer.search_state import (

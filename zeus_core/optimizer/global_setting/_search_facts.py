@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from zeus_core.events import TrainingOptimizer
 from zeus_core.kinds import POWER_LIMIT, SM_CLOCK, Kind
 from zeus_core.optimizer.global_setting._search_course import SearchCourse
-from zeus_core.optimizer.global_setting._setting_search import SettingSearch
-from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer.global_setting.search_options import DEFAULT_STEPS
+from zeus_core.optimizer.global_setting.setting_search import SettingSearch
+from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison
 from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement

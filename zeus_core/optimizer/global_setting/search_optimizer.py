@@ -30,9 +30,9 @@ from zeus_core.events import (
 from zeus_core.kinds import SM_CLOCK
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import checked_monitor
-from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._search_course import SearchCourse
 from zeus_core.optimizer.global_setting._search_facts import SearchFacts
+from zeus_core.optimizer.global_setting.measuring import TrialRecorder
 from zeus_core.optimizer.global_setting.phases import (
     Phase,
     Window,

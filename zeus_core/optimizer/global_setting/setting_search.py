@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from zeus_core.kinds import Kind
 from zeus_core.optimizer.global_setting._common_block import CommonBlock, RunSteps
-from zeus_core.optimizer.global_setting._measuring import TrialRecorder
-from zeus_core.optimizer.global_setting._orders import Order, Orders
-from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
+from zeus_core.optimizer.global_setting.measuring import TrialRecorder
+from zeus_core.optimizer.global_setting.orders import Order, Orders
 from zeus_core.optimizer.global_setting.phases import MEASURED, Outcome, Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments
+from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
 from zeus_core.optimizer.limiter import Answer, Limiter
 from zeus_core.optimizer.search_state import MeasuredBlock, SearchState
 from zeus_core.optimizer.trial_store import Conditions, TrialStore

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer.global_setting.search_options import DEFAULT_STEPS, SETTLE_UPDATES, SearchArguments
+from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, percentage
 from zeus_core.search.run.fixed_trials import FixedTrials

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from zeus_core.carbon.carbon_command import best_start_lines
 from zeus_core.cli import main
-from zeus_core.cli._carbon import best_start_lines
 from zeus_core.electricity import RecordedSignal
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
