@@ -393,7 +393,7 @@ def test_steps_follow_a_signal_and_the_energy_of_activities_counts():
     training.train(300, before)
     assert training.seconds <= 1.06 * untouched.seconds
     assert median(clocks[True]) < median(clocks[False]), "softly while it is high"
-    follower, rows = training.optimizer._follower, training.optimizer.result()
+    follower, rows = training.optimizer._director, training.optimizer.result()
     assert follower.spent.energy_joules == pytest.approx(training.joules, rel=0.03)
     assert follower.credit.full.energy_joules == pytest.approx(untouched.joules, rel=0.03)
     assert "saves" in rows["during generation"]
@@ -407,7 +407,7 @@ def test_steps_follow_a_signal_and_the_energy_of_activities_counts():
     for _ in range(2):
         second.visit(Activity.GENERATION, GENERATION)
         second.step()
-    assert second.optimizer._follower.spent.energy_joules >= follower.spent.energy_joules
+    assert second.optimizer._director.spent.energy_joules >= follower.spent.energy_joules
     second.optimizer.on_train_end()
 
 

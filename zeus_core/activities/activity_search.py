@@ -126,17 +126,17 @@ class ActivitySearch(SettingSearch):
 
     @property
     def cycle_seconds(self) -> float:
-        """See `FollowedSearch`."""
+        """See `DirectedSearch`."""
         return self.run.seconds + math.fsum(one.recorder.run_seconds for one in self.visits.activities.values())
 
     @property
     def cycle_trials(self) -> list[Trial]:
-        """See `FollowedSearch`. A signal moves the setting of the steps, and activities that follow them."""
+        """See `DirectedSearch`. A signal moves the setting of the steps, and activities that follow them."""
         return [self._cycle_trial(trial) for trial in self.block_trials]
 
     @property
     def original_trial(self) -> Trial | None:
-        """See `FollowedSearch`."""
+        """See `DirectedSearch`."""
         trial = super().original_trial
         return None if trial is None else self._cycle_trial(trial, self.original)
 

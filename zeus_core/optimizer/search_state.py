@@ -1,4 +1,4 @@
-"""The state of a search in the checkpoint of a training: what it has measured, and what the run has taken."""
+"""The state of a search in the checkpoint of a training: what it has measured."""
 
 from __future__ import annotations
 
@@ -35,23 +35,6 @@ class MeasuredBlock:
 
 
 @dataclass(frozen=True)
-class RunSpent:
-    """Energy of a training so far, over all its processes, and its emissions or cost.
-
-    Attributes:
-        begun_seconds: Its begin, in seconds since 1970; None before that.
-        energy_joules: The energy of its steps and pauses.
-        amount: Its emissions (g) or cost.
-        uncertainty: How far the amount can be off.
-    """
-
-    begun_seconds: float | None = None
-    energy_joules: float = 0.0
-    amount: float = 0.0
-    uncertainty: float = 0.0
-
-
-@dataclass(frozen=True)
 class SearchState:
     """A search in the checkpoint of a training.
 
@@ -68,26 +51,14 @@ class SearchState:
     run_seconds: float
 
 
-def searches_to_state(searches: Sequence[SearchState], spent: RunSpent | None = None) -> dict[str, Any]:
+def searches_to_state(searches: Sequence[SearchState], others: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a checkpoint that holds some searches, in JSON types; empty if there are none.
 
     Args:
         searches: The searches.
-        spent: The energy and time that the run took so far; None where it follows no signal.
+        others: What is kept beside them, in JSON types, by name.
     """
-    kept = {} if spent is None else {"spent": encode(spent)}
-    return _FORMAT.document({"searches": encode(list(searches)), **kept}) if searches else {}
-
-
-def spent_from_state(state: Any) -> RunSpent | None:
-    """Return what the run of a checkpoint has taken. None if it followed no signal, or, with a warning, if damaged."""
-    if not isinstance(state, Mapping) or state.get("spent") is None:
-        return None
-    try:
-        return decode(RunSpent, state["spent"], "spent")
-    except UsageError as error:
-        _logger.warning("what the run has emitted before is not known, and counted from here on: %s", error)
-        return None
+    return _FORMAT.document({"searches": encode(list(searches)), **others}) if searches else {}
 
 
 def search_from_state(conditions: Conditions, state: Any) -> SearchState | None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import TrainerCallback
 
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import NoMonitor, training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
+from zeus_core.optimizer.global_setting.director import Directive
 from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, Activities, KnobName, MakeSearch, Mode
 from zeus_huggingface._listener import Reporter, TrainerListener, listening
 from zeus_huggingface._trainer_patches import patch_trainer
-
-if TYPE_CHECKING:
-    from zeus_core.carbon import CarbonAware
 
 _logger = logging.getLogger(__name__)
 
@@ -57,7 +55,7 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
         knob: KnobName = "power limit",
         search: MakeSearch | None = None,
         mode: Mode = "search",
-        carbon_aware: CarbonAware | None = None,
+        carbon_aware: Directive | None = None,
         activities: Activities = "common",
         changes_per_hour: int = CHANGES_PER_HOUR,
         strict: bool = False,

@@ -20,7 +20,6 @@ from zeus_core.optimizer.gpu_facts import GpuFacts, conditions_on, with_power
 from zeus_core.optimizer.limiter import Limiter, ReplacedError
 from zeus_core.optimizer.search_state import (
     MeasuredBlock,
-    RunSpent,
     SearchState,
     activities_from_state,
     search_from_state,
@@ -118,11 +117,11 @@ class Preparation:
             search.forget()
         self._has_forgotten = True
 
-    def state(self, spent: RunSpent | None = None) -> dict[str, Any]:
+    def state(self, others: Mapping[str, Any]) -> dict[str, Any]:
         """Return what was measured so far, for a checkpoint, in JSON types; empty before the first trial.
 
         Args:
-            spent: The energy and time that the run took so far; None where it follows no signal.
+            others: What the checkpoint keeps beside the searches, in JSON types.
         """
         return searches_to_state(
             [
@@ -130,7 +129,7 @@ class Preparation:
                 for search in self._searches
                 for state in search.states(self._recorder.run_seconds - search.run.excess_seconds)
             ],
-            spent,
+            others,
         )
 
     def load_state(self, state: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zeus_core.events import TrainingOptimizer
 from zeus_core.kinds import POWER_LIMIT, SM_CLOCK, Kind
 from zeus_core.optimizer.global_setting._search_course import SearchCourse
-from zeus_core.optimizer.global_setting.search_options import DEFAULT_STEPS
+from zeus_core.optimizer.global_setting.search_options import DEFAULT_STEPS, SearchOptions
 from zeus_core.optimizer.global_setting.setting_search import SettingSearch
 from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
 from zeus_core.search import Trial
@@ -68,6 +68,11 @@ class SearchFacts(TrainingOptimizer):
         if search is None or (kind is not None and search.kind != kind):
             return SearchView()
         return SearchView(search.original, search.chosen, search.limiter.setting, search.settings, search.measured)
+
+    @property
+    def options(self) -> SearchOptions:
+        """The arguments, checked."""
+        return self._course.preparation.options
 
     @property
     def optimum_selector(self) -> OptimumSelector:
@@ -152,7 +157,7 @@ class SearchFacts(TrainingOptimizer):
     @property
     def profile_steps(self) -> int:
         """Steps measured at each setting, as passed; otherwise those that `measurements` are scaled to."""
-        return self._course.preparation.options.profile_steps or DEFAULT_STEPS
+        return self.options.profile_steps or DEFAULT_STEPS
 
     def _search_result(self) -> SearchResult | None:
         """Return the facts of the latest search; None before its first step."""
@@ -163,19 +168,18 @@ class SearchFacts(TrainingOptimizer):
         if search is None or search.run.steps == 0:
             return None
         prediction = search.order.prediction
-        selector, comparison, aware = self.optimum_selector, self.comparison, course.preparation.options.aware
+        selector, comparison, directive = self.optimum_selector, self.comparison, self.options.directive
         rule = repr(selector)
         is_alone = len(course.searches) == 1  # rivals share the steps of the run
-        is_bound = selector.bound_factor is not None and aware is None
+        is_bound = selector.bound_factor is not None and directive is None
         run_slowdown = None
         has_doubt = comparison is not None and comparison.doubt is not None
         is_for_run = is_bound and not search.order.is_fixed  # trials of a fixed length bound each step
         if is_for_run and is_alone and not has_doubt:
             run_slowdown = search.run_slowdown()
         verdict = verdict_on(selector, comparison, run_slowdown)
-        if aware is not None and search.max_steps is not None:  # training follows the signal
-            signal = "price" if aware.signal.facts.is_price else "carbon intensity"
-            rule, verdict = f"the {signal} of electricity", Verdict(None, "")
+        if directive is not None and search.max_steps is not None:  # without its length, no training is directed
+            rule, verdict = directive.rule, Verdict(None, "")
         return SearchResult(
             name=search.kind.words,
             unit=search.unit,
@@ -207,8 +211,8 @@ class SearchFacts(TrainingOptimizer):
             refused=search.refused,
             temperatures_celsius=tuple(search.temperatures_celsius),
             activities=search.activity_results(),
-            is_kept=aware is not None
-            or course.preparation.options.has_own_settings
+            is_kept=directive is not None
+            or self.options.has_own_settings
             or search.order.is_fixed
             or (comparison is not None and is_worth_keeping(selector, comparison)),
         )

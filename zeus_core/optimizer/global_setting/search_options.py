@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from zeus_core.errors import UsageError
 from zeus_core.kinds import KINDS, SM_CLOCK, Kind
+from zeus_core.optimizer.global_setting.director import Directive
 from zeus_core.search import GridSearch, Search, Trial
 from zeus_core.search.comparison import Comparison
 from zeus_core.search.objectives import (
@@ -30,7 +31,6 @@ from zeus_core.validate import (
 
 if TYPE_CHECKING:
     from zeus_core.activities.activities_search import ActivitiesRunSearch
-    from zeus_core.carbon import CarbonAware
     from zeus_core.search.adaptive_search import AdaptiveSearch
     from zeus_core.search.belief import Knob as CurveKnob
 
@@ -70,7 +70,7 @@ class SearchOptions:
         make: Makes the search; the default one if None.
         max_steps: The steps of the whole training; None if nobody knows.
         mode: Whether settings are changed.
-        aware: The signal that training follows once the search is over; None for none.
+        directive: What directs training once the search is over, such as a signal; None for nothing.
         activities: Whether each activity has its own setting.
         changes_per_hour: The most changes of the setting in an hour, where each has its own.
         takes_first: Whether one kind alone is searched, the first that the boards have.
@@ -87,7 +87,7 @@ class SearchOptions:
     make: MakeSearch | None
     max_steps: int | None
     mode: Mode
-    aware: CarbonAware | None = None
+    directive: Directive | None = None
     activities: Activities = "common"
     changes_per_hour: int = CHANGES_PER_HOUR
     takes_first: bool = False
@@ -99,11 +99,9 @@ class SearchOptions:
             if value is not None or argument == "wait_steps":
                 object.__setattr__(self, argument, checked_whole_number(argument, value, minimum))
         checked_one_of("mode", self.mode, get_args(Mode))
-        if self.aware is not None:
-            from zeus_core.carbon import CarbonAware  # needs numpy
-
-            if not isinstance(self.aware, CarbonAware):  # such as a signal: it would fail after the first block
-                raise wrong_argument("carbon_aware", self.aware, "a CarbonAware(signal, deadline=...)")
+        if self.directive is not None:
+            if not hasattr(self.directive, "director"):  # such as a signal: it would fail after the first block
+                raise wrong_argument("carbon_aware", self.directive, "a CarbonAware(signal, deadline=...)")
             if len(self.kinds) > 1 or not self.kinds[0].is_ordered:
                 knob = "auto" if len(self.kinds) > 1 else self.kinds[0].option
                 raise UsageError(f'carbon_aware follows one knob, and knob is "{knob}"; pass "power limit" or "clock"')
@@ -143,7 +141,7 @@ class SearchOptions:
     @property
     def is_followed(self) -> bool:
         """Whether an observer directs training once the search is over."""
-        return self.aware is not None
+        return self.directive is not None
 
 
 def checked_knob(knob: KnobName) -> KnobName:

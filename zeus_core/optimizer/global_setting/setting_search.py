@@ -124,7 +124,7 @@ class SettingSearch:
 
     @property
     def cycle_seconds(self) -> float:
-        """See `FollowedSearch`."""
+        """See `DirectedSearch`."""
         return self.run.seconds
 
     @property
@@ -149,12 +149,12 @@ class SettingSearch:
 
     @property
     def cycle_trials(self) -> list[Trial]:
-        """See `FollowedSearch`."""
+        """See `DirectedSearch`."""
         return self.block_trials
 
     @property
     def original_trial(self) -> Trial | None:
-        """See `FollowedSearch`."""
+        """See `DirectedSearch`."""
         trials = [trial for trial in self.block_trials if trial.setting == self.original]
         return pooled_trial(trials) if trials else None
 
