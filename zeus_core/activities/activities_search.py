@@ -14,12 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from zeus_core.activities.price import LEAST_GAIN, Demand, SharedBound, Stake, cheapest, common_place, total
-from zeus_core.search._curves import Array
-from zeus_core.search._search import checked_settings
+from zeus_core.activities.price import LEAST_GAIN, Array, Demand, SharedBound, Stake, cheapest, common_place, total
 from zeus_core.search.belief import Curves
 from zeus_core.search.objectives import EnergyWithin, OptimumSelector, longest_factor
-from zeus_core.search.run._run_estimate import pooled_cv
 from zeus_core.search.run.adaptive_run_search import (
     EXCESS_SHARE,
     MAX_EXCESS,
@@ -96,7 +93,7 @@ class ActivitiesRunSearch:
         """The latency of a switch of the setting, in seconds."""
         wanted = "changes per hour, such as 120"
         self._max_changes = checked_number("max_changes_per_hour", max_changes_per_hour, 0.0, math.inf, wanted)
-        self._settings, self._selector = checked_settings(settings), selector
+        self._settings, self._selector = sorted(set(settings), reverse=True), selector
         self._max_steps, self._confidence, self._options = max_steps, confidence, options
         self._bound = longest_factor(selector)
         self._members: dict[str, _ActivitySearch] = {}
@@ -418,7 +415,7 @@ class _ActivitySearch(AdaptiveRunSearch):
         visits = visits[visits + settling <= MAX_TRIAL_OF_REST * progress.steps_left]
         if not len(visits):
             return None
-        worth = shared.worth(curves, progress, visits, settling, pooled_cv(self._blocks))
+        worth = shared.worth(curves, progress, visits, settling, lengths.step_cv)
         worth = worth[:, : self._excluded] - worth[:, [chosen]]
         length, place = divmod(int(worth.argmax()), worth.shape[1])
         self._visits_asked = int(visits[length])

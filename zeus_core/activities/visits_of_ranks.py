@@ -35,7 +35,7 @@ def due_of(ranks: Sequence[Mapping[str, int]], orders: Mapping[str, int], with_c
 
     Args:
         ranks: The measured visits of each rank, by activity.
-        orders: See `Order.visits`.
+        orders: See `ActivityOrder.visits`.
         with_choices: Whether a block at a choice is over after any visit: it ends with that of the steps.
     """
     due = []

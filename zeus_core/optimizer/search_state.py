@@ -78,13 +78,13 @@ def search_from_state(conditions: Conditions, state: Any) -> SearchState | None:
     return None
 
 
-def activities_from_state(conditions: Conditions, state: Any) -> dict[str, SearchState]:
-    """Return the searches of activities in a checkpoint, in trainings of these conditions, without damaged ones."""
+def parts_from_state(conditions: Conditions, fact: str, state: Any) -> dict[str, SearchState]:
+    """Return the searches of parts of a work in a checkpoint, without damaged ones; see `TrialStore.load_parts`."""
     found = {}
     with contextlib.suppress(UsageError):
         for search in objects_in(_FORMAT.fields(state), "searches"):
-            activity = conditions.activity_in(search.get("conditions"))
-            if activity is not None:
+            part = conditions.part_in(search.get("conditions"), fact)
+            if part is not None:
                 with contextlib.suppress(UsageError):
-                    found[activity] = decode(SearchState, search, "search")
+                    found[part] = decode(SearchState, search, "search")
     return found

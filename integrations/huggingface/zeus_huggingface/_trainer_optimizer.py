@@ -12,7 +12,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import NoMonitor, training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
 from zeus_core.optimizer.global_setting.director import Directive
-from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, Activities, KnobName, MakeSearch, Mode
+from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, COMMON, KnobName, MakeSearch, Mode
 from zeus_huggingface._listener import Reporter, TrainerListener, listening
 from zeus_huggingface._trainer_patches import patch_trainer
 
@@ -56,7 +56,7 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
         search: MakeSearch | None = None,
         mode: Mode = "search",
         carbon_aware: Directive | None = None,
-        activities: Activities = "common",
+        activities: str = COMMON,
         changes_per_hour: int = CHANGES_PER_HOUR,
         strict: bool = False,
         quiet: bool = False,
@@ -74,7 +74,7 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
             changes_per_hour=changes_per_hour,
             quiet=True,
         )
-        reporter = Reporter(self.optimizer, splits_passes=activities == "each")
+        reporter = Reporter(self.optimizer, splits_passes=self.optimizer.options.is_extended)
         self.listener = TrainerListener(type(self).__name__, reporter, monitor, frozenset({"power limit"}), quiet)
         patch_trainer(self)
 

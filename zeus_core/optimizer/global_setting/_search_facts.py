@@ -210,9 +210,9 @@ class SearchFacts(TrainingOptimizer):
             ranks=course.exchange.size,
             refused=search.refused,
             temperatures_celsius=tuple(search.temperatures_celsius),
-            activities=search.activity_results(),
+            activities=search.activity_facts(),
             is_kept=directive is not None
-            or self.options.has_own_settings
+            or self.options.is_extended
             or search.order.is_fixed
             or (comparison is not None and is_worth_keeping(selector, comparison)),
         )

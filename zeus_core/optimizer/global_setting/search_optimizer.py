@@ -40,7 +40,7 @@ from zeus_core.optimizer.global_setting.phases import (
 )
 from zeus_core.optimizer.global_setting.search_options import (
     CHANGES_PER_HOUR,
-    Activities,
+    COMMON,
     KnobName,
     MakeSearch,
     Mode,
@@ -83,7 +83,7 @@ class SearchOptimizer(SearchFacts):
         max_steps: int | None = None,
         mode: Mode = "search",
         carbon_aware: Directive | None = None,
-        activities: Activities = "common",
+        activities: str = COMMON,
         changes_per_hour: int = CHANGES_PER_HOUR,
         world: World | None = None,
         quiet: bool = False,
@@ -129,7 +129,7 @@ class SearchOptimizer(SearchFacts):
         this = weakref.ref(self)  # as a reference cycle would delay restoring the limits when this is dropped
         user = user_of(self, lambda: (optimizer := this()) is None or optimizer._is_at_rest, compares=True)
         course = SearchCourse(options, self._gpus, checked_world(world), self._recorder, store, self._history, user)
-        self._visits = course.preparation.visits
+        self._extension = course.preparation.extension
         self._exchange = course.exchange
         self._directive = carbon_aware
         self._director: Director | None = None  # of the latest training, from its first decision on
@@ -180,7 +180,7 @@ class SearchOptimizer(SearchFacts):
     @property
     def searches_each_activity(self) -> bool:
         """Whether each activity has a setting of its own."""
-        return self._visits is not None
+        return self._extension is not None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the search so far for the checkpoint of a training, in JSON types; empty before its first trial."""
@@ -203,15 +203,15 @@ class SearchOptimizer(SearchFacts):
         kind = type(event)
         if kind is StepEnd:
             self._loads.end()
-        if self._visits is not None and kind is not Pause:
-            self._visit(event)
+        if self._extension is not None and kind is not Pause:
+            self._extend(event)
         if isinstance(event, StepBegin):
             self._begin_step(event)
         elif not (self._takes_step_end() if kind is StepEnd else self._takes(event)):
             return
         self._course.receive(event)
-        if self._visits is not None and kind is Pause:
-            self._visit(event)
+        if self._extension is not None and kind is Pause:
+            self._extend(event)
         if self._directive is not None:
             self._direct(self._directive, event)
         if kind is StepBegin:
@@ -222,9 +222,9 @@ class SearchOptimizer(SearchFacts):
                 self._course.receive(Pause())
 
     @contained(on_fault=lambda self, error: self._course.fail(error))
-    def _visit(self, event: Event) -> None:
-        if self._visits is not None:
-            self._visits.receive(event)
+    def _extend(self, event: Event) -> None:
+        if self._extension is not None:
+            self._extension.receive(event)
 
     def _begin_step(self, event: StepBegin) -> None:
         if StepBegin in self._under_way:
@@ -253,11 +253,11 @@ class SearchOptimizer(SearchFacts):
             case EpochEnd():
                 self._leave_step()
                 self._under_way.discard(EpochBegin)
-            case Resume() if self._visits is None:
+            case Resume() if self._extension is None:
                 self._recorder.resume()
                 return False
             case Pause() if self._is_within_step(event):
-                self._visit(event)
+                self._extend(event)
                 return False
             case Pause():
                 self._leave_step()
@@ -292,9 +292,9 @@ class SearchOptimizer(SearchFacts):
         """
         if event.on_all_ranks or StepBegin not in self._under_way:
             return False
-        if self._visits is None and self._exchange.size > 1:
+        if self._extension is None and self._exchange.size > 1:
             self._recorder.interrupt()
-        return self._visits is not None or self._exchange.size > 1
+        return self._extension is not None or self._exchange.size > 1
 
     def _leave_step(self) -> None:
         if StepBegin in self._under_way:

@@ -25,12 +25,10 @@ from zeus_core.search.run.run_search import RunSearch
 from zeus_core.validate import (
     checked_one_of,
     checked_whole_number,
-    shown,
     wrong_argument,
 )
 
 if TYPE_CHECKING:
-    from zeus_core.activities.activities_search import ActivitiesRunSearch
     from zeus_core.search.adaptive_search import AdaptiveSearch
     from zeus_core.search.belief import Knob as CurveKnob
 
@@ -47,8 +45,8 @@ MakeSearch = Callable[[Sequence[int], OptimumSelector], Search]
 Mode = Literal["search", "observe"]
 """Whether settings are changed."""
 
-Activities = Literal["common", "each"]
-"""Whether all activities of a training have one setting, or each its own."""
+COMMON = "common"
+"""The value of `activities` by which all activities of a training have one setting: nothing extends the search."""
 
 CHANGES_PER_HOUR = 120
 """The most changes of the setting of a device in an hour: NCCL suffers from clocks that change often (nccl #1551)."""
@@ -71,7 +69,7 @@ class SearchOptions:
         max_steps: The steps of the whole training; None if nobody knows.
         mode: Whether settings are changed.
         directive: What directs training once the search is over, such as a signal; None for nothing.
-        activities: Whether each activity has its own setting.
+        activities: The name of the extension of the search; `COMMON` for none.
         changes_per_hour: The most changes of the setting in an hour, where each has its own.
         takes_first: Whether one kind alone is searched, the first that the boards have.
 
@@ -88,7 +86,7 @@ class SearchOptions:
     max_steps: int | None
     mode: Mode
     directive: Directive | None = None
-    activities: Activities = "common"
+    activities: str = COMMON
     changes_per_hour: int = CHANGES_PER_HOUR
     takes_first: bool = False
 
@@ -107,27 +105,15 @@ class SearchOptions:
                 raise UsageError(f'carbon_aware follows one knob, and knob is "{knob}"; pass "power limit" or "clock"')
         if self.selector is not None:
             checked_selector(self.selector, "optimum_selector")
-        checked_one_of("activities", self.activities, get_args(Activities))
         checked_whole_number("changes_per_hour", self.changes_per_hour, 0)
-        if self.has_own_settings:
-            self._check_own_settings()
         if self.make is not None and not callable(self.make):  # such as a search that is made already
             wanted = "a function of settings and a selector that makes a Search, such as GridSearch"
             raise wrong_argument("search", self.make, wanted)
 
-    def _check_own_settings(self) -> None:
-        others = {"search": self.make, "profile_steps": self.profile_steps}
-        for argument, value in others.items():
-            if value is not None:
-                raise UsageError(f'{argument} is {shown(value)}, and activities is "each"; pass one without the other')
-        if not any(kind.has_curves for kind in self.kinds):
-            words = self.kinds[0].words
-            raise UsageError(f'activities is "each", which is for power limits and clocks, and not for a {words}')
-
     @property
-    def has_own_settings(self) -> bool:
-        """Whether each activity has its own setting."""
-        return self.activities == "each"
+    def is_extended(self) -> bool:
+        """Whether activities may have settings of their own."""
+        return self.activities != COMMON
 
     def is_adaptive(self, kind: Kind) -> bool:
         """Whether settings of a kind are searched by what is known of the curves of GPUs."""
@@ -231,19 +217,6 @@ class SearchArguments:
         if self.kind != SM_CLOCK or longest_factor(self.selector) is None:
             return None
         return self.selector.bound_factor or 1.0, self.selector.time_tolerance or 0.0
-
-    def activities_search(self, settings: tuple[int, ...]) -> ActivitiesRunSearch:
-        """Make the searches of all activities among some settings, the original one first."""
-        from zeus_core.activities.activities_search import ActivitiesRunSearch  # needs numpy
-
-        return ActivitiesRunSearch(
-            settings,
-            self.selector,
-            max_steps=self.max_steps,
-            max_changes_per_hour=self.options.changes_per_hour,
-            knob=cast("CurveKnob", self.kind.option),
-            settle_seconds=SETTLE_UPDATES * self.period_seconds,
-        )
 
     def predictor(self, settings: tuple[int, ...], selector: OptimumSelector) -> AdaptiveSearch:
         """Make a search that predicts what was not measured."""

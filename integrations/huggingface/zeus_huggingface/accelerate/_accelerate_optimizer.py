@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
 from zeus_core.optimizer.global_setting.director import Directive
-from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, Activities, KnobName, MakeSearch, Mode
+from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, COMMON, KnobName, MakeSearch, Mode
 from zeus_huggingface.accelerate._accelerator_checks import monitor_for
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
 
@@ -59,7 +59,7 @@ class PowerLimitOptimizer(AcceleratorLoop):
         max_steps: int | None = None,
         mode: Mode = "search",
         carbon_aware: Directive | None = None,
-        activities: Activities = "common",
+        activities: str = COMMON,
         changes_per_hour: int = CHANGES_PER_HOUR,
         strict: bool = False,
         quiet: bool = False,
