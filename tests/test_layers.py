@@ -301,18 +301,6 @@ def test_no_two_modules_import_each_other_even_in_a_round_about_way():
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def test_following_a_signal_and_a_search_know_nothing_of_each_other():
-    folder, search = CORE / "optimizer" / "carbon_aware", "zeus_core.optimizer.global_setting"
-    assert not [path for path in folder.rglob("*.py") for module in imported_by(path) if module.startswith(search)]
-    users = {
-        path.name
-        for path in (CORE / "optimizer" / "global_setting").rglob("*.py")
-        for module in imported_by(path)
-        if module.startswith(("zeus_core.carbon", "zeus_core.electricity"))
-    }
-    assert users == {"search_optimizer.py", "search_options.py"}, "those that take the argument of the user"
-
-
 def test_only_the_folder_for_torch_imports_a_framework():
     found = {
         (name_of(path), module)
