@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.optimizer.test_ranks import run_ranks
-from zeus_core.activities.activity_result import ActivityResult
+from zeus_core.activities.activity_parts import ActivityResult
 from zeus_core.carbon import CarbonAware
 from zeus_core.codec import decode
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 from zeus_core.activities.activities_search import STEPS
 from zeus_core.activities.activity_limiter import ActivityLimiter
 from zeus_core.activities.activity_orders import ActivityOrder, ActivityOrders
-from zeus_core.activities.activity_parts import ActivityPart
-from zeus_core.activities.activity_result import ActivityResult
+from zeus_core.activities.activity_parts import ActivityPart, ActivityResult
 from zeus_core.activities.activity_visits import FOLLOWS, WAITING, Visits
 from zeus_core.activities.visits_of_ranks import VisitsPart, due_of
 from zeus_core.codec import encode
