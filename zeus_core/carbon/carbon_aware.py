@@ -41,7 +41,7 @@ class CarbonAware(Terms):
 
     @property
     def rule(self) -> str:
-        """What training follows, in words."""
+        """The quantity that training follows, in words."""
         return f"the {signal_name(self.signal)}"
 
     def director(self, monitor: ZeusMonitor, exchange: Exchange, resumed: Mapping[str, Any]) -> Director:

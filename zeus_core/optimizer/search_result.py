@@ -62,7 +62,7 @@ class SearchResult:
         ranks: The number of ranks.
         temperatures_celsius: The temperature of the hottest GPU of this rank at the end of each block, if it is known.
         refused: The settings that a board does not enforce, each with the reason.
-        activities: What an extension of the search knows of steps and activities, by name, in JSON types.
+        activities: The facts that an extension of the search knows of steps and activities, by name, in JSON types.
         is_kept: Whether the choice certainly does better than the original; False where its saving may be none.
         waits: Whether the search waited at the original setting until the end, as no energy could be measured.
     """

@@ -56,7 +56,7 @@ def searches_to_state(searches: Sequence[SearchState], others: Mapping[str, Any]
 
     Args:
         searches: The searches.
-        others: What is kept beside them, in JSON types, by name.
+        others: The other members of that part, by name.
     """
     return _FORMAT.document({"searches": encode(list(searches)), **others}) if searches else {}
 

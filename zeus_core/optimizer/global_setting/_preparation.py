@@ -114,7 +114,7 @@ class Preparation:
         """Return what was measured so far, for a checkpoint, in JSON types; empty before the first trial.
 
         Args:
-            others: What the checkpoint keeps beside the searches, in JSON types.
+            others: The other members of the checkpoint, in JSON types.
         """
         return searches_to_state(
             [

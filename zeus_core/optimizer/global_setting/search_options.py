@@ -68,7 +68,7 @@ class SearchOptions:
         make: Makes the search; the default one if None.
         max_steps: The steps of the whole training; None if nobody knows.
         mode: Whether settings are changed.
-        directive: What directs training once the search is over, such as a signal; None for nothing.
+        directive: The rule that training follows once the search is over, such as a signal; None for none.
         activities: The name of the extension of the search; `COMMON` for none.
         changes_per_hour: The most changes of the setting in an hour, where each has its own.
         takes_first: Whether one kind alone is searched, the first that the boards have.
