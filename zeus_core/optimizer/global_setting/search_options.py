@@ -23,6 +23,7 @@ from zeus_core.search.objectives import (
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_search import RunSearch
 from zeus_core.validate import (
+    checked_object,
     checked_one_of,
     checked_whole_number,
     wrong_argument,
@@ -98,8 +99,7 @@ class SearchOptions:
                 object.__setattr__(self, argument, checked_whole_number(argument, value, minimum))
         checked_one_of("mode", self.mode, get_args(Mode))
         if self.directive is not None:
-            if not hasattr(self.directive, "director"):  # such as a signal: it would fail after the first block
-                raise wrong_argument("carbon_aware", self.directive, "a CarbonAware(signal, deadline=...)")
+            checked_object("carbon_aware", self.directive, "director", "a CarbonAware(signal, deadline=...)")
             if len(self.kinds) > 1 or not self.kinds[0].is_ordered:
                 knob = "auto" if len(self.kinds) > 1 else self.kinds[0].option
                 raise UsageError(f'carbon_aware follows one knob, and knob is "{knob}"; pass "power limit" or "clock"')
