@@ -134,7 +134,7 @@ class SearchOptimizer(SearchFacts):
         self._directive = carbon_aware
         self._director: Director | None = None  # of the latest training, from its first decision on
         self._is_directed = False  # whether it is of the training under way
-        self._resumed: Mapping[str, Any] = {}  # the checkpoint of the trainings to come
+        self._resumed: Mapping[str, Any] = {}  # the checkpoint that the next training continues from
         self._due: DuePause | None = None  # before the next step, the same on all ranks
         super().__init__(course)
 
