@@ -74,7 +74,7 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
             changes_per_hour=changes_per_hour,
             quiet=True,
         )
-        reporter = Reporter(self.optimizer, splits_passes=self.optimizer.options.is_extended)
+        reporter = Reporter(self.optimizer, splits_passes=self.optimizer.searches_each_activity)
         self.listener = TrainerListener(type(self).__name__, reporter, monitor, frozenset({"power limit"}), quiet)
         patch_trainer(self)
 

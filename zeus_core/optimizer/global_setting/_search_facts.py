@@ -70,8 +70,7 @@ class SearchFacts(TrainingOptimizer):
         return SearchView(search.original, search.chosen, search.limiter.setting, search.settings, search.measured)
 
     @property
-    def options(self) -> SearchOptions:
-        """The arguments, checked."""
+    def _options(self) -> SearchOptions:
         return self._course.preparation.options
 
     @property
@@ -157,7 +156,7 @@ class SearchFacts(TrainingOptimizer):
     @property
     def profile_steps(self) -> int:
         """Steps measured at each setting, as passed; otherwise those that `measurements` are scaled to."""
-        return self.options.profile_steps or DEFAULT_STEPS
+        return self._options.profile_steps or DEFAULT_STEPS
 
     def _search_result(self) -> SearchResult | None:
         """Return the facts of the latest search; None before its first step."""
@@ -168,7 +167,7 @@ class SearchFacts(TrainingOptimizer):
         if search is None or search.run.steps == 0:
             return None
         prediction = search.order.prediction
-        selector, comparison, directive = self.optimum_selector, self.comparison, self.options.directive
+        selector, comparison, directive = self.optimum_selector, self.comparison, self._options.directive
         rule = repr(selector)
         is_alone = len(course.searches) == 1  # rivals share the steps of the run
         is_bound = selector.bound_factor is not None and directive is None
@@ -212,7 +211,7 @@ class SearchFacts(TrainingOptimizer):
             temperatures_celsius=tuple(search.temperatures_celsius),
             activities=search.activity_facts(),
             is_kept=directive is not None
-            or self.options.is_extended
+            or self._options.is_extended
             or search.order.is_fixed
             or (comparison is not None and is_worth_keeping(selector, comparison)),
         )
