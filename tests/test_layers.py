@@ -97,6 +97,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Modules that import modules of ours, or of Python, in functions. Beside these, the modules of commands do, as each
 # command is to start within 100 ms.
 DELIBERATE = {
+    "zeus_core.carbon.carbon_aware": "needs numpy, which making the argument does without",
     "zeus_core._start.sitecustomize": "it runs in Pythons that train nothing",
     "zeus_core.adapters._requires": "importlib.metadata takes 20 ms",
     "zeus_core.device._discovery": "the bindings of vendors that are not there",

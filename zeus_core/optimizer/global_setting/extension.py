@@ -6,11 +6,13 @@ entry point is a value of the argument `activities` of the optimizers, beside "c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from zeus_core.device import Gpu
 from zeus_core.events import Event
+from zeus_core.installed import SEARCHES, registered, registered_places
 from zeus_core.kinds import Kind
 from zeus_core.optimizer.global_setting.measuring import TrialRecorder
 from zeus_core.optimizer.global_setting.search_options import COMMON, SearchOptions
@@ -19,7 +21,7 @@ from zeus_core.optimizer.limiter import Limiter
 from zeus_core.settings.holders import KnobUser
 from zeus_core.validate import checked_one_of
 
-_GROUP = "zeus_core.searches"
+_logger = logging.getLogger(__name__)
 
 
 class Extension(Protocol):
@@ -48,9 +50,6 @@ def extension_of(options: SearchOptions, recorder: TrialRecorder) -> Extension |
     """
     if options.activities == COMMON:
         return None
-    from importlib.metadata import entry_points  # imports 40 modules that a search does without
-
-    known = {found.name: found for found in entry_points(group=_GROUP)}
-    name = checked_one_of("activities", options.activities, [COMMON, *known])
-    extension: Extension = known[name].load()(options, recorder)
+    name = checked_one_of("activities", options.activities, [COMMON, *registered_places(SEARCHES)])
+    extension: Extension = dict(registered(SEARCHES, _logger.warning, name))[name](options, recorder)
     return extension
