@@ -10,6 +10,20 @@ import pytest
 
 import zeus_core
 
+WINGS = (
+    "zeus_core.activities",
+    "zeus_core.batches",
+    "zeus_core.carbon",
+    "zeus_core.daemon",
+    "zeus_core.jobs",
+    "zeus_core.mixed",
+    "zeus_core.pipeline",
+    "zeus_core.runs",
+    "zeus_core.selfcheck",
+    "zeus_huggingface.batches",
+    "zeus_lightning.batches",
+)
+
 ABSENT = """
 import sys
 
@@ -78,11 +92,34 @@ def test_importing_the_core_loads_nothing_that_most_programs_do_without(statemen
 
 
 def test_importing_a_search_loads_nothing_that_only_some_searches_need():
-    """Limits beside clocks, following a signal, the safe clock, and the words for the result."""
+    """Limits beside clocks, signals, the safe clock, and the words for the result."""
     program = "import sys, zeus_core.optimizer.power_limit; print(*sys.modules)"
     loaded = {module.rpartition(".")[2] for module in run(program).split() if module.startswith("zeus_core.")}
     assert "_search_course" in loaded
-    assert {"carbon_aware", "electricity", "_rival_searches", "safe_clock", "search_result"}.isdisjoint(loaded)
+    assert {"electricity", "_rival_searches", "safe_clock", "search_result"}.isdisjoint(loaded)
+
+
+def test_a_plain_run_of_a_trainer_loads_no_module_of_a_wing(tmp_path):
+    """A stranger who comes for limits and measurement meets no pipeline, no forecast, no batch and no socket."""
+    pytest.importorskip("transformers")
+    program = f"""
+import sys
+import torch
+from transformers import Trainer, TrainingArguments
+from zeus_huggingface import ZeusTrainerCallback
+
+class Model(torch.nn.Linear):
+    def forward(self, x, y):
+        return {{"loss": ((super().forward(x) - y) ** 2).mean()}}
+
+rows = [{{"x": [1.0], "y": [2.0]}}] * 40
+arguments = TrainingArguments({str(tmp_path)!r}, report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True)
+Trainer(Model(1, 1), arguments, train_dataset=rows, callbacks=[ZeusTrainerCallback(optimizer="auto")]).train()
+print("LOADED", *sys.modules)
+"""
+    loaded = run(program, ZEUS_SIMULATED_GPUS="A40:1").partition("LOADED")[2].split()
+    assert "zeus_core.optimizer.global_setting.setting_search" in loaded
+    assert [module for module in loaded if module.startswith(WINGS)] == []
 
 
 def test_importing_the_package_loads_nothing_but_itself():

@@ -9,6 +9,8 @@ not name:
     NAME = "package.module:function"    # a section of the page on a run: see `zeus-core report`
     [project.entry-points."zeus_core.frameworks"]
     MODULE = "package.module:function"  # is called after a program below `zeus-core run --trainer` has imported MODULE
+    [project.entry-points."zeus_core.searches"]
+    NAME = "package.module:class"       # a value of `activities=`: `zeus_core.optimizer.global_setting.extension`
     [project.entry-points."zeus_core.doctor"]
     measure = "package.module:function"   # what `zeus-core doctor --measure` does
     [project.entry-points."zeus_core.traces"]
@@ -24,6 +26,7 @@ from typing import Any
 
 COMMANDS, SECTIONS = "zeus_core.commands", "zeus_core.sections"
 FRAMEWORKS, DOCTOR, TRACES = "zeus_core.frameworks", "zeus_core.doctor", "zeus_core.traces"
+SEARCHES = "zeus_core.searches"
 
 
 def imported(place: str) -> Any:

@@ -223,20 +223,6 @@ def test_the_least_valuable_activity_gives_way_to_rarer_changes(selector):
     assert search.changes_per_hour <= 150
 
 
-def test_other_time_of_the_run_counts():
-    """A bound for a run of which half has no setting leaves steps twice as much."""
-    saved = []
-    for share in (0.0, 1.0):
-        search = make_search(1.02, 300)
-        run = Training(search, WORKS)
-        for _ in range(300):
-            run.run(1, lambda step: [(STEPS, 1)])
-            search.add_other(share * 20.0)
-        saved.append(run.saved)
-        assert run.seconds + share * 6000 <= 1.02 * (run.untouched_seconds + share * 6000)
-    assert saved[1] > 1.2 * saved[0]
-
-
 @given(st.integers(0, 1000), st.integers(1, 3), st.floats(1.0, 60.0))
 @settings(max_examples=30, deadline=None, derandomize=True)
 def test_one_price_of_a_second_saves_almost_as_much_as_any(seed, count, allowed):

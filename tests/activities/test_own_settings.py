@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from tests.optimizer.test_ranks import run_ranks
+from zeus_core.activities.activity_parts import ActivityResult
 from zeus_core.carbon import CarbonAware
+from zeus_core.codec import decode
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.electricity import RecordedSignal
 from zeus_core.errors import PermissionDeniedError, UsageError
@@ -177,6 +179,7 @@ def test_result_run_file_and_report_show_each_activity(tmp_path):
     assert optimizer.saving_fraction is None or optimizer.saving_fraction > optimizer.saving_uncertainty
     run = read_run(tmp_path)
     activities = run.latest.search_record().result.activities
+    activities = decode(dict[str, ActivityResult], activities)
     assert activities == optimizer._search.activity_results()
     generation, steps = activities["generation"], activities["steps"]
     assert generation.seconds / (generation.seconds + steps.seconds) == pytest.approx(0.6, abs=0.02)
@@ -333,7 +336,7 @@ def test_waits_for_others_and_what_a_lower_clock_saves_are_reported():
         training = Training(world=world, index=world.rank, activities="each", changes_per_hour=OFTEN)
         generation = Work(3.0 - 0.6 * world.rank, 300.0, 1.0, 0.05)  # the second rank waits for a fifth of it
         training.train(30, lambda step: training.visit(Activity.GENERATION, generation))
-        found = training.optimizer._search_result().activities, training.optimizer.result()
+        found = training.optimizer._search.activity_results(), training.optimizer.result()
         training.optimizer.on_train_end()
         return found
 
@@ -360,7 +363,7 @@ def test_waits_for_a_server_are_measured_and_the_search_is_the_same():
         return training.optimizer
 
     waiting = trials(True)
-    result, usual = waiting._search_result().activities["waiting"], waiting.result()
+    result, usual = waiting._search.activity_results()["waiting"], waiting.result()
     assert result.seconds == pytest.approx(3.0 * result.visits)
     assert result.joules == pytest.approx(285.0 * result.seconds, rel=0.02)
     assert result.waiting[1] == 0 < result.waiting[2] < 1
@@ -393,7 +396,7 @@ def test_steps_follow_a_signal_and_the_energy_of_activities_counts():
     training.train(300, before)
     assert training.seconds <= 1.06 * untouched.seconds
     assert median(clocks[True]) < median(clocks[False]), "softly while it is high"
-    follower, rows = training.optimizer._follower, training.optimizer.result()
+    follower, rows = training.optimizer._director, training.optimizer.result()
     assert follower.spent.energy_joules == pytest.approx(training.joules, rel=0.03)
     assert follower.credit.full.energy_joules == pytest.approx(untouched.joules, rel=0.03)
     assert "saves" in rows["during generation"]
@@ -407,7 +410,7 @@ def test_steps_follow_a_signal_and_the_energy_of_activities_counts():
     for _ in range(2):
         second.visit(Activity.GENERATION, GENERATION)
         second.step()
-    assert second.optimizer._follower.spent.energy_joules >= follower.spent.energy_joules
+    assert second.optimizer._director.spent.energy_joules >= follower.spent.energy_joules
     second.optimizer.on_train_end()
 
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zeus_core.carbon import CarbonAware
-from zeus_core.carbon._decision import Pause
+from zeus_core.carbon._credit import RunSpent
 from zeus_core.carbon._following import Following
 from zeus_core.electricity import ConstantSignal, RecordedSignal, Signal, WeeklyTariff
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy, Measurement
-from zeus_core.optimizer.search_state import RunSpent
+from zeus_core.optimizer.global_setting.director import DuePause
 from zeus_core.search import GridSearch, Trial
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_plan import Prediction
@@ -64,7 +64,7 @@ class Run:
     amount: float = 0.0
     evaluation_seconds: float = 0.0  # after each block
     slower: float = 1.0  # steps than when they were measured
-    blocks: list[tuple[int, Pause | None]] = field(default_factory=list)
+    blocks: list[tuple[int, DuePause | None]] = field(default_factory=list)
     unit: str = "W"
 
     def start(self, spent: RunSpent | None = None, limits: tuple[int, ...] = (300, 200)) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ import pytest
 from tests.support.variants import long_but_first
 from zeus_core.carbon import CarbonAware
 from zeus_core.carbon._controller import WorkController
+from zeus_core.carbon._credit import RunSpent
+from zeus_core.carbon.follower import Follower
 from zeus_core.carbon.operating_points import OperatingPoint
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.electricity import Electricity, RecordedSignal, Signal, WeeklyTariff
@@ -22,7 +23,6 @@ from zeus_core.events import Activity, Event, Pause, StepBegin, StepEnd, Trainin
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting.search_optimizer import search_record
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
-from zeus_core.optimizer.search_state import RunSpent
 from zeus_core.ports import World
 from zeus_core.testing import ThreadWorld, VirtualTime
 from zeus_core.training import TrainingEnergy
@@ -83,8 +83,8 @@ class Run:
 
     @property
     def spent(self) -> RunSpent:
-        follower = self.optimizer._follower
-        assert follower is not None
+        follower = self.optimizer._director
+        assert isinstance(follower, Follower)
         assert follower.spent is not None
         return follower.spent
 
@@ -233,15 +233,15 @@ def test_a_journal_lacks_at_most_a_minute_of_a_killed_pause(tmp_path: Path) -> N
     run.observer = energy = TrainingEnergy(optimizer=run.optimizer, folder=tmp_path, quiet=True)
     energy.on_train_begin(max_steps=130)
     begin = run.gpu.exact_energy_joules()
-    wait = run.time_source.wait
+    sleep = run.time_source.sleep
 
-    def wait_until_killed(event: threading.Event, timeout_seconds: float) -> None:
-        wait(event, timeout_seconds)
-        if timeout_seconds == 60.0 and run.now() > MIDNIGHT + 300:
+    def sleep_until_killed(seconds: float) -> None:
+        sleep(seconds)
+        if seconds == 60.0 and run.now() > MIDNIGHT + 300:
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run.time_source, "wait", wait_until_killed)
+        patch.setattr(run.time_source, "sleep", sleep_until_killed)
         with pytest.raises(Killed):
             run.train(130)
     truth = run.gpu.exact_energy_joules()

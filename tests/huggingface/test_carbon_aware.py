@@ -71,5 +71,5 @@ def test_a_trainer_that_ends_for_a_long_pause_saves_and_resumes(tmp_path):
     assert later.trainer.state.global_step == STEPS
     whole = Run(tmp_path / "whole", may_pause=False)
     assert all(one.equal(other) for one, other in zip(later.parameters, whole.parameters, strict=True))
-    follower = later.optimizer._follower
+    follower = later.optimizer._director
     assert follower.spent.begun_seconds == AFTERNOON

@@ -23,8 +23,8 @@ from zeus_core.errors import DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.events import Activity
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.global_setting._trials import TrialPart, trial_from_parts
 from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.global_setting.trials import TrialPart, trial_from_parts
 from zeus_core.optimizer.power_limit import Energy, OptimumSelector, Time, ZeusCost
 from zeus_core.ports.world import SoloWorld
 from zeus_core.testing import ThreadWorld, VirtualTime

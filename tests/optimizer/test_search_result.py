@@ -13,9 +13,9 @@ from zeus_core.kinds import POWER_LIMIT
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting._search_facts import SearchView
-from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.global_setting.search_optimizer import search_record
+from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.optimizer.search_result import SearchResult, restored_text, restoring_rows
 from zeus_core.optimizer.search_state import MeasuredBlock

@@ -14,8 +14,8 @@ from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.device.gpu import PowerRange
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.global_setting._trials import Piece, left_out_pieces
 from zeus_core.optimizer.global_setting.phases import Phase
+from zeus_core.optimizer.global_setting.trials import Piece, left_out_pieces
 from zeus_core.optimizer.power_limit import (
     Energy,
     EnergyWithin,

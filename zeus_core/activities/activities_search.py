@@ -14,19 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from zeus_core.activities.price import LEAST_GAIN, Demand, SharedBound, Stake, cheapest, common_place, total
-from zeus_core.search._curves import Array
-from zeus_core.search._search import checked_settings
+from zeus_core.activities.price import LEAST_GAIN, Array, Demand, SharedBound, Stake, cheapest, common_place, total
 from zeus_core.search.belief import Curves
 from zeus_core.search.objectives import EnergyWithin, OptimumSelector, longest_factor
-from zeus_core.search.run._run_account import RunAccount
-from zeus_core.search.run._run_estimate import pooled_cv
 from zeus_core.search.run.adaptive_run_search import (
     EXCESS_SHARE,
     MAX_EXCESS,
     MAX_TRIAL_OF_REST,
     AdaptiveRunSearch,
 )
+from zeus_core.search.run.run_account import RunAccount
 from zeus_core.search.run.run_plan import Prediction, RunProgress
 from zeus_core.search.run.run_search import Block, RunSearch
 from zeus_core.search.trial import Trial
@@ -96,13 +93,12 @@ class ActivitiesRunSearch:
         """The latency of a switch of the setting, in seconds."""
         wanted = "changes per hour, such as 120"
         self._max_changes = checked_number("max_changes_per_hour", max_changes_per_hour, 0.0, math.inf, wanted)
-        self._settings, self._selector = checked_settings(settings), selector
+        self._settings, self._selector = sorted(set(settings), reverse=True), selector
         self._max_steps, self._confidence, self._options = max_steps, confidence, options
         self._bound = longest_factor(selector)
         self._members: dict[str, _ActivitySearch] = {}
         self._following: dict[str, str] = {}  # the reasons, by activity
         self._steps = 0
-        self._other_seconds = 0.0
         self._late_seconds = 0.0
         self._known_stakes: dict[str, Stake | None] = {}  # since something was reported: each takes about 1 ms
         self.of(STEPS)
@@ -127,17 +123,9 @@ class ActivitiesRunSearch:
             self._known_stakes.clear()
         self._known_stakes.pop(name, None)
 
-    def add_other(self, seconds: float) -> None:
-        """Add time of the run that has no setting of its own."""
-        self._other_seconds += max(seconds, 0.0)
-
     def add_late(self, seconds: float) -> None:
         """Add time that the run has lost as settings came into force late, and that is in no block."""
         self._late_seconds += max(seconds, 0.0)
-
-    def _given(self, bound: float) -> float:
-        """Return the seconds that a bound gives for time that has no setting of its own, less those that were lost."""
-        return (bound - 1) * self._other_seconds - self._late_seconds
 
     @property
     def following(self) -> dict[str, str]:
@@ -195,12 +183,12 @@ class ActivitiesRunSearch:
         """Return the part of the bound that an activity may use; None if it has all of it."""
         stakes = self._stakes()
         own = stakes.get(member.name)
-        if self._bound is None or own is None or (len(stakes) == 1 and not self._given(self._bound)):
+        if self._bound is None or own is None or (len(stakes) == 1 and not self._late_seconds):
             return None
         followers = [stakes[name] for name in self._following if name in stakes] if member.name == STEPS else []
         following = sum(followers[1:], start=followers[0]) if followers else None
         mine = STEPS if self.follows(member.name) else member.name
-        groups, given = self._groups(stakes), self._given(self._bound)
+        groups, given = self._groups(stakes), -self._late_seconds
 
         def solved(groups: dict[str, Stake], confidence: float) -> tuple[dict[str, int], float, float, float]:
             """Return the place of each group, its joules, the price of a second, and the seconds that others leave."""
@@ -218,7 +206,7 @@ class ActivitiesRunSearch:
         at_original = [0] * len(stakes)
         staying = given + total(list(stakes.values()), at_original, "spare")
         staying -= quantile * math.sqrt(max(total(list(stakes.values()), at_original, "variance"), 0.0))
-        original = sum(stake.original_seconds for stake in stakes.values()) + self._other_seconds
+        original = sum(stake.original_seconds for stake in stakes.values())
         return SharedBound(
             max(self._bound + spare_then / own.original_seconds, _LEAST_FACTOR),
             spare + (0.0 if following is None else following.spare),
@@ -274,8 +262,8 @@ class ActivitiesRunSearch:
         bound = self._bound or math.inf
         quantile = NormalDist().inv_cdf(confidence)
         beyond = NormalDist().inv_cdf(1 - EXCESS_SHARE * (1 - self._confidence)) if confidence > 0.5 else 0.0
-        seconds = self._other_seconds + sum(stake.original_seconds for stake in stakes)
-        return Demand(quantile, beyond, MAX_EXCESS * bound * seconds, self._given(bound))
+        seconds = sum(stake.original_seconds for stake in stakes)
+        return Demand(quantile, beyond, MAX_EXCESS * bound * seconds, -self._late_seconds)
 
 
 class _ActivitySearch(AdaptiveRunSearch):
@@ -418,7 +406,7 @@ class _ActivitySearch(AdaptiveRunSearch):
         visits = visits[visits + settling <= MAX_TRIAL_OF_REST * progress.steps_left]
         if not len(visits):
             return None
-        worth = shared.worth(curves, progress, visits, settling, pooled_cv(self._blocks))
+        worth = shared.worth(curves, progress, visits, settling, lengths.step_cv)
         worth = worth[:, : self._excluded] - worth[:, [chosen]]
         length, place = divmod(int(worth.argmax()), worth.shape[1])
         self._visits_asked = int(visits[length])

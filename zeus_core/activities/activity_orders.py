@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from zeus_core.activities.activities_search import STEPS
+from zeus_core.activities.activities_search import STEPS, ActivitiesRunSearch
 from zeus_core.activities.activity_visits import FOLLOWS
 from zeus_core.activities.visits_of_ranks import VisitsPart, merged, waiting_share
-from zeus_core.optimizer.global_setting._orders import Order, Orders
+from zeus_core.optimizer.global_setting.orders import Order, Orders
+from zeus_core.optimizer.global_setting.search_options import SETTLE_UPDATES, SearchArguments
 from zeus_core.optimizer.search_state import MeasuredBlock
 from zeus_core.search import Trial
 from zeus_core.search.objectives import Energy
@@ -19,15 +19,28 @@ from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.run.run_search import RunSearch
 from zeus_core.search.run.safe_clock import SafeClock
 
-if TYPE_CHECKING:
-    from zeus_core.activities.activities_search import ActivitiesRunSearch
-    from zeus_core.optimizer.global_setting.search_options import SearchArguments
-
 _PREDICTED_SHARE = 0.25  # of a run: later, more than its bound may be used up by the rest of it
 _FAR_BELOW = 0.8  # of a limit: work whose mean power is below binds it at no moment, as power scatters by some percent
 _UNTOUCHED = "it draws far less"
 _LEAST_ADVANTAGE = 0.01  # of the energy: with less, one setting for all is as good; a step of the clock is worth more
 _IDLE_FRACTION = 0.2  # of the power of work, at least, of a rank that waits for others; at most all of it: NCCL spins
+
+
+@dataclass(frozen=True)
+class ActivityOrder(Order):
+    """An `Order` that holds those for activities.
+
+    Attributes:
+        settings: The settings of the activities that were visited, by name.
+        visits: How many visits to measure at them, the negative number at a choice.
+        following: The reasons of those that have the setting of the steps.
+        is_common_as_good: Whether one setting for all of them is expected to save as much.
+    """
+
+    settings: Mapping[str, int] = field(default_factory=dict)
+    visits: Mapping[str, int] = field(default_factory=dict)
+    following: Mapping[str, str] = field(default_factory=dict)
+    is_common_as_good: bool = False
 
 
 class ActivityOrders(Orders):
@@ -45,7 +58,15 @@ class ActivityOrders(Orders):
     @cached_property
     def group(self) -> ActivitiesRunSearch:
         """The searches of all activities."""
-        return self._arguments.activities_search(self._settings)
+        arguments = self._arguments
+        return ActivitiesRunSearch(
+            self._settings,
+            arguments.selector,
+            max_steps=arguments.max_steps,
+            max_changes_per_hour=arguments.options.changes_per_hour,
+            knob=arguments.kind.option,
+            settle_seconds=SETTLE_UPDATES * arguments.period_seconds,
+        )
 
     @cached_property
     def _search(self) -> RunSearch:
@@ -99,7 +120,7 @@ class ActivityOrders(Orders):
         """Return whether the block of an activity may go on; see `RunSearch.may_continue`."""
         return name not in self.activities or self.group.of(name).may_continue(visits, seconds)
 
-    def next(self, run_steps: int, run_seconds: float) -> Order:
+    def next(self, run_steps: int, run_seconds: float) -> ActivityOrder:
         """Return what to do next, also in visits of activities."""
         order = super().next(run_steps, run_seconds)
         blocks = {name: self.group.of(name).ask() for name in self.activities}
@@ -107,8 +128,8 @@ class ActivityOrders(Orders):
         following |= self.group.following
         if self._predictor is not None and run_steps <= _PREDICTED_SHARE * self.group.horizon_steps:
             self.expected.update(self.group.expected())
-        return replace(
-            order,
+        return ActivityOrder(
+            **vars(order),
             visits={name: -block.steps if block.is_choice else block.steps for name, block in blocks.items()},
             following={name: because for name, because in following.items() if name in blocks},
             is_common_as_good=bool(blocks) and self._is_common_as_good(),

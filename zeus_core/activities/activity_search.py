@@ -14,22 +14,24 @@ from typing import Any, ClassVar
 
 from zeus_core.activities.activities_search import STEPS
 from zeus_core.activities.activity_limiter import ActivityLimiter
-from zeus_core.activities.activity_orders import ActivityOrders
-from zeus_core.activities.activity_parts import ActivityPart
+from zeus_core.activities.activity_orders import ActivityOrder, ActivityOrders
+from zeus_core.activities.activity_parts import ActivityPart, ActivityResult
 from zeus_core.activities.activity_visits import FOLLOWS, WAITING, Visits
 from zeus_core.activities.visits_of_ranks import VisitsPart, due_of
+from zeus_core.codec import encode
 from zeus_core.measurement import Measurement
-from zeus_core.optimizer.global_setting._orders import Orders
-from zeus_core.optimizer.global_setting._setting_search import CHECKED_STEPS, SettingSearch
-from zeus_core.optimizer.global_setting._trials import MeasuredBlocks, trial_from_parts
+from zeus_core.optimizer.global_setting.orders import Order, Orders
 from zeus_core.optimizer.global_setting.phases import Outcome, Phase
-from zeus_core.optimizer.search_result import ActivityResult
-from zeus_core.optimizer.search_state import MeasuredBlock, SearchState
+from zeus_core.optimizer.global_setting.setting_search import CHECKED_STEPS, SettingSearch
+from zeus_core.optimizer.global_setting.trials import MeasuredBlocks, trial_from_parts
+from zeus_core.optimizer.search_state import MeasuredBlock, SearchState, parts_from_state
+from zeus_core.optimizer.trial_store import Conditions
 from zeus_core.search import Trial
 from zeus_core.search.comparison import percentage
 from zeus_core.search.trial import pooled_trial
 from zeus_core.units import duration_text, energy_text
 
+_ACTIVITY = "activity"  # a fact of the work of visits
 _ONLY_WAITS = "nothing is computed"
 _MIN_STEPS = 4  # of a block that ends as that of an activity is over
 # Activities that are decided on at the end of a block. Training waits for 12 ms each, and for 19 ms if there are 32.
@@ -41,15 +43,18 @@ class ActivitySearch(SettingSearch):
 
     Args:
         visits: The visits on this rank.
-        known: The searches of activities so far, by name.
+        before: The search of the training before; None for the first one of this process.
+        resumed: The state of the checkpoint that the training continues from; None if it begins anew.
         arguments: Those of a `SettingSearch`.
     """
 
     make_orders: ClassVar[type[Orders]] = ActivityOrders
+    order_type: ClassVar[type[Order]] = ActivityOrder
     limiter: ActivityLimiter
     _orders: ActivityOrders
+    order: ActivityOrder
 
-    def __init__(self, visits: Visits, known: Mapping[str, SearchState], *arguments: Any) -> None:
+    def __init__(self, visits: Visits, before: ActivitySearch | None, resumed: Any, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.visits: Visits = visits
         """The visits on this rank."""
@@ -59,9 +64,28 @@ class ActivitySearch(SettingSearch):
         self._waited: Trial | None = None  # for a server, by this rank
         self._late: tuple[float, float] | None = None  # of the latest block: seconds, and the latency of a change
         visits.begin(self.limiter)
-        for name, state in known.items():
+        known = partial(self._known, before, resumed)
+        for name, state in self._exchange.decide_of(dict[str, SearchState], known, Phase.PREPARE).items():
             visits.resume(self.limiter, name, state.run_steps, state.run_seconds)
             self.of_activities[name] = MeasuredBlocks(state.blocks, self.original, self.kind)
+
+    def _known(self, before: ActivitySearch | None, resumed: Any) -> dict[str, SearchState]:
+        """Return what is known of the visits of activities, by name; see `Preparation`."""
+        conditions, trials = self.conditions, self._store.load_parts(self.conditions, _ACTIVITY)
+        if before is not None and before.conditions == conditions:
+            trials = {**trials, **{name: before.trials_of(name) for name in before.activities}}
+        states = {} if resumed is None else parts_from_state(conditions, _ACTIVITY, resumed)
+        found = {}
+        for name in dict.fromkeys([*trials, *states]):
+            state = states.get(name, SearchState(self._during(name), (), 0, 0.0))
+            own = [block.trial for block in state.blocks]
+            others = [MeasuredBlock(trial) for trial in trials.get(name, ()) if trial not in own]
+            found[name] = replace(state, blocks=(*others, *state.blocks))
+        return found
+
+    def _during(self, name: str) -> Conditions:
+        """Return the conditions of visits of an activity."""
+        return self.conditions.of_part(_ACTIVITY, name)
 
     def _tell_known(self) -> None:
         """See `SettingSearch`. The blocks of steps and activities are reported in the order of the run."""
@@ -125,17 +149,17 @@ class ActivitySearch(SettingSearch):
 
     @property
     def cycle_seconds(self) -> float:
-        """See `FollowedSearch`."""
+        """See `DirectedSearch`."""
         return self.run.seconds + math.fsum(one.recorder.run_seconds for one in self.visits.activities.values())
 
     @property
     def cycle_trials(self) -> list[Trial]:
-        """See `FollowedSearch`. A signal moves the setting of the steps, and activities that follow them."""
+        """See `DirectedSearch`. A signal moves the setting of the steps, and activities that follow them."""
         return [self._cycle_trial(trial) for trial in self.block_trials]
 
     @property
     def original_trial(self) -> Trial | None:
-        """See `FollowedSearch`."""
+        """See `DirectedSearch`."""
         trial = super().original_trial
         return None if trial is None else self._cycle_trial(trial, self.original)
 
@@ -158,11 +182,11 @@ class ActivitySearch(SettingSearch):
 
     @property
     def activities(self) -> tuple[str, ...]:
-        """See `SettingSearch`."""
+        """The activities that were measured."""
         return tuple(self.of_activities)
 
     def trials_of(self, activity: str) -> list[Trial]:
-        """See `SettingSearch`."""
+        """Return the trials of one of them."""
         return [block.trial for block in self.of_activities[activity].blocks]
 
     def states(self, run_seconds: float) -> list[SearchState]:
@@ -170,7 +194,7 @@ class ActivitySearch(SettingSearch):
         visits = self.visits.activities
         return super().states(run_seconds) + [
             SearchState(
-                self.conditions.during(name),
+                self._during(name),
                 tuple(measured.blocks),
                 visits[name].visits,
                 visits[name].recorder.run_seconds,
@@ -184,7 +208,7 @@ class ActivitySearch(SettingSearch):
         super().save()
         if self._exchange.rank == 0:
             for name in self.of_activities:
-                self._store.save(self.conditions.during(name), self.trials_of(name))
+                self._store.save(self._during(name), self.trials_of(name))
 
     def forget(self) -> None:
         """See `SettingSearch`; also of the activities."""
@@ -243,8 +267,12 @@ class ActivitySearch(SettingSearch):
             return self.original
         return self.choice if setting == FOLLOWS else setting
 
+    def activity_facts(self) -> dict[str, Any]:
+        """See `SettingSearch`."""
+        return {name: encode(result) for name, result in self.activity_results().items()}
+
     def activity_results(self) -> dict[str, ActivityResult]:
-        """See `SettingSearch`; empty where there are steps alone."""
+        """Return the facts of steps and activities by name; empty where there are steps alone."""
         parts, observes, waited = self.parts(), self.limiter.observes, self._waited
         results = {
             name: ActivityResult(

@@ -19,7 +19,7 @@ from zeus_core.events import (
     StepEnd,
     TrainEnd,
 )
-from zeus_core.optimizer.global_setting._measuring import TrialRecorder
+from zeus_core.optimizer.global_setting.measuring import TrialRecorder
 
 WAITING = Activity.WAITING.value
 """The activity in which a rank waits for a server. It is measured, and has the setting of the steps."""

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_core.search._curves import Array
 from zeus_core.search.belief import Curves
 from zeus_core.search.run.run_plan import RunProgress
+
+Array = NDArray[np.float64]
 
 _LOWEST, _HIGHEST = math.log(1e-4), math.log(1e4)  # of the price, over the mean power of the work
 _BISECTIONS = 30  # to a relative 2e-8

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean
 
 from zeus_core.measurement import DeviceEnergy, Measurement
-from zeus_core.optimizer.global_setting._trials import TrialPart, trial_from_parts
+from zeus_core.optimizer.global_setting.trials import TrialPart, trial_from_parts
 from zeus_core.optimizer.search_state import MeasuredBlock
 
 _FIRST_VISITS = 5  # in the first block of an activity, which rank 0 has not ordered
@@ -35,7 +35,7 @@ def due_of(ranks: Sequence[Mapping[str, int]], orders: Mapping[str, int], with_c
 
     Args:
         ranks: The measured visits of each rank, by activity.
-        orders: See `Order.visits`.
+        orders: See `ActivityOrder.visits`.
         with_choices: Whether a block at a choice is over after any visit: it ends with that of the steps.
     """
     due = []

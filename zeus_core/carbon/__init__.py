@@ -1,5 +1,5 @@
 """When to train hard, softly or not at all, by the intensity or the price of electricity and a deadline."""
 
-from zeus_core.carbon._carbon_aware import CarbonAware
+from zeus_core.carbon.carbon_aware import CarbonAware
 
 __all__ = ["CarbonAware"]

@@ -21,6 +21,7 @@ _DAY_SECONDS = 86_400.0
 _SAME = 1e-9  # so close, costs differ by rounding; the quickest of them is right: what is done is done
 # What goes slower than expected in the last interval cannot be made up for any more: so much slower it may be.
 _RESERVE_FRACTION = 0.05
+_MARGIN_FRACTION = 0.005  # the steps left are taken for so much more: how far `steps_per_second` can be too high
 # A gain within its standard error is no reason to follow. With 0, 0.5 and 1 the worst of 16 runs on wind that forgets,
 # with a forecast of a day, lost 2.7, 1.9 and 0.2 points (2026-11-28, benchmarks/carbon_replay.py: seeds 0 to 7,
 # deadlines 1.1 and 1.3).
@@ -40,8 +41,6 @@ class WorkController:
         signal: The intensity, or the price. Only what is known at a time is used; all of it if it is known ahead.
         deadline_seconds: When the steps must be done, in seconds since 1970 (Unix time).
         interval_seconds: The time between decisions, which fall on its multiples.
-        switch_joules: The cost of a change of the setting: one that gains less is not made.
-        margin_fraction: The steps left are taken for so much more: how far `steps_per_second` can be too high.
 
     Raises:
         UsageError: An argument is wrong.
@@ -53,8 +52,6 @@ class WorkController:
         signal: Signal,
         deadline_seconds: float,
         interval_seconds: float = 3600.0,
-        switch_joules: float = 0.0,
-        margin_fraction: float = 0.005,
     ) -> None:
         self._hull = lower_hull(checked_points(points))
         self._signal = checked_signal("signal", signal)
@@ -64,8 +61,6 @@ class WorkController:
         self._interval_seconds = checked_number(
             "interval_seconds", interval_seconds, 60.0, _DAY_SECONDS, "seconds, from 60 to one day"
         )
-        self._switch_joules = checked_number("switch_joules", switch_joules, 0.0, math.inf, "joules, at least 0")
-        self._margin_fraction = checked_number("margin_fraction", margin_fraction, 0.0, 1.0, "a fraction from 0 to 1")
         self._forecaster = Forecaster(self._signal, self._interval_seconds)
         self._present: OperatingPoint | None = None
         self.schedule: WorkSchedule = WorkSchedule((), 0.0, is_possible=True)
@@ -93,7 +88,7 @@ class WorkController:
             steps_left: The steps still to be done.
             budget: At most so many grams, or so much money.
         """
-        steps = steps_left * (1 + self._margin_fraction)
+        steps = steps_left * (1 + _MARGIN_FRACTION)
 
         def is_enough(count: int) -> bool:
             edges = self._edges(now_seconds, self._after(now_seconds, count))
@@ -134,26 +129,23 @@ class WorkController:
         """
         steps_left = checked_number("steps_left", steps_left, 0.0, math.inf, "a number of steps, at least 0")
         now_seconds = checked_time("now_seconds", now_seconds)
-        steps = steps_left * (1 + self._margin_fraction)
+        steps = steps_left * (1 + _MARGIN_FRACTION)
         edges = self._edges(now_seconds, self._deadline_seconds)
         course = self._forecaster.course(edges)
         intervals = _intervals(edges, course)
         self.schedule = cheapest_schedule(self._hull, intervals, steps)
         if not self.schedule.is_possible:
             self._present = self._hull[-1]
-        elif course.deviation.any() and (unaware := self._unaware(intervals, course, steps)) is not None:
+        elif not course.deviation.any():
+            self._present = self._quick_enough(self.schedule.steps_per_second[0])
+        elif (unaware := self._unaware(intervals, course, steps)) is not None:
             self.schedule = unaware
             self._present = self._quick_enough(unaware.steps_per_second[0])
         else:
             costs = expected_costs(self._hull, np.diff(edges), course, steps)
-            more = {point: float(cost - costs.min()) for point, cost in zip(self._hull, costs, strict=True)}
-            if course.deviation.any():
-                best = [point for point, cost in more.items() if cost <= _SAME * costs.min()][-1]
-            else:
-                best = self._quick_enough(self.schedule.steps_per_second[0])
-            switch = max(float(course.mean[0]), 0.0) * self._switch_joules
-            if self._present not in more or switch <= 0 or more[self._present] - more[best] > switch:
-                self._present = best
+            lowest = costs.min()
+            cheapest = zip(self._hull, costs, strict=True)
+            self._present = [point for point, cost in cheapest if cost - lowest <= _SAME * lowest][-1]
         return self._present
 
     def _unaware(self, intervals: Sequence[Interval], course: Course, steps: float) -> WorkSchedule | None:

@@ -9,9 +9,25 @@ from dataclasses import dataclass
 from zeus_core.carbon._signal_replay import Mixture, Replayed, best_mixture, replay
 from zeus_core.carbon.operating_points import OperatingPoint
 from zeus_core.electricity import Signal
-from zeus_core.optimizer.search_state import RunSpent
 from zeus_core.search.comparison import percentage
 from zeus_core.units import amount_text, energy_text
+
+
+@dataclass(frozen=True)
+class RunSpent:
+    """Energy of a training so far, over all its processes, and its emissions or cost.
+
+    Attributes:
+        begun_seconds: Its begin, in seconds since 1970; None before that.
+        energy_joules: The energy of its steps and pauses.
+        amount: Its emissions (g) or cost.
+        uncertainty: How far the amount can be off.
+    """
+
+    begun_seconds: float | None = None
+    energy_joules: float = 0.0
+    amount: float = 0.0
+    uncertainty: float = 0.0
 
 
 @dataclass(frozen=True)

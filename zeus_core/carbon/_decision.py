@@ -1,47 +1,15 @@
-"""A decision of a training that follows the carbon intensity or the price of electricity, and the log of it."""
+"""The log of the decisions of a training that follows the carbon intensity or the price of electricity."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from zeus_core.electricity import Signal
+from zeus_core.optimizer.global_setting.director import DuePause
 from zeus_core.units import amount_text, number_text
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Pause:
-    """A pause of training, before its next step.
-
-    Attributes:
-        seconds: How long to wait, until the next decision.
-        until_seconds: When training is expected to go on, in seconds since 1970; None for never, as a budget is spent.
-        ends_process: Whether the process ends meanwhile.
-    """
-
-    seconds: float
-    until_seconds: float | None
-    ends_process: bool
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The course of training until the next decision.
-
-    Attributes:
-        setting: The setting; None for that of the search.
-        steps: The steps at it.
-        reason: The reason for it, for people.
-        pause: The pause before them; None for none.
-    """
-
-    setting: int | None = None
-    steps: int = 0
-    reason: str = ""
-    pause: Pause | None = None
 
 
 class DecisionLog:
@@ -62,7 +30,7 @@ class DecisionLog:
         (part,) = self._signal.parts(now, now)
         return f"the {signal_name(self._signal)} is {number_text(part.value)} {self._signal.facts.unit}"
 
-    def note(self, setting: int | None, pause: Pause | None, reason: str, budget_left: float | None) -> None:
+    def note(self, setting: int | None, pause: DuePause | None, reason: str, budget_left: float | None) -> None:
         """Log a decision, if it differs from the one before.
 
         Args:

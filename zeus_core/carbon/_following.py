@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from zeus_core.carbon._carbon_aware import CarbonAware
 from zeus_core.carbon._controller import WorkController
-from zeus_core.carbon._credit import Credit, credit_of
-from zeus_core.carbon._decision import Decision, DecisionLog, Pause, signal_name, time_text
+from zeus_core.carbon._credit import Credit, RunSpent, credit_of
+from zeus_core.carbon._decision import DecisionLog, signal_name, time_text
+from zeus_core.carbon._terms import Terms
 from zeus_core.carbon.operating_points import OperatingPoint
 from zeus_core.electricity import ElectricityAccount
 from zeus_core.measurement import DeviceEnergy
-from zeus_core.optimizer.search_state import RunSpent
+from zeus_core.optimizer.global_setting.director import Decision, DirectedSearch, DuePause
 from zeus_core.ports import TimeSource
 from zeus_core.ports.time_source import clock_seconds
 from zeus_core.search import Trial
-from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.trial import pooled_by_setting
 
 # A block of steps ends near the next decision, not at it. So near it that decision is made, and not one for the rest.
@@ -29,56 +26,6 @@ _EARLY_FRACTION = 0.02
 _BUDGET_RESERVE_FRACTION = 0.02
 
 _logger = logging.getLogger(__name__)
-
-
-class FollowedSearch(Protocol):
-    """The search that a training makes before it follows a signal, as far as following it needs."""
-
-    @property
-    def settings(self) -> Sequence[int]:
-        """The settings that may be chosen, the original one first."""
-
-    @property
-    def unit(self) -> str:
-        """Their unit, such as "W"."""
-
-    @property
-    def max_steps(self) -> int | None:
-        """The steps of the run; None if nobody knows, which leaves the choice to the search."""
-
-    @property
-    def run_steps(self) -> int:
-        """The steps of the run so far."""
-
-    @property
-    def cycle_seconds(self) -> float:
-        """The time of steps and activities until the end of the latest block, without pauses of training."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the search has chosen."""
-
-    @property
-    def choice(self) -> int:
-        """The setting that the search asks for next."""
-
-    @property
-    def present(self) -> int:
-        """The setting of the steps since the latest decision."""
-
-    @property
-    def cycle_trials(self) -> Sequence[Trial]:
-        """All blocks of steps that were measured, each step with its share of activities that were measured apart."""
-
-    @property
-    def original_trial(self) -> Trial | None:
-        """The steps at the original setting, as in `cycle_trials`, and activities at theirs; None if none was measured.
-
-        Training at full power is as these.
-        """
-
-    def predicted(self, setting: int) -> Prediction | None:
-        """Predict what a setting would do; None if nobody knows."""
 
 
 class Following:
@@ -94,8 +41,8 @@ class Following:
 
     def __init__(
         self,
-        aware: CarbonAware,
-        search: FollowedSearch,
+        aware: Terms,
+        search: DirectedSearch,
         idle_watts: float | None,
         time_source: TimeSource,
         spent: RunSpent | None = None,
@@ -159,7 +106,7 @@ class Following:
         left = self._budget_left()
         if left is not None and left <= 0:
             _logger.warning("the budget is spent: training ends here")
-            return self._decided(None, 1, self._log.reason(now), Pause(0.0, None, ends_process=True))
+            return self._decided(None, 1, self._log.reason(now), DuePause(0.0, None, ends_process=True))
         deadline = self._deadline_of(controller, at, steps_left)
         controller.use_deadline(deadline)
         point = controller.choose(at, steps_left)
@@ -171,14 +118,14 @@ class Following:
         pause, steps = None, 1
         if point.setting is None:
             expected = controller.pause_until_seconds(at)
-            pause = Pause(until - now, expected, expected - now >= self._aware.exit_from_seconds)
+            pause = DuePause(until - now, expected, expected - now >= self._aware.exit_from_seconds)
         else:
             steps = max(math.ceil((until - now) * point.steps_per_second), 1)
         reason = self._log.reason(at)
         self._log.note(point.setting, pause, reason, self._budget_left())
         return self._decided(point.setting, steps, reason, pause)
 
-    def _decided(self, setting: int | None, steps: int, reason: str, pause: Pause | None) -> Decision:
+    def _decided(self, setting: int | None, steps: int, reason: str, pause: DuePause | None) -> Decision:
         """Return a decision, which keeps the present setting in a pause."""
         search = self._search
         if setting is None:

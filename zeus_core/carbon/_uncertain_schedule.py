@@ -28,7 +28,6 @@ _AMOUNTS = 48  # of steps left
 # each of benchmarks/carbon_replay.py at twice the time (2026-11-26), 0.3 had the largest share of foresight's gain with
 # prices below 0 (66, 85, 64 %); on wind that forgets the worst run lost 3 % with it, and 27 % without.
 _CAUTION = 0.3
-_CERTAIN_AMOUNTS = 200  # where there is one value, which costs less
 
 
 def expected_costs(hull: Sequence[OperatingPoint], seconds: _Floats, course: Course, steps: float) -> _Floats:
@@ -45,9 +44,8 @@ def expected_costs(hull: Sequence[OperatingPoint], seconds: _Floats, course: Cou
     """
     speeds = np.array([[point.steps_per_second] for point in hull])
     watts = np.array([[point.power_watts] for point in hull])
-    is_certain = not course.deviation.any()
-    size, count = (1, _CERTAIN_AMOUNTS) if is_certain else (_VALUES, _AMOUNTS)
-    departures = np.linspace(-1.0 + (size == 1), 1.0, size) * math.sqrt(size - 1)
+    size, count = _VALUES, _AMOUNTS
+    departures = np.linspace(-1.0, 1.0, size) * math.sqrt(size - 1)
     values = np.maximum(course.mean[:, None] + course.deviation[:, None] * (_CAUTION + departures), 0.0)
     values[0] = max(course.mean[0], 0.0)
     chains = _chains(np.append(course.persistence[1:], 0.0), size)

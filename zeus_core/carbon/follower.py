@@ -1,24 +1,24 @@
-"""Following a signal, on every rank: an observer beside the search of a training, which has it pause between steps."""
+"""Following a signal, on every rank: it directs a training beside its search, and has it pause between steps."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from zeus_core.carbon._carbon_aware import CarbonAware
-from zeus_core.carbon._credit import Credit
-from zeus_core.carbon._decision import Decision, Pause
-from zeus_core.carbon._following import FollowedSearch, Following
+from zeus_core.carbon._credit import Credit, RunSpent
+from zeus_core.carbon._following import Following
+from zeus_core.carbon._terms import Terms
+from zeus_core.codec import decode, encode
 from zeus_core.device import Gpu
 from zeus_core.device.gpu import uuid_in_job
-from zeus_core.errors import DeviceError
+from zeus_core.errors import DeviceError, UsageError
 from zeus_core.files import write_atomically
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.search_state import RunSpent, spent_from_state
+from zeus_core.optimizer.global_setting.director import Decision, DirectedSearch, DuePause
 from zeus_core.ports.exchange import Exchange
 from zeus_core.process.deadline import CALL_SECONDS
 from zeus_core.process.parallel import ParallelCalls
@@ -28,12 +28,13 @@ TRY_LATER = 75  # EX_TEMPFAIL of sysexits.h: what schedulers and mail systems ta
 _MINUTE_SECONDS = 60.0  # what a journal may lack of a pause in which the process is killed
 _TINY_SECONDS = 1e-6  # what the rounding of times leaves
 _WINDOW = "__zeus_core_pause"
+_SPENT = "spent"  # in a checkpoint
 
 _logger = logging.getLogger(__name__)
 
 
 class Follower:
-    """Has this rank follow a signal together with all others, by the decisions of rank 0.
+    """A `Director` that has a training follow a signal, by the decisions of rank 0.
 
     All ranks pause before the same step, for the same number of seconds by their own clocks.
 
@@ -41,53 +42,37 @@ class Follower:
         aware: The signal, the deadline and what else the user has said.
         monitor: Measures the pauses.
         exchange: The exchanges with the other ranks.
+        resumed: See `Directive.director`.
     """
 
-    def __init__(self, aware: CarbonAware, monitor: ZeusMonitor, exchange: Exchange) -> None:
-        self.due: Pause | None = None
-        """The pause before the next step, the same on all ranks; None for none."""
+    def __init__(self, aware: Terms, monitor: ZeusMonitor, exchange: Exchange, resumed: Mapping[str, Any]) -> None:
         self._aware = aware
         self._monitor = monitor
         self._exchange = exchange
-        self._search: FollowedSearch | None = None
+        self._spent_before = _spent_in(resumed)
+        self._search: DirectedSearch | None = None
         self._following: Following | None = None  # on rank 0
-        self._idle_watts: float | None = None
-        self._is_in_training = False
-        self._resumed: RunSpent | None = None  # until a checkpoint
+        self._idle_watts = self._read_idle_watts()  # now, as the GPUs of the job do not train yet
 
-    def load_state(self, state: Any) -> None:
-        """Take over what a checkpoint holds, in the trainings to come."""
-        self._resumed = spent_from_state(state)
-
-    def decide(self, search: FollowedSearch) -> Decision:
-        """Return what to do next. All ranks call this when the search waits for it, at the end of a block.
+    def direct(self, search: DirectedSearch) -> Decision:
+        """Return what to do next; see `Director`.
 
         Raises:
             Exception: The signal raised it.
         """
-        if search is not self._search:
-            self._begin(search)
-        decision = self._exchange.decide_of(Decision, self._decide)
-        self.due = decision.pause
-        return decision
+        if self._exchange.rank == 0 and search is not self._search:
+            time_source = self._monitor.time_source
+            self._following = Following(self._aware, search, self._idle_watts, time_source, self._spent_before)
+        self._search = search
+        return self._exchange.decide_of(Decision, self._decide)
 
-    def end(self) -> None:
-        """Forget the pause that was due: training has ended."""
-        self.due, self._is_in_training = None, False
-
-    def pause(self, meanwhile: Callable[[], object]) -> None:
-        """Wait, or end the process, if that is due. All ranks call this before the same step.
-
-        Args:
-            meanwhile: Called each minute of a pause.
+    def pause(self, pause: DuePause, meanwhile: Callable[[], object]) -> None:
+        """Wait, or end the process; see `Director`.
 
         Raises:
             SystemExit: The process is to end, with `TRY_LATER`.
             Exception: The checkpoint failed, or writing `resume_path` did. Training goes on.
         """
-        pause, self.due = self.due, None
-        if pause is None:
-            return
         if self._aware.checkpoint is not None:
             self._exchange.make(self._aware.checkpoint)
         if pause.ends_process:
@@ -111,7 +96,7 @@ class Follower:
 
     @property
     def spent(self) -> RunSpent | None:
-        """The energy and time that the run took so far; None on other ranks than 0, and before a training."""
+        """The energy and time that the run took so far; None on other ranks than 0, and before the first decision."""
         if self._following is None:
             return None
         self._following.count()
@@ -125,18 +110,22 @@ class Follower:
         self._following.count()
         return self._following.credit()
 
-    def _begin(self, search: FollowedSearch) -> None:
-        """Follow the signal after another search: that of a new training, or one that begins anew within one."""
-        if not self._is_in_training:  # the GPUs of the job do not train yet
-            gpus = self._monitor.gpus.values()
-            sent = self._exchange.gather_first(lambda: {uuid_in_job(gpu): _power_watts(gpu) for gpu in gpus}) or []
-            watts = {uuid: power for of_rank in sent for uuid, power in of_rank.items()}
-            self._idle_watts = (
-                None if None in watts.values() else sum(power for power in watts.values() if power is not None)
-            )
-        self._search, self._is_in_training = search, True
-        if self._exchange.rank == 0:
-            self._following = Following(self._aware, search, self._idle_watts, self._monitor.time_source, self._resumed)
+    def rows(self) -> dict[str, str]:
+        """Return the gain of following the signal, as labelled lines."""
+        credit = self.credit
+        return {} if credit is None else credit.rows()
+
+    def state(self) -> dict[str, Any]:
+        """Return the energy and time that the run took so far; see `Director`."""
+        spent = self.spent
+        return {} if spent is None else {_SPENT: encode(spent)}
+
+    def _read_idle_watts(self) -> float | None:
+        """Return the present power of all GPUs of the job, on rank 0; None if a GPU does not tell its own."""
+        gpus = self._monitor.gpus.values()
+        sent = self._exchange.gather_first(lambda: {uuid_in_job(gpu): _power_watts(gpu) for gpu in gpus}) or []
+        watts = {uuid: power for of_rank in sent for uuid, power in of_rank.items()}
+        return None if None in watts.values() else sum(power for power in watts.values() if power is not None)
 
     def _decide(self) -> Decision:
         assert self._following is not None, "rank 0 decides"
@@ -149,7 +138,7 @@ class Follower:
             time_source.sleep(min(left, _MINUTE_SECONDS))
             meanwhile()
 
-    def _write_resume_file(self, pause: Pause) -> None:
+    def _write_resume_file(self, pause: DuePause) -> None:
         until = pause.until_seconds
         begin = None if until is None else datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
         document = {
@@ -165,6 +154,17 @@ class Follower:
             "with a larger budget" if begin is None else f"at {begin}",
             self._aware.resume_path,
         )
+
+
+def _spent_in(checkpoint: Mapping[str, Any]) -> RunSpent | None:
+    """Return what the run of a checkpoint has taken. None if it followed no signal, or, with a warning, if damaged."""
+    if checkpoint.get(_SPENT) is None:
+        return None
+    try:
+        return decode(RunSpent, checkpoint[_SPENT], _SPENT)
+    except UsageError as error:
+        _logger.warning("what the run has emitted before is not known, and counted from here on: %s", error)
+        return None
 
 
 def _power_watts(gpu: Gpu) -> float | None:

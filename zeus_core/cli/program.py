@@ -52,7 +52,6 @@ _CORE = {
     "trace": "zeus_core.cli._trace",
     "example": "zeus_core.cli._example",
     "predict": "zeus_core.cli._predict",
-    "carbon": "zeus_core.cli._carbon",
     "exporter": "zeus_core.cli._exporter",
     "restore": "zeus_core.cli._restore",
 }

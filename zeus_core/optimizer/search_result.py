@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from zeus_core.optimizer.setting_history import SettingChange
 from zeus_core.search import Trial
@@ -26,45 +27,6 @@ _UNRESTORED = {
     "replaced": "was not restored on {}, where somebody else has set another",
     "unknown": "may not be in force again on {}, as the driver does not answer",
 }  # by reason
-
-
-@dataclass(frozen=True)
-class ActivityResult:
-    """An activity, or the steps, of a training whose activities have settings of their own.
-
-    Attributes:
-        visits: How many visits, or steps, there were.
-        seconds: Their time.
-        joules: Their energy, by the power of those that were measured.
-        setting: The setting of the visits to come.
-        choices: All that were chosen, and that it had.
-        saving: The energy that they save on average, as a fraction, and how far it can be off; None if unknown.
-        slowdown: The time of a visit at them over that at the original setting, and how far it can be off.
-        follows_because: The reason that it has the setting of the steps; None if it has its own.
-        prediction: The expected effect of the best setting; None if settings were changed.
-        waiting: The share of the time in which ranks wait, for the slowest one or for a server, and the part of the
-            energy that the lowest clock would save meanwhile, from and to; None if nobody waits.
-    """
-
-    visits: int
-    seconds: float
-    joules: float
-    setting: int
-    choices: tuple[int, ...] = ()
-    saving: tuple[float, float] | None = None
-    slowdown: tuple[float, float] | None = None
-    follows_because: str | None = None
-    prediction: Prediction | None = None
-    waiting: tuple[float, float, float] | None = None
-
-    @property
-    def waiting_text(self) -> str:
-        """The waits for people, to continue a sentence; empty if nobody waits."""
-        if self.waiting is None:
-            return ""
-        share, least, most = self.waiting
-        waits = f"ranks wait {share:.0%} of it for the slowest one; " if share < 1 else ""
-        return f"; {waits}the lowest clock meanwhile would save {least:.1%} to {most:.1%} of its energy"
 
 
 @dataclass(frozen=True)
@@ -100,7 +62,7 @@ class SearchResult:
         ranks: The number of ranks.
         temperatures_celsius: The temperature of the hottest GPU of this rank at the end of each block, if it is known.
         refused: The settings that a board does not enforce, each with the reason.
-        activities: The steps and all activities, by name, if these have settings of their own.
+        activities: The facts that an extension of the search knows of steps and activities, by name, in JSON types.
         is_kept: Whether the choice certainly does better than the original; False where its saving may be none.
         waits: Whether the search waited at the original setting until the end, as no energy could be measured.
     """
@@ -131,7 +93,7 @@ class SearchResult:
     ranks: int = 1
     refused: Mapping[int, str] = field(default_factory=dict)
     temperatures_celsius: tuple[float, ...] = ()
-    activities: Mapping[str, ActivityResult] = field(default_factory=dict)
+    activities: Mapping[str, Any] = field(default_factory=dict)
     is_kept: bool = True
     waits: bool = False
 

@@ -1,4 +1,4 @@
-"""The state of a search in the checkpoint of a training: what it has measured, and what the run has taken."""
+"""The state of a search in the checkpoint of a training: what it has measured."""
 
 from __future__ import annotations
 
@@ -33,23 +33,6 @@ class MeasuredBlock:
 
 
 @dataclass(frozen=True)
-class RunSpent:
-    """Energy of a training so far, over all its processes, and its emissions or cost.
-
-    Attributes:
-        begun_seconds: Its begin, in seconds since 1970; None before that.
-        energy_joules: The energy of its steps and pauses.
-        amount: Its emissions (g) or cost.
-        uncertainty: How far the amount can be off.
-    """
-
-    begun_seconds: float | None = None
-    energy_joules: float = 0.0
-    amount: float = 0.0
-    uncertainty: float = 0.0
-
-
-@dataclass(frozen=True)
 class SearchState:
     """A search in the checkpoint of a training.
 
@@ -66,42 +49,23 @@ class SearchState:
     run_seconds: float
 
 
-@dataclass(frozen=True)
-class _Searches:
-    """The part of a checkpoint. Each search is decoded when it is used: a damaged one does not cost the others."""
-
-    searches: list[dict[str, Any]]
-    spent: Any = None
+_SEARCHES = Document("zeus-core search", 1, dict[str, Any], "the state")
 
 
-_SEARCHES = Document("zeus-core search", 1, _Searches, "the state")
-
-
-def searches_to_state(searches: Sequence[SearchState], spent: RunSpent | None = None) -> dict[str, Any]:
+def searches_to_state(searches: Sequence[SearchState], others: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a checkpoint that holds some searches, in JSON types; empty if there are none.
 
     Args:
         searches: The searches.
-        spent: The energy and time that the run took so far; None where it follows no signal.
+        others: The other members of that part, by name.
     """
-    return _SEARCHES.to_json(_Searches(encode(searches), spent)) if searches else {}
-
-
-def spent_from_state(state: Any) -> RunSpent | None:
-    """Return what the run of a checkpoint has taken. None if it followed no signal, or, with a warning, if damaged."""
-    if not isinstance(state, Mapping) or state.get("spent") is None:
-        return None
-    try:
-        return decode(RunSpent, state["spent"], "spent")
-    except UsageError as error:
-        _logger.warning("what the run has emitted before is not known, and counted from here on: %s", error)
-        return None
+    return _SEARCHES.to_json({"searches": encode(list(searches)), **others}) if searches else {}
 
 
 def search_from_state(conditions: Conditions, state: Any) -> SearchState | None:
     """Return the search in a checkpoint. None, with a warning, if it is damaged, or of other conditions."""
     try:
-        searches = _SEARCHES.from_json(state).searches
+        searches = _searches_in(state)
         for search in searches:
             if search.get("conditions") == encode(conditions):
                 return decode(SearchState, search, "search")
@@ -115,13 +79,22 @@ def search_from_state(conditions: Conditions, state: Any) -> SearchState | None:
     return None
 
 
-def activities_from_state(conditions: Conditions, state: Any) -> dict[str, SearchState]:
-    """Return the searches of activities in a checkpoint, in trainings of these conditions, without damaged ones."""
+def parts_from_state(conditions: Conditions, fact: str, state: Any) -> dict[str, SearchState]:
+    """Return the searches of parts of a work in a checkpoint, without damaged ones; see `TrialStore.load_parts`."""
     found = {}
     with contextlib.suppress(UsageError):
-        for search in _SEARCHES.from_json(state).searches:
-            activity = conditions.activity_in(search.get("conditions"))
-            if activity is not None:
+        for search in _searches_in(state):
+            part = conditions.part_in(search.get("conditions"), fact)
+            if part is not None:
                 with contextlib.suppress(UsageError):
-                    found[activity] = decode(SearchState, search, "search")
+                    found[part] = decode(SearchState, search, "search")
     return found
+
+
+def _searches_in(state: Any) -> list[dict[str, Any]]:
+    """Return the searches in a checkpoint as they are written, each to be decoded when it is used.
+
+    Raises:
+        UsageError: The state is damaged, or of another version.
+    """
+    return decode(list[dict[str, Any]], _SEARCHES.from_json(state).get("searches"), "the state.searches")

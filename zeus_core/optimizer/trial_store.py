@@ -17,7 +17,6 @@ from zeus_core.measurement import Measurement
 from zeus_core.search import Trial
 from zeus_core.validate import shown
 
-_ACTIVITY = "activity"  # a fact of the work
 _OUT_OF_MEMORY = "out_of_memory"
 
 # A file of the `zeus` package does not say how many steps it measured at each limit: these, unless the user says so.
@@ -49,16 +48,15 @@ class Conditions:
     knob: str = "power limit"
     work: Mapping[str, int | str] = field(default_factory=dict)
 
-    def during(self, activity: str) -> Conditions:
-        """Return those of visits of an activity in a training of these."""
-        return replace(self, work={**self.work, _ACTIVITY: activity})
+    def of_part(self, fact: str, value: str) -> Conditions:
+        """Return the conditions of a part of this work, which a fact distinguishes from other parts."""
+        return replace(self, work={**self.work, fact: value})
 
-    def activity_in(self, other: Any) -> str | None:
-        """Return the activity that other conditions, in JSON types, are those `during` of; None if of none."""
+    def part_in(self, other: Any, fact: str) -> str | None:
+        """Return the part of this work that has other conditions, in JSON types, by a fact; None if no part has."""
         work = other.get("work") if isinstance(other, Mapping) else None
-        activity = work.get(_ACTIVITY) if isinstance(work, Mapping) else None
-        is_own = isinstance(activity, str) and other == encode(self.during(activity))
-        return activity if is_own else None
+        value = work.get(fact) if isinstance(work, Mapping) else None
+        return value if isinstance(value, str) and other == encode(self.of_part(fact, value)) else None
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """Return what other conditions, in JSON types, have in place of these, in words."""
@@ -91,8 +89,8 @@ class TrialStore:
         """Return the trials kept for these conditions; none if there are none, or they cannot be read."""
         return []
 
-    def load_activities(self, conditions: Conditions) -> dict[str, list[Trial]]:
-        """Return the trials kept for activities in trainings of these conditions, by name."""
+    def load_parts(self, conditions: Conditions, fact: str) -> dict[str, list[Trial]]:
+        """Return the trials kept for parts of the work of these conditions, by the value of the fact that differs."""
         return {}
 
     def load_out_of_memory(self, conditions: Conditions) -> list[int]:
@@ -157,14 +155,14 @@ class JsonTrialStore(TrialStore):
             )
         return []
 
-    def load_activities(self, conditions: Conditions) -> dict[str, list[Trial]]:
+    def load_parts(self, conditions: Conditions, fact: str) -> dict[str, list[Trial]]:
         """Return the trials in the file; those that are damaged are measured again."""
         found = {}
         for profile in self._profiles():
-            activity = conditions.activity_in(profile.get("conditions"))
-            if activity is not None:
+            part = conditions.part_in(profile.get("conditions"), fact)
+            if part is not None:
                 with contextlib.suppress(UsageError):
-                    found[activity] = decode(list[Trial], profile.get("trials"), "trials")
+                    found[part] = decode(list[Trial], profile.get("trials"), "trials")
         return found
 
     def load_out_of_memory(self, conditions: Conditions) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import TrainerCallback
 
@@ -12,12 +12,10 @@ from zeus_core.kinds import KnobName
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import NoMonitor, training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
-from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, Activities, MakeSearch, Mode
+from zeus_core.optimizer.global_setting.director import Directive
+from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, COMMON, MakeSearch, Mode
 from zeus_huggingface._listener import Reporter, TrainerListener, listening
 from zeus_huggingface._trainer_patches import patch_trainer
-
-if TYPE_CHECKING:
-    from zeus_core.carbon import CarbonAware
 
 _logger = logging.getLogger(__name__)
 
@@ -58,8 +56,8 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
         knob: KnobName = "power limit",
         search: MakeSearch | None = None,
         mode: Mode = "search",
-        carbon_aware: CarbonAware | None = None,
-        activities: Activities = "common",
+        carbon_aware: Directive | None = None,
+        activities: str = COMMON,
         changes_per_hour: int = CHANGES_PER_HOUR,
         strict: bool = False,
         quiet: bool = False,
@@ -77,7 +75,7 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
             changes_per_hour=changes_per_hour,
             quiet=True,
         )
-        reporter = Reporter(self.optimizer, splits_passes=activities == "each")
+        reporter = Reporter(self.optimizer, splits_passes=self.optimizer.searches_each_activity)
         self.listener = TrainerListener(type(self).__name__, reporter, monitor, frozenset({"power limit"}), quiet)
         patch_trainer(self)
 

@@ -9,9 +9,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from zeus_core.errors import DeviceHeldError
-from zeus_core.optimizer.global_setting._measuring import TrialRecorder
-from zeus_core.optimizer.global_setting._trials import Piece, TrialPart, left_out_pieces, trial_from_parts
+from zeus_core.optimizer.global_setting.measuring import TrialRecorder
 from zeus_core.optimizer.global_setting.phases import Phase, Window
+from zeus_core.optimizer.global_setting.trials import Piece, TrialPart, left_out_pieces, trial_from_parts
 from zeus_core.optimizer.limiter import Limiter, ReplacedError
 from zeus_core.ports.exchange import Exchange
 from zeus_core.search import Trial

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.kinds import Kind
 from zeus_core.optimizer.global_setting._common_block import RunSteps
-from zeus_core.optimizer.global_setting._measuring import TrialRecorder
-from zeus_core.optimizer.global_setting._setting_search import SettingSearch
+from zeus_core.optimizer.global_setting.extension import Extension, extension_of
+from zeus_core.optimizer.global_setting.measuring import TrialRecorder
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments, SearchOptions
+from zeus_core.optimizer.global_setting.setting_search import SettingSearch
 from zeus_core.optimizer.gpu_facts import GpuFacts, conditions_on, with_power
 from zeus_core.optimizer.limiter import Limiter, ReplacedError
 from zeus_core.optimizer.search_state import (
     MeasuredBlock,
-    RunSpent,
     SearchState,
-    activities_from_state,
     search_from_state,
     searches_to_state,
 )
@@ -30,9 +29,6 @@ from zeus_core.optimizer.trial_store import Conditions, TrialStore, checked_fact
 from zeus_core.ports.exchange import Exchange
 from zeus_core.search.objectives import OptimumSelector, ZeusCost
 from zeus_core.settings.holders import KnobUser
-
-if TYPE_CHECKING:
-    from zeus_core.activities.activity_visits import Visits
 
 _logger = logging.getLogger(__name__)
 
@@ -87,12 +83,8 @@ class Preparation:
         self._work: dict[str, int | str] = {}
         self._resumed: Any = None  # the state of a checkpoint, until a training begins
         self._has_forgotten = False  # the stored trials of this work are of other work
-        self.visits: Visits | None = None
-        """The activities on this rank, where each has its own setting."""
-        if options.has_own_settings:
-            from zeus_core.activities.activity_visits import Visits
-
-            self.visits = Visits(recorder)
+        self.extension: Extension | None = extension_of(options, recorder)
+        """Extends the searches; None if nothing does."""
         self._limiters: list[Limiter] = []
         self._is_restored = True  # what an earlier training has changed
         self._searches: list[SettingSearch] = []  # of the latest training
@@ -118,11 +110,11 @@ class Preparation:
             search.forget()
         self._has_forgotten = True
 
-    def state(self, spent: RunSpent | None = None) -> dict[str, Any]:
+    def state(self, others: Mapping[str, Any]) -> dict[str, Any]:
         """Return what was measured so far, for a checkpoint, in JSON types; empty before the first trial.
 
         Args:
-            spent: The energy and time that the run took so far; None where it follows no signal.
+            others: The other members of the checkpoint, in JSON types.
         """
         return searches_to_state(
             [
@@ -130,7 +122,7 @@ class Preparation:
                 for search in self._searches
                 for state in search.states(self._recorder.run_seconds - search.run.excess_seconds)
             ],
-            spent,
+            others,
         )
 
     def load_state(self, state: Any) -> None:
@@ -179,7 +171,7 @@ class Preparation:
             if found.locks_sm_clock:
                 self._recorder.sample_clocks_often()
             return (found,)
-        if self.visits is None:
+        if self.extension is None:
             return _rival_searches.possible_kinds(kinds, *where)
         predicted = tuple(kind for kind in reversed(kinds) if kind.has_curves)  # clocks, if they can be locked
         return _rival_searches.possible_kinds(predicted, *where)[:1]
@@ -214,14 +206,7 @@ class Preparation:
             self._recorder.begin_run(known.run_seconds)
         if max_steps is None and steps_left is not None:
             max_steps = run.steps + steps_left
-        make: Callable[..., SettingSearch] = SettingSearch
-        if self.visits is not None:
-            from zeus_core.activities.activity_search import ActivitySearch
-
-            activities = exchange.decide_of(
-                dict[str, SearchState], lambda: self._known_activities(conditions), Phase.PREPARE
-            )
-            make = partial(ActivitySearch, self.visits, activities)
+        make = SettingSearch if self.extension is None else partial(self.extension.search, self._resumed)
         search = make(
             settings,
             conditions,
@@ -268,21 +253,6 @@ class Preparation:
         others = [MeasuredBlock(trial) for trial in earlier if trial not in own]
         return replace(resumed, blocks=(*others, *resumed.blocks))
 
-    def _known_activities(self, conditions: Conditions) -> dict[str, SearchState]:
-        """Return what is known of the visits of activities, by name; see `_known`."""
-        trials = dict(self._store.load_activities(conditions))
-        for search in self._searches:
-            if search.conditions == conditions:
-                trials |= {activity: search.trials_of(activity) for activity in search.activities}
-        resumed = {} if self._resumed is None else activities_from_state(conditions, self._resumed)
-        found = {}
-        for name in dict.fromkeys([*trials, *resumed]):
-            state = resumed.get(name, SearchState(conditions.during(name), (), 0, 0.0))
-            own = [block.trial for block in state.blocks]
-            others = [MeasuredBlock(trial) for trial in trials.get(name, ()) if trial not in own]
-            found[name] = replace(state, blocks=(*others, *state.blocks))
-        return found
-
     def _information(self, limiter: Limiter) -> RankInformation:
         options = self.options
         return RankInformation(
@@ -303,14 +273,8 @@ class Preparation:
             raise NoDeviceError("this rank has no GPU")
         if not self._is_restored:
             raise DeviceError("the original settings of an earlier training have not been restored yet")
-        arguments = (self._gpus, kind, self._user, self.options.observes)
-        if self.visits is None:
-            self._limiters.append(Limiter(*arguments))
-        else:
-            from zeus_core.activities.activity_limiter import ActivityLimiter
-
-            time_source, changes = self._recorder.time_source, self.options.changes_per_hour
-            self._limiters.append(ActivityLimiter(*arguments, time_source, changes))
+        make = Limiter if self.extension is None else self.extension.limiter
+        self._limiters.append(make(self._gpus, kind, self._user, self.options.observes))
         return self._limiters[-1]
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.kinds import Kind
-from zeus_core.optimizer.global_setting._setting_search import SettingSearch
 from zeus_core.optimizer.global_setting.phases import Outcome, Phase
+from zeus_core.optimizer.global_setting.setting_search import SettingSearch
 from zeus_core.optimizer.limiter import knob_of
 from zeus_core.ports.exchange import Exchange
 from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement

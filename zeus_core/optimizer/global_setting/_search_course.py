@@ -12,9 +12,8 @@ from zeus_core.adapters.contained import log_fault
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceHeldError, NotSupportedError
 from zeus_core.events import Event, StepBegin, StepEnd, TrainBegin
-from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._preparation import Preparation
-from zeus_core.optimizer.global_setting._setting_search import SettingSearch
+from zeus_core.optimizer.global_setting.measuring import TrialRecorder
 from zeus_core.optimizer.global_setting.phases import (
     MEASURED,
     STEP_BOUNDARIES,
@@ -25,6 +24,7 @@ from zeus_core.optimizer.global_setting.phases import (
     advance,
 )
 from zeus_core.optimizer.global_setting.search_options import SearchOptions
+from zeus_core.optimizer.global_setting.setting_search import SettingSearch
 from zeus_core.optimizer.limiter import ReplacedError
 from zeus_core.optimizer.setting_history import SettingHistory
 from zeus_core.optimizer.trial_store import TrialStore

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from zeus_core.events import TrainingOptimizer
 from zeus_core.kinds import POWER_LIMIT, SM_CLOCK, Kind
 from zeus_core.optimizer.global_setting._search_course import SearchCourse
-from zeus_core.optimizer.global_setting._setting_search import SettingSearch
-from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
-from zeus_core.optimizer.global_setting.search_options import DEFAULT_STEPS
+from zeus_core.optimizer.global_setting.search_options import DEFAULT_STEPS, SearchOptions
+from zeus_core.optimizer.global_setting.setting_search import SettingSearch
+from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison
 from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement
@@ -68,6 +68,10 @@ class SearchFacts(TrainingOptimizer):
         if search is None or (kind is not None and search.kind != kind):
             return SearchView()
         return SearchView(search.original, search.chosen, search.limiter.setting, search.settings, search.measured)
+
+    @property
+    def _options(self) -> SearchOptions:
+        return self._course.preparation.options
 
     @property
     def optimum_selector(self) -> OptimumSelector:
@@ -158,7 +162,7 @@ class SearchFacts(TrainingOptimizer):
     @property
     def profile_steps(self) -> int:
         """Steps measured at each setting, as passed; otherwise those that `measurements` are scaled to."""
-        return self._course.preparation.options.profile_steps or DEFAULT_STEPS
+        return self._options.profile_steps or DEFAULT_STEPS
 
     def _search_result(self) -> SearchResult | None:
         """Return the facts of the latest search; None before its first step."""
@@ -169,19 +173,18 @@ class SearchFacts(TrainingOptimizer):
         if search is None or search.run.steps == 0:
             return None
         prediction = search.order.prediction
-        selector, comparison, aware = self.optimum_selector, self.comparison, course.preparation.options.aware
+        selector, comparison, directive = self.optimum_selector, self.comparison, self._options.directive
         rule = repr(selector)
         is_alone = len(course.searches) == 1  # rivals share the steps of the run
-        is_bound = selector.bound_factor is not None and aware is None
+        is_bound = selector.bound_factor is not None and directive is None
         run_slowdown = None
         has_doubt = comparison is not None and comparison.doubt is not None
         is_for_run = is_bound and not search.order.is_fixed  # trials of a fixed length bound each step
         if is_for_run and is_alone and not has_doubt:
             run_slowdown = search.run_slowdown()
         verdict = verdict_on(selector, comparison, run_slowdown)
-        if aware is not None and search.max_steps is not None:  # training follows the signal
-            signal = "price" if aware.signal.facts.is_price else "carbon intensity"
-            rule, verdict = f"the {signal} of electricity", Verdict(None, "")
+        if directive is not None and search.max_steps is not None:  # without its length, no training is directed
+            rule, verdict = directive.rule, Verdict(None, "")
         return SearchResult(
             name=search.kind.words,
             unit=search.unit,
@@ -212,9 +215,9 @@ class SearchFacts(TrainingOptimizer):
             ranks=course.exchange.size,
             refused=search.refused,
             temperatures_celsius=tuple(search.temperatures_celsius),
-            activities=search.activity_results(),
-            is_kept=aware is not None
-            or course.preparation.options.has_own_settings
+            activities=search.activity_facts(),
+            is_kept=directive is not None
+            or self._options.is_extended
             or search.order.is_fixed
             or (comparison is not None and is_worth_keeping(selector, comparison)),
         )

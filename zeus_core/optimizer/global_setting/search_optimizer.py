@@ -30,16 +30,17 @@ from zeus_core.events import (
 from zeus_core.kinds import KnobName
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import checked_monitor
-from zeus_core.optimizer.global_setting._measuring import TrialRecorder
 from zeus_core.optimizer.global_setting._search_course import SearchCourse
 from zeus_core.optimizer.global_setting._search_facts import SearchFacts
+from zeus_core.optimizer.global_setting.director import Directive, Director, DuePause
+from zeus_core.optimizer.global_setting.measuring import TrialRecorder
 from zeus_core.optimizer.global_setting.phases import (
     Phase,
     Window,
 )
 from zeus_core.optimizer.global_setting.search_options import (
     CHANGES_PER_HOUR,
-    Activities,
+    COMMON,
     MakeSearch,
     Mode,
     SearchOptions,
@@ -56,8 +57,6 @@ from zeus_core.settings.holders import user_of
 from zeus_core.validate import checked_path
 
 if TYPE_CHECKING:
-    from zeus_core.carbon import CarbonAware
-    from zeus_core.carbon.follower import Follower
     from zeus_core.optimizer.search_result import SearchRecord
 
 
@@ -82,8 +81,8 @@ class SearchOptimizer(SearchFacts):
         search: MakeSearch | None = None,
         max_steps: int | None = None,
         mode: Mode = "search",
-        carbon_aware: CarbonAware | None = None,
-        activities: Activities = "common",
+        carbon_aware: Directive | None = None,
+        activities: str = COMMON,
         changes_per_hour: int = CHANGES_PER_HOUR,
         world: World | None = None,
         quiet: bool = False,
@@ -130,14 +129,13 @@ class SearchOptimizer(SearchFacts):
         this = weakref.ref(self)  # as a reference cycle would delay restoring the limits when this is dropped
         user = user_of(self, lambda: (optimizer := this()) is None or optimizer._is_at_rest, compares=True)
         course = SearchCourse(options, self._gpus, checked_world(world), self._recorder, store, self._history, user)
-        self._visits = course.preparation.visits
+        self._extension = course.preparation.extension
         self._exchange = course.exchange
-        self._follower: Follower | None = None
-        """Follows a signal, beside the search."""
-        if carbon_aware is not None:
-            from zeus_core.carbon.follower import Follower  # needs numpy
-
-            self._follower = Follower(carbon_aware, monitor, self._exchange)
+        self._directive = carbon_aware
+        self._director: Director | None = None  # of the latest training, from its first decision on
+        self._is_directed = False  # whether it is of the training under way
+        self._resumed: Mapping[str, Any] = {}  # the checkpoint that the next training continues from
+        self._due: DuePause | None = None  # before the next step, the same on all ranks
         super().__init__(course)
 
     def use_world(self, world: World) -> None:
@@ -177,22 +175,21 @@ class SearchOptimizer(SearchFacts):
     @property
     def follows_signal(self) -> bool:
         """Whether the setting follows the carbon intensity or the price of electricity."""
-        return self._follower is not None
+        return self._directive is not None
 
     @property
     def searches_each_activity(self) -> bool:
         """Whether each activity has a setting of its own."""
-        return self._visits is not None
+        return self._extension is not None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the search so far for the checkpoint of a training, in JSON types; empty before its first trial."""
-        return self._course.preparation.state(None if self._follower is None else self._follower.spent)
+        return self._course.preparation.state({} if self._director is None else self._director.state())
 
     def load_state_dict(self, state: Any) -> None:
         """Continue the search of a checkpoint in the next training, if it was made under the same conditions."""
         self._course.preparation.load_state(state)
-        if self._follower is not None:
-            self._follower.load_state(state)
+        self._resumed = state if isinstance(state, Mapping) else {}
 
     def receive(self, event: Event) -> None:
         """Receive an event of training.
@@ -206,17 +203,17 @@ class SearchOptimizer(SearchFacts):
         kind = type(event)
         if kind is StepEnd:
             self._loads.end()
-        if self._visits is not None and kind is not Pause:
-            self._visit(event)
+        if self._extension is not None and kind is not Pause:
+            self._extend(event)
         if isinstance(event, StepBegin):
             self._begin_step(event)
         elif not (self._takes_step_end() if kind is StepEnd else self._takes(event)):
             return
         self._course.receive(event)
-        if self._visits is not None and kind is Pause:
-            self._visit(event)
-        if self._follower is not None:
-            self._direct(self._follower, event)
+        if self._extension is not None and kind is Pause:
+            self._extend(event)
+        if self._directive is not None:
+            self._direct(self._directive, event)
         if kind is StepBegin:
             self._loads.begin()
         elif kind is StepEnd:
@@ -225,9 +222,9 @@ class SearchOptimizer(SearchFacts):
                 self._course.receive(Pause())
 
     @contained(on_fault=lambda self, error: self._course.fail(error))
-    def _visit(self, event: Event) -> None:
-        if self._visits is not None:
-            self._visits.receive(event)
+    def _extend(self, event: Event) -> None:
+        if self._extension is not None:
+            self._extension.receive(event)
 
     def _begin_step(self, event: StepBegin) -> None:
         if StepBegin in self._under_way:
@@ -235,7 +232,7 @@ class SearchOptimizer(SearchFacts):
         seconds = event.gap_seconds
         if self._recorder.is_after_unusual_gap(begins_step=True) if seconds is None else seconds > 0:
             self.receive(INTERFERENCE)
-        if self._follower is not None:
+        if self._due is not None:
             self.pause()
         self._under_way.add(StepBegin)
 
@@ -256,11 +253,11 @@ class SearchOptimizer(SearchFacts):
             case EpochEnd():
                 self._leave_step()
                 self._under_way.discard(EpochBegin)
-            case Resume() if self._visits is None:
+            case Resume() if self._extension is None:
                 self._recorder.resume()
                 return False
             case Pause() if self._is_within_step(event):
-                self._visit(event)
+                self._extend(event)
                 return False
             case Pause():
                 self._leave_step()
@@ -295,9 +292,9 @@ class SearchOptimizer(SearchFacts):
         """
         if event.on_all_ranks or StepBegin not in self._under_way:
             return False
-        if self._visits is None and self._exchange.size > 1:
+        if self._extension is None and self._exchange.size > 1:
             self._recorder.interrupt()
-        return self._visits is not None or self._exchange.size > 1
+        return self._extension is not None or self._exchange.size > 1
 
     def _leave_step(self) -> None:
         if StepBegin in self._under_way:
@@ -312,8 +309,7 @@ class SearchOptimizer(SearchFacts):
     def _end_training(self) -> None:
         self._under_way.clear()
         self._course.receive(TRAIN_END)
-        if self._follower is not None:
-            self._follower.end()
+        self._due, self._is_directed = None, False
         self._course.restore()  # again, if it failed before
         if self._is_result_due:
             self._is_result_due = False
@@ -339,11 +335,9 @@ class SearchOptimizer(SearchFacts):
             return {}
         if because is not None:
             return result.rows()
-        credit = None if self._follower is None else self._follower.credit
-        search = self._search
-        own = {} if search is None else search.rows()
-        rows = {**self._loads.rows(), **result.rows(), **own, **self._course.rival_rows}
-        return rows if credit is None else {**rows, **credit.rows()}
+        own = {} if self._search is None else self._search.rows()
+        directed = {} if self._director is None else self._director.rows()
+        return {**self._loads.rows(), **result.rows(), **own, **self._course.rival_rows, **directed}
 
     @property
     def _is_at_rest(self) -> bool:
@@ -351,22 +345,25 @@ class SearchOptimizer(SearchFacts):
         return not self._under_way
 
     @contained(on_fault=lambda self, error: self._course.fail(error))
-    def _direct(self, follower: Follower, cause: Event) -> None:
+    def _direct(self, directive: Directive, cause: Event) -> None:
         search = self._course.waiting
         if search is not None:
-            decision = follower.decide(search)
+            if self._director is None or not self._is_directed:
+                self._director = directive.director(self.monitor, self._exchange, self._resumed)
+                self._is_directed = True
+            decision = self._director.direct(search)
+            self._due = decision.pause
             self._course.go_on(cause, decision.setting, decision.steps, decision.reason)
 
     @property
     def is_pause_due(self) -> bool:
         """Whether training pauses before its next step, on all ranks, as `carbon_aware` allows it."""
-        return self._follower is not None and self._follower.due is not None
+        return self._due is not None
 
     @property
     def is_end_due(self) -> bool:
         """Whether the process ends before the next step, to go on later: now a checkpoint is to be saved."""
-        due = None if self._follower is None else self._follower.due
-        return due is not None and due.ends_process
+        return self._due is not None and self._due.ends_process
 
     @contained(on_fault=lambda self, error: self._course.fail(error))
     def pause(self, meanwhile: Callable[[], object] = lambda: None) -> None:
@@ -378,9 +375,10 @@ class SearchOptimizer(SearchFacts):
         Raises:
             SystemExit: The process ends, to go on later, with exit code 75.
         """
-        if self._follower is not None and self._follower.due is not None:
+        due, self._due = self._due, None
+        if due is not None and self._director is not None:
             self._course.receive(Pause())
-            self._follower.pause(meanwhile)
+            self._director.pause(due, meanwhile)
 
     @contained
     def _show_result(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from zeus_core.errors import UsageError
 from zeus_core.kinds import KINDS, Kind, KnobName
+from zeus_core.optimizer.global_setting.director import Directive
 from zeus_core.search import GridSearch, Search, Trial
 from zeus_core.search.comparison import Comparison
 from zeus_core.search.objectives import (
@@ -22,15 +23,13 @@ from zeus_core.search.objectives import (
 from zeus_core.search.run.fixed_trials import FixedTrials
 from zeus_core.search.run.run_search import RunSearch
 from zeus_core.validate import (
+    checked_object,
     checked_one_of,
     checked_whole_number,
-    shown,
     wrong_argument,
 )
 
 if TYPE_CHECKING:
-    from zeus_core.activities.activities_search import ActivitiesRunSearch
-    from zeus_core.carbon import CarbonAware
     from zeus_core.search.adaptive_search import AdaptiveSearch
     from zeus_core.search.belief import Knob as CurveKnob
 
@@ -47,8 +46,8 @@ MakeSearch = Callable[[Sequence[int], OptimumSelector], Search]
 Mode = Literal["search", "observe"]
 """Whether settings are changed."""
 
-Activities = Literal["common", "each"]
-"""Whether all activities of a training have one setting, or each its own."""
+COMMON = "common"
+"""The value of `activities` by which all activities of a training have one setting: nothing extends the search."""
 
 CHANGES_PER_HOUR = 120
 """The most changes of the setting of a device in an hour: NCCL suffers from clocks that change often (nccl #1551)."""
@@ -67,8 +66,8 @@ class SearchOptions:
         make: Makes the search; the default one if None.
         max_steps: The steps of the whole training; None if nobody knows.
         mode: Whether settings are changed.
-        aware: The signal that training follows once the search is over; None for none.
-        activities: Whether each activity has its own setting.
+        directive: The rule that training follows once the search is over, such as a signal; None for none.
+        activities: The name of the extension of the search; `COMMON` for none.
         changes_per_hour: The most changes of the setting in an hour, where each has its own.
         takes_first: Whether one kind alone is searched, the first that the boards have.
 
@@ -84,8 +83,8 @@ class SearchOptions:
     make: MakeSearch | None
     max_steps: int | None
     mode: Mode
-    aware: CarbonAware | None = None
-    activities: Activities = "common"
+    directive: Directive | None = None
+    activities: str = COMMON
     changes_per_hour: int = CHANGES_PER_HOUR
     takes_first: bool = False
 
@@ -96,37 +95,22 @@ class SearchOptions:
             if value is not None or argument == "wait_steps":
                 object.__setattr__(self, argument, checked_whole_number(argument, value, minimum))
         checked_one_of("mode", self.mode, get_args(Mode))
-        if self.aware is not None:
-            from zeus_core.carbon import CarbonAware  # needs numpy
-
-            if not isinstance(self.aware, CarbonAware):  # such as a signal: it would fail after the first block
-                raise wrong_argument("carbon_aware", self.aware, "a CarbonAware(signal, deadline=...)")
+        if self.directive is not None:
+            checked_object("carbon_aware", self.directive, "director", "a CarbonAware(signal, deadline=...)")
             if len(self.kinds) > 1 or not self.kinds[0].has_curves:
                 knob = "auto" if len(self.kinds) > 1 else self.kinds[0].option
                 raise UsageError(f'carbon_aware follows one knob, and knob is "{knob}"; pass "power limit" or "clock"')
         if self.selector is not None:
             checked_selector(self.selector, "optimum_selector")
-        checked_one_of("activities", self.activities, get_args(Activities))
         checked_whole_number("changes_per_hour", self.changes_per_hour, 0)
-        if self.has_own_settings:
-            self._check_own_settings()
         if self.make is not None and not callable(self.make):  # such as a search that is made already
             wanted = "a function of settings and a selector that makes a Search, such as GridSearch"
             raise wrong_argument("search", self.make, wanted)
 
-    def _check_own_settings(self) -> None:
-        others = {"search": self.make, "profile_steps": self.profile_steps}
-        for argument, value in others.items():
-            if value is not None:
-                raise UsageError(f'{argument} is {shown(value)}, and activities is "each"; pass one without the other')
-        if not any(kind.has_curves for kind in self.kinds):
-            words = self.kinds[0].words
-            raise UsageError(f'activities is "each", which is for power limits and clocks, and not for a {words}')
-
     @property
-    def has_own_settings(self) -> bool:
-        """Whether each activity has its own setting."""
-        return self.activities == "each"
+    def is_extended(self) -> bool:
+        """Whether activities may have settings of their own."""
+        return self.activities != COMMON
 
     def is_adaptive(self, kind: Kind) -> bool:
         """Whether settings of a kind are searched by what is known of the curves of GPUs."""
@@ -140,7 +124,7 @@ class SearchOptions:
     @property
     def is_followed(self) -> bool:
         """Whether an observer directs training once the search is over."""
-        return self.aware is not None
+        return self.directive is not None
 
 
 def checked_knob(knob: KnobName) -> KnobName:
@@ -230,19 +214,6 @@ class SearchArguments:
         if not self.kind.locks_sm_clock or longest_factor(self.selector) is None:
             return None
         return self.selector.bound_factor or 1.0, self.selector.time_tolerance or 0.0
-
-    def activities_search(self, settings: tuple[int, ...]) -> ActivitiesRunSearch:
-        """Make the searches of all activities among some settings, the original one first."""
-        from zeus_core.activities.activities_search import ActivitiesRunSearch  # needs numpy
-
-        return ActivitiesRunSearch(
-            settings,
-            self.selector,
-            max_steps=self.max_steps,
-            max_changes_per_hour=self.options.changes_per_hour,
-            knob=cast("CurveKnob", self.kind.option),
-            settle_seconds=SETTLE_UPDATES * self.period_seconds,
-        )
 
     def predictor(self, settings: tuple[int, ...], selector: OptimumSelector) -> AdaptiveSearch:
         """Make a search that predicts what was not measured."""

@@ -19,8 +19,8 @@ from zeus_core.search.belief import Curves, Knob
 from zeus_core.search.comparison import POWER_CV, Comparison
 from zeus_core.search.objectives import OptimumSelector, longest_factor
 from zeus_core.search.run._block_lengths import MIN_BLOCK_STEPS, BlockLengths, planned_share
-from zeus_core.search.run._run_account import RunAccount, Spare
 from zeus_core.search.run._run_estimate import MeasuredBlock, RunEstimate, pooled_cv
+from zeus_core.search.run.run_account import RunAccount, Spare
 from zeus_core.search.run.run_plan import Prediction, RunProgress, SearchCost, search_cost
 from zeus_core.search.run.run_search import Block
 from zeus_core.search.trial import Trial

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from accelerate import Accelerator
 
 from zeus_core.kinds import KnobName
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
-from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, Activities, MakeSearch, Mode
+from zeus_core.optimizer.global_setting.director import Directive
+from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, COMMON, MakeSearch, Mode
 from zeus_huggingface.accelerate._accelerator_checks import monitor_for
 from zeus_huggingface.accelerate._loop import AcceleratorLoop
-
-if TYPE_CHECKING:
-    from zeus_core.carbon import CarbonAware
 
 
 class PowerLimitOptimizer(AcceleratorLoop):
@@ -62,8 +59,8 @@ class PowerLimitOptimizer(AcceleratorLoop):
         search: MakeSearch | None = None,
         max_steps: int | None = None,
         mode: Mode = "search",
-        carbon_aware: CarbonAware | None = None,
-        activities: Activities = "common",
+        carbon_aware: Directive | None = None,
+        activities: str = COMMON,
         changes_per_hour: int = CHANGES_PER_HOUR,
         strict: bool = False,
         quiet: bool = False,

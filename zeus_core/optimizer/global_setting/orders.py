@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
 from zeus_core.optimizer.global_setting.search_options import DEFAULT_STEPS, SETTLE_UPDATES, SearchArguments
+from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, percentage
 from zeus_core.search.run.fixed_trials import FixedTrials
@@ -53,10 +53,6 @@ class Order:
         stepped_aside: The reason that training stays at the original setting; None if it need not.
         prediction: The expected effect of what the selector would choose, where no setting may be changed.
         expected: The expected effect of the choice; None if the search does not predict it.
-        settings: The settings of the activities that were visited, by name.
-        visits: How many visits to measure at them, the negative number at a choice.
-        following: The reasons of those that have the setting of the steps.
-        is_common_as_good: Whether one setting for all of them is expected to save as much.
     """
 
     setting: int
@@ -74,10 +70,6 @@ class Order:
     stepped_aside: str | None = None
     prediction: Prediction | None = None
     expected: Prediction | None = None
-    settings: Mapping[str, int] = field(default_factory=dict)
-    visits: Mapping[str, int] = field(default_factory=dict)
-    following: Mapping[str, str] = field(default_factory=dict)
-    is_common_as_good: bool = False
 
     @property
     def piece_steps(self) -> int:
@@ -243,7 +235,7 @@ class Orders:
     def _doubtful(self, order: Order, measured: MeasuredBlocks) -> Comparison | None:
         """Return the comparison of a choice whose interval of the saving holds 0; None of another choice."""
         options = self._arguments.options
-        if not order.is_choice or order.is_fixed or options.is_followed or options.has_own_settings:
+        if not order.is_choice or order.is_fixed or options.is_followed or options.is_extended:
             return None
         comparison = measured.comparison(order.setting)
         is_certain = comparison is None or is_worth_keeping(self._arguments.selector, comparison)

@@ -14,7 +14,7 @@ from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.monitor.clock_sampler import ClockSampler
 from zeus_core.monitor.reading import Reading
 from zeus_core.monitor.windows import synchronize
-from zeus_core.optimizer.global_setting._trials import (
+from zeus_core.optimizer.global_setting.trials import (
     Piece,
     TrialPart,
     finite,

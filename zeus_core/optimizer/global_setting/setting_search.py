@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from zeus_core.kinds import Kind
 from zeus_core.optimizer.global_setting._common_block import CommonBlock, RunSteps
-from zeus_core.optimizer.global_setting._measuring import TrialRecorder
-from zeus_core.optimizer.global_setting._orders import Order, Orders
-from zeus_core.optimizer.global_setting._trials import MeasuredBlocks
+from zeus_core.optimizer.global_setting.measuring import TrialRecorder
+from zeus_core.optimizer.global_setting.orders import Order, Orders
 from zeus_core.optimizer.global_setting.phases import MEASURED, Outcome, Phase
 from zeus_core.optimizer.global_setting.search_options import SearchArguments
+from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
 from zeus_core.optimizer.limiter import Answer, Limiter
 from zeus_core.optimizer.search_state import MeasuredBlock, SearchState
 from zeus_core.optimizer.trial_store import Conditions, TrialStore
@@ -24,9 +24,6 @@ from zeus_core.ports.world import WholeNumbers
 from zeus_core.search import Trial
 from zeus_core.search.run.run_plan import Prediction
 from zeus_core.search.trial import pooled_trial
-
-if TYPE_CHECKING:
-    from zeus_core.optimizer.search_result import ActivityResult
 
 # Readings are lost while a driver restarts or another process interferes, which passes. More tries lengthen a search
 # that cannot succeed; fewer end one that could.
@@ -57,6 +54,7 @@ class SettingSearch:
     """
 
     make_orders: ClassVar[type[Orders]] = Orders
+    order_type: ClassVar[type[Order]] = Order
 
     def __init__(
         self,
@@ -92,7 +90,7 @@ class SettingSearch:
         """The temperature of the hottest GPU of this rank at the end of each block, where it is known."""
         self.block: CommonBlock = CommonBlock(limiter, exchange, recorder, run)
         """The block under way."""
-        self.order: Order = Order(settings[0], 1, is_choice=False)
+        self.order: Order = self.order_type(settings[0], 1, is_choice=False)
         """The order for the block under way, or for the next one."""
         self.chosen: int | None = None
         """The setting that training continues at; None until it is set."""
@@ -124,7 +122,7 @@ class SettingSearch:
 
     @property
     def cycle_seconds(self) -> float:
-        """See `FollowedSearch`."""
+        """See `DirectedSearch`."""
         return self.run.seconds
 
     @property
@@ -149,12 +147,12 @@ class SettingSearch:
 
     @property
     def cycle_trials(self) -> list[Trial]:
-        """See `FollowedSearch`."""
+        """See `DirectedSearch`."""
         return self.block_trials
 
     @property
     def original_trial(self) -> Trial | None:
-        """See `FollowedSearch`."""
+        """See `DirectedSearch`."""
         trials = [trial for trial in self.block_trials if trial.setting == self.original]
         return pooled_trial(trials) if trials else None
 
@@ -176,21 +174,12 @@ class SettingSearch:
         """Return the slowdown of the whole run; see `MeasuredBlocks.run_slowdown`."""
         return self.measured.run_slowdown(self.run.steps, self.choice)
 
-    @property
-    def activities(self) -> tuple[str, ...]:
-        """The activities with settings of their own that were measured."""
-        return ()
-
-    def trials_of(self, activity: str) -> list[Trial]:
-        """Return the trials of one of them."""
-        return []
-
     def rows(self) -> dict[str, str]:
-        """Return what is known of activities with settings of their own, as labelled lines."""
+        """Return what an extension of the search knows of activities, as labelled lines."""
         return {}
 
-    def activity_results(self) -> dict[str, ActivityResult]:
-        """Return the facts of steps and activities with settings of their own, by name."""
+    def activity_facts(self) -> dict[str, Any]:
+        """Return the same by the name of the activity, in JSON types."""
         return {}
 
     def predicted(self, setting: int) -> Prediction | None:
@@ -360,7 +349,7 @@ class SettingSearch:
             return self._orders.kept(order, self.measured, self.run.steps)
 
         self._before, self._tries, self.waits = self.order, 0, False
-        self.order = order = self._exchange.decide_of(Order, decide, phase)
+        self.order = order = self._exchange.decide_of(self.order_type, decide, phase)
         if order.announcement is not None:
             _logger.info("the search for a %s takes %s", self.kind.words, order.announcement)
         return None if self._options.is_followed else self._outcome()

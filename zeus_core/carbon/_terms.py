@@ -1,4 +1,4 @@
-"""The electricity and the deadline of a training: one argument of an optimizer."""
+"""The terms on which a training follows a signal: its deadline, its budget, and what it may do."""
 
 from __future__ import annotations
 
@@ -13,32 +13,8 @@ from zeus_core.errors import UsageError
 from zeus_core.validate import checked_number, checked_path, shown, wrong_argument
 
 
-class CarbonAware:
-    """Has a training run hard, softly or not at all, by the carbon intensity or the price of electricity.
-
-    Pass it to an optimizer: `GlobalPowerLimitOptimizer(monitor, carbon_aware=CarbonAware(signal, deadline=...))`. Once
-    the search is over, each interval the settings that it has measured and a pause are weighed against each other; see
-    `WorkController`. The optimizer must know `max_steps`. Without the right to change a setting, training still pauses.
-
-    Args:
-        signal: The intensity, or the price.
-        deadline: When training must be done: a `datetime` with a zone, or seconds since 1970 (Unix time).
-        max_slowdown: In place of a deadline, how much longer than at its original setting training may take from its
-            begin to its end, such as 1.3. Pauses count.
-        budget: At most so many grams of CO2 equivalent, or so much money, for the energy of the GPUs. Without a
-            deadline, training is as quick as that allows. When it is spent, the process ends as for a long pause.
-        may_pause: Whether training may pause. A pause begins between two steps, on all ranks.
-        idle_watts: The power of all GPUs of the job together in a pause. If None it is read before training begins,
-            and measured in each pause.
-        interval_seconds: The time between decisions.
-        checkpoint: Called on all ranks before a pause. The Trainer of transformers saves its checkpoint by itself.
-        exit_from_seconds: A pause that is expected to last so long ends the process, with exit code 75 (`EX_TEMPFAIL`:
-            try again later), after it has written `resume_path`. If None, every pause is waited out in place.
-        resume_path: JSON file from which a scheduler reads when to start the training again.
-
-    Raises:
-        UsageError: An argument is wrong; the message names it.
-    """
+class Terms:
+    """The terms on which a training follows a signal; see `CarbonAware` for the arguments."""
 
     def __init__(
         self,

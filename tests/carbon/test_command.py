@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from zeus_core.carbon.carbon_command import best_start_lines
 from zeus_core.cli import main
-from zeus_core.cli._carbon import best_start_lines
 from zeus_core.electricity import RecordedSignal
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
@@ -89,8 +89,8 @@ def test_the_gain_is_the_mean_over_many_begins(capsys):
         (["--deadline", "5h"], "--deadline is 5h, and the run takes 10 h; give more"),
         (["--deadline", "soon"], "--deadline is 'soon'; it must be a time such as 2026-12-01T08:00"),
         (["--duration", "long"], "'long' is not a duration such as 3h, 90m or 1h30m"),
-        (["--signal", "carbon.csv"], "name the file first: zeus-core carbon FILE,UNIT,ZONE"),
-        (["--zone", "UTC"], "it follows the file's name"),
+        (["--signal", "carbon.csv"], "there is no option '--signal'; zeus-core carbon FILE,UNIT,ZONE"),
+        (["--zone", "UTC"], "zeus-core carbon FILE,UNIT,ZONE"),
         (["--column", "life"], "keep one column of values, and the rows of one area"),
     ],
 )
