@@ -28,10 +28,9 @@ from zeus_core.daemon._server import Server
 from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, notify_systemd
 from zeus_core.daemon._worker import end_after_defect
 from zeus_core.device import Gpu, discover_gpus
-from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE, SilentGpu
 from zeus_core.device.rapl.powercap import POWERCAP_ROOT
 from zeus_core.device.remote.protocol import DEFAULT_SOCKET, encode_members
-from zeus_core.device.silent import SilentGpu
 from zeus_core.errors import DeviceError, UsageError, ZeusError
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.entry_files import UnreadableEntry

@@ -12,7 +12,6 @@ from zeus_core.daemon._audit import AuditLog, describe, note_end
 from zeus_core.daemon._peer import Client
 from zeus_core.daemon._policy import Allowance, NotAllowedError, Policy
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import driver_of
 from zeus_core.device.remote.protocol import (
     Request,
     encode_changed,
@@ -185,7 +184,7 @@ class Desk:
         except PermissionDeniedError as error:
             raise NotAllowedError(str(error)) from error
         entry = replace(
-            LedgerEntry.of_this_process(gpu.uuid, gpu.name, kind, self._read_original(kind), driver_of(gpu)),
+            LedgerEntry.of_this_process(gpu.uuid, gpu.name, kind, self._read_original(kind), gpu.driver),
             owner=client.identity,
             owner_token=client.token,
             keeper=self._this_process,

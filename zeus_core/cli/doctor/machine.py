@@ -109,9 +109,7 @@ def _find_driver() -> Driver:
 
 def other_drivers(gpus: Sequence[Gpu]) -> list[str]:
     """Return the drivers, in words, of the GPUs that are not NVIDIA's."""
-    from zeus_core.device.gpu import driver_of, read_driver_version
-
-    words = [read_driver_version(gpu) for gpu in gpus if driver_of(gpu) != "nvml"]
+    words = [readable(gpu.read_driver_version) for gpu in gpus if gpu.driver != "nvml"]
     return list(dict.fromkeys(filter(None, words)))
 
 

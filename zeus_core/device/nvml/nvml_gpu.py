@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from zeus_core.device.gpu import IndexDoubt, PowerRange
+from zeus_core.device.gpu import Gpu, PowerRange
 from zeus_core.device.nvml._energy_counter import compare_counter, may_be_of_module, watch_counter_period_seconds
 from zeus_core.device.nvml._mig import MigProcess, read_other_processes
 from zeus_core.device.nvml.board_settings import (
@@ -37,8 +37,8 @@ _VOLTA_PERIOD_SECONDS = 0.02
 _PERIOD_SECONDS = 0.1
 
 
-class NvmlGpu:
-    """An NVIDIA GPU. See `Gpu` for the methods; the docstrings here name the NVML function each one calls.
+class NvmlGpu(Gpu):
+    """An NVIDIA GPU. The docstrings of its methods name the NVML function each one calls.
 
     Args:
         session: The connection, shared by the GPUs of one discovery.
@@ -50,7 +50,6 @@ class NvmlGpu:
         DeviceError: The GPU does not answer.
     """
 
-    is_simulated = False
     driver = "nvml"
 
     def __init__(self, session: NvmlSession, uuid: str, name: str | None = None) -> None:
@@ -58,8 +57,6 @@ class NvmlGpu:
 
         self.uuid = uuid
         self._session = session
-        self.index_doubt: IndexDoubt | None = None
-        """Why its index may mean another GPU; None if it does not."""
         # The two calls at the edges of every window go to the binding directly, to cost little. If one fails, it is
         # made again through the session, which handles forks and errors.
         self._nvml_error = pynvml.NVMLError
@@ -75,9 +72,16 @@ class NvmlGpu:
         # The ranges that the board accepts never change, and reading them before each change would take long.
         self._power_range: PowerRange | None = None
         self._supported_clocks_mhz: tuple[int, ...] | None = None
-        self.name: str = name or str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
+        self.name = name or str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
         self._architecture = _AMPERE if name else self._find_architecture()
         self._has_instant_power = not name and self._find_instant_power()
+        # Without that field, NVML documents its power usage as a mean of 1 s from Ampere on, except GA100.
+        is_of_the_moment = self._architecture < _AMPERE or any(word in self.name for word in _GA100)
+        self.power_average_seconds = 0.0 if self._has_instant_power or is_of_the_moment else 1.0
+        if any(word in self.name for word in _JETSON):
+            self.no_power_because = (
+                "power is not reported through NVML on Jetson: the sensors of the board show it, see `jtop`"
+            )
 
     @classmethod
     def of_uuid(cls, session: NvmlSession, uuid: str) -> NvmlGpu:
@@ -85,24 +89,11 @@ class NvmlGpu:
         return cls(session, uuid, uuid)
 
     @property
-    def energy_counter_period_seconds(self) -> float:
+    def energy_counter_period_seconds(self) -> float:  # type: ignore[override]  # found when it is first needed
         """Measured by watching the counter, for half a second at most, when it is read first."""
         if self._counter_period_seconds is None:
             self._counter_period_seconds = self._watch_counter_period_seconds()
         return self._counter_period_seconds
-
-    @property
-    def power_average_seconds(self) -> float:
-        """0 with the instant-power field; else as NVML documents its power usage: 1 from Ampere on, except GA100."""
-        is_of_the_moment = self._architecture < _AMPERE or any(name in self.name for name in _GA100)
-        return 0.0 if self._has_instant_power or is_of_the_moment else 1.0
-
-    @property
-    def no_power_because(self) -> str | None:
-        """Why neither its power nor its energy can be read, known by the product name; None for other boards."""
-        if not any(name in self.name for name in _JETSON):
-            return None
-        return "power is not reported through NVML on Jetson: the sensors of the board show it, see `jtop`"
 
     def read_driver_version(self) -> str:
         """Read the version of the driver."""

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from zeus_core._sysfs import Card, find_cards, sysfs_root
-from zeus_core.device.gpu import Gpu, pci_addresses_of
+from zeus_core.device.gpu import Gpu
 from zeus_core.device.nvml.visible import visible_places
 from zeus_core.device.retry import retried
 from zeus_core.device.sysfs.sysfs_gpu import SysfsGpu, in_order
@@ -289,6 +289,6 @@ def _rocm_nodes(root: str) -> list[tuple[str, str]]:
 def _warned(gpus: list[Gpu]) -> list[Gpu]:
     """Say so where only one die of a board is used: its energy is that of the board."""
     for gpu in dict.fromkeys(gpus):
-        if gpus.count(gpu) < len(pci_addresses_of(gpu)):
+        if gpus.count(gpu) < len(gpu.pci_addresses):
             _logger.warning("%s (%s): one die is used, and energies are those of the whole board", gpu.name, gpu.uuid)
     return gpus
