@@ -23,7 +23,7 @@ from tests.support.fake_sysfs import (
 from zeus_core._sysfs import find_cards, open_card
 from zeus_core.cli.doctor.gpus import gpu_remarks
 from zeus_core.device import discover_gpus
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.device.sysfs.amd import AmdGpu
 from zeus_core.errors import (
     DeviceError,

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.contracts.gpu import GpuContract
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.device.gpu import Gpu, PowerRange
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer

@@ -29,7 +29,7 @@ from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, Watched
 from zeus_core.daemon._worker import end_after_defect
 from zeus_core.device import Gpu, discover_gpus
 from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE, SilentGpu
-from zeus_core.device.rapl.powercap import POWERCAP_ROOT
+from zeus_core.device.rapl import POWERCAP_ROOT
 from zeus_core.device.remote.protocol import DEFAULT_SOCKET, encode_members
 from zeus_core.errors import DeviceError, UsageError, ZeusError
 from zeus_core.settings.entry import LedgerEntry

@@ -13,7 +13,7 @@ from zeus_core.daemon._desk import Desk
 from zeus_core.daemon._peer import Client, Peer
 from zeus_core.daemon._policy import NotAllowedError, Policy
 from zeus_core.daemon._worker import Worker
-from zeus_core.device.rapl.powercap import find_zone_folders, read_count, read_file
+from zeus_core.device.rapl import find_zone_folders, read_count, read_file
 from zeus_core.device.remote.protocol import Request, encode_error, encode_members, encode_result
 from zeus_core.errors import DeviceHeldError, DriverFaultError, NoDeviceError, UsageError, ZeusError
 

@@ -1,4 +1,4 @@
-"""The GPUs of this process: those of the machine, or simulated ones if the user asked for them."""
+"""The GPUs and CPUs of this process: the machine's, or simulated GPUs if the user asked for them."""
 
 import logging
 import os
@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_core._sysfs import SYSFS_VARIABLE, find_cards, has_nvidia_gpu, sysfs_root
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.device.gpu import OF_DAEMON, SIMULATED_GPUS_VARIABLE, Gpu
+from zeus_core.device.rapl import POWERCAP_ROOT, ReadText, direct_or_daemon, find_rapl_cpus
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.ports.accelerator import FrameworkGpu, torch_gpus, torch_platform
 from zeus_core.process.deadline import OPEN_SECONDS, outside_of_hooks
 from zeus_core.process.parallel import ParallelCalls
+from zeus_core.validate import checked_path
 
 if TYPE_CHECKING:
     from zeus_core.device.simulated.simulated_gpu import SimulatedGpu
@@ -125,6 +128,23 @@ def _find_intel(environment: Mapping[str, str], order: Sequence[FrameworkGpu] | 
 def _check_sysfs() -> None:
     if not Path(sysfs_root(), "class/drm").is_dir():
         raise NoDeviceError(f"there is no folder {sysfs_root()}/class/drm")
+
+
+def discover_cpus(root: Path = POWERCAP_ROOT, read_text: ReadText = direct_or_daemon) -> CpuDiscovery:
+    """Find the CPU packages whose energy this process can read: by RAPL, or of Apple silicon. No fault of it raises.
+
+    Args:
+        root: The powercap tree; elsewhere if a container has it mounted elsewhere.
+        read_text: Reads a file. By default the zeus-core daemon reads what this process may not read, if there is one.
+
+    Raises:
+        UsageError: An argument is of another type.
+    """
+    if sys.platform == "darwin":
+        from zeus_core.device.apple import find_apple_cpus
+
+        return CpuDiscovery(*find_apple_cpus())
+    return find_rapl_cpus(Path(checked_path("root", root, str(POWERCAP_ROOT), "folder")), read_text)
 
 
 @cache

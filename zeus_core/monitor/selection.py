@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from zeus_core.device import Gpu
-from zeus_core.device.cpu import Cpu
+from zeus_core.device.cpu import Cpu, CpuDiscovery
 from zeus_core.device.gpu import SilentGpu
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.errors import NoDeviceError, UsageError
 from zeus_core.ports.accelerator import INDEXED_TYPES, torch_gpus
 from zeus_core.validate import checked_whole_number, shown

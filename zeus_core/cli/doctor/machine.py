@@ -20,7 +20,7 @@ from zeus_core.errors import DeviceError
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
     from zeus_core.device.cpu import Cpu
-    from zeus_core.device.rapl.powercap import ReadText
+    from zeus_core.device.rapl import ReadText
 
 CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
@@ -188,7 +188,7 @@ def check_rapl(root: Path | None = None, *read_text: ReadText) -> Check:
         read_text: Reads a file; the function of the file system if it is not given.
     """
     from zeus_core.device import discover_cpus
-    from zeus_core.device.rapl.powercap import POWERCAP_ROOT
+    from zeus_core.device.rapl import POWERCAP_ROOT
 
     discovery = discover_cpus(root or POWERCAP_ROOT, *read_text)
     reason = discovery.unavailable_because
