@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from zeus_core.device.gpu import Gpu, PowerRange
@@ -18,7 +16,7 @@ from zeus_core.device.nvml.board_settings import (
     set_limit,
     set_profiles,
 )
-from zeus_core.device.nvml.nvml_session import FieldReader, NvmlSession
+from zeus_core.device.nvml.nvml_session import FieldReader, NvmlSession, Question
 from zeus_core.device.nvml.return_codes import device_error
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
@@ -168,13 +166,8 @@ class NvmlGpu(Gpu):
         if self._power_range is None:
             self._power_range = self.read_power_limit_range_watts()
         limit_watts = self._power_range.checked(limit_watts, self.name)
-        self._control(
-            POWER_LIMIT.command([self.uuid], limit_watts),
-            "setting the power limit",
-            partial(_asked, set_limit),
-            self._find_limit_scope(),
-            milliwatts_from_watts(limit_watts),
-        )
+        command, milliwatts = POWER_LIMIT.command([self.uuid], limit_watts), milliwatts_from_watts(limit_watts)
+        self._call("setting the power limit", set_limit, self._find_limit_scope(), milliwatts, command=command)
 
     def read_sm_clock_mhz(self) -> int:
         """Call `nvmlDeviceGetClockInfo` of the SM domain."""
@@ -199,28 +192,23 @@ class NvmlGpu(Gpu):
         supported = self._supported_clocks_mhz
         if clock_mhz not in supported:
             raise UsageError(f"clock_mhz is {clock_mhz!r}; {self.name} supports {', '.join(map(str, supported))}")
-        self._control(
-            SM_CLOCK.command([self.uuid], clock_mhz),
-            "locking the SM clock",
-            "nvmlDeviceSetGpuLockedClocks",
-            clock_mhz,
-            clock_mhz,
-        )
+        command = SM_CLOCK.command([self.uuid], clock_mhz)
+        self._call("locking the SM clock", "nvmlDeviceSetGpuLockedClocks", clock_mhz, clock_mhz, command=command)
 
     def unlock_sm_clock(self) -> None:
         """Call `nvmlDeviceResetGpuLockedClocks`."""
         command = SM_CLOCK.command([self.uuid], None)
-        self._control(command, "unlocking the SM clock", "nvmlDeviceResetGpuLockedClocks")
+        self._call("unlocking the SM clock", "nvmlDeviceResetGpuLockedClocks", command=command)
 
     def read_power_profiles(self) -> PowerProfiles:
         """Call `nvmlDeviceWorkloadPowerProfileGetCurrentProfiles`, which Blackwell and later have."""
-        profiles: PowerProfiles = self._call("reading the power profiles", partial(_asked, read_profiles))
+        profiles: PowerProfiles = self._call("reading the power profiles", read_profiles)
         return profiles
 
     def set_power_profiles(self, mask: int) -> None:
         """Call `nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1`, or what older drivers have, which needs root."""
         command = POWER_PROFILE.command([self.uuid], mask)
-        self._control(command, "setting the power profiles", partial(_asked, set_profiles), mask)
+        self._call("setting the power profiles", set_profiles, mask, command=command)
 
     def read_other_mig_processes(self, process_id: int) -> list[MigProcess] | None:
         """Call `nvmlDeviceGetComputeRunningProcesses` of a board in MIG mode; see `read_other_processes`."""
@@ -262,23 +250,20 @@ class NvmlGpu(Gpu):
             raise NotSupportedError(self.no_counter_because)
 
     def _read_limit_watts(self, which: str, action: str) -> float:
-        return watts_from_milliwatts(self._call(action, partial(_asked, read_limit), self._find_limit_scope(), which))
+        return watts_from_milliwatts(self._call(action, read_limit, self._find_limit_scope(), which))
 
     def _find_limit_scope(self) -> LimitScope:
         if self._limit_scope is None:
-            self._limit_scope = self._call(
-                "looking for the scope of the power limit", partial(_asked, find_limit_scope)
-            )
+            self._limit_scope = self._call("looking for the scope of the power limit", find_limit_scope)
         return self._limit_scope
 
-    def _call(self, action: str, function: str | Callable[..., Any], *arguments: object) -> Any:
-        return self._session.call(self.uuid, action, function, *arguments)
-
-    def _control(self, command: str, action: str, function: str | Callable[..., Any], *arguments: object) -> None:
-        """Call a function that changes the hardware. `command` does the same from an admin's shell."""
+    def _call(self, action: str, function: str | Question, *arguments: object, command: str | None = None) -> Any:
+        """Call a function about this GPU. `command` makes the same change from an admin's shell."""
         try:
-            self._call(action, function, *arguments)
+            return self._session.call(self.uuid, action, function, *arguments)
         except PermissionDeniedError as error:
+            if command is None:
+                raise
             raise PermissionDeniedError(
                 f"{error}; run with that right (in a container: --cap-add=SYS_ADMIN), or let an admin do it: {command}"
             ) from error
@@ -303,13 +288,3 @@ class NvmlGpu(Gpu):
             return int(retried(lambda: self._call("reading the architecture", "nvmlDeviceGetArchitecture")))
         except DeviceError:
             return _VOLTA if "V100" in self.name else _AMPERE
-
-
-def _asked(question: Callable[..., tuple[int, Any]], handle: Any, *arguments: object) -> Any:
-    """Put a question of `board_settings` to the library of the binding. Raises what the binding does."""
-    import pynvml
-
-    code, answer = question(pynvml.nvmlLib, handle, *arguments)
-    if code != 0:
-        raise pynvml.NVMLError(code)
-    return answer
