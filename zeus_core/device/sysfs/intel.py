@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from zeus_core._sysfs import Card, find_cards, sysfs_root
 from zeus_core.device.gpu import Gpu, PowerRange
-from zeus_core.device.nvml.visible import visible_places
-from zeus_core.device.sysfs.sysfs_gpu import PERIOD_SECONDS, SysfsGpu, in_order
+from zeus_core.device.sysfs.sysfs_gpu import PERIOD_SECONDS, SysfsGpu
+from zeus_core.device.visible import in_order, visible_places
 from zeus_core.errors import DeviceError, DriverFaultError, NoDeviceError, NotSupportedError
 from zeus_core.ports.accelerator import FrameworkGpu
 from zeus_core.ports.time_source import MonotonicTime, TimeSource

@@ -10,7 +10,6 @@ from zeus_core._sysfs import Card, sysfs_root
 from zeus_core.device.gpu import Gpu, PowerRange
 from zeus_core.errors import DeviceError, DriverFaultError, NotSupportedError
 from zeus_core.kinds import POWER_LIMIT
-from zeus_core.ports.accelerator import FrameworkGpu
 
 _AVERAGE_SECONDS = 1.0  # firmware periods are unpublished: no less than the average of any known sensor (judgement)
 PERIOD_SECONDS = 0.1
@@ -96,10 +95,3 @@ class SysfsGpu(Gpu):
     def read_sm_clock_mhz(self) -> int:
         """Read `freq1_input`, the clock of the shaders."""
         return self._card.read_number(self._card.hwmon("freq1_input")) // 1_000_000
-
-
-def in_order(gpus: Sequence[SysfsGpu], order: Sequence[FrameworkGpu] | None) -> list[Gpu] | None:
-    """Return the GPUs in torch's order, by their PCI addresses; None if they are not known, or not all are found."""
-    by_address = {address: gpu for gpu in gpus for address in gpu.pci_addresses}
-    found: list[Gpu] = [by_address[gpu.pci_address] for gpu in order or () if gpu.pci_address in by_address]
-    return found if found and len(found) == len(order or ()) else None
