@@ -1,4 +1,4 @@
-"""What can be asked of a GPU or another accelerator: a base class that refuses what a vendor does not add."""
+"""The base class of all GPUs and other accelerators. It refuses what the class of a vendor does not add."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
@@ -106,7 +106,7 @@ class Gpu:
         """Return the error of a method that this GPU does not have.
 
         Args:
-            what: What is asked for, such as "power limit".
+            what: The thing that is asked for, such as "power limit".
         """
         return NotSupportedError(f"{self.name} has no {what}: its driver offers none; leave out what needs it")
 

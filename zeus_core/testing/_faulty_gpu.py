@@ -1,5 +1,7 @@
 """A GPU whose calls fail, or hang, on demand."""
 
+from __future__ import annotations
+
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +28,11 @@ class _Hang:
 
 def _same(name: str) -> Any:
     """Return an attribute that has the value of the GPU behind it."""
-    return property(lambda faulty: getattr(faulty._gpu, name))
+
+    def read(faulty: FaultyGpu) -> Any:
+        return getattr(faulty._gpu, name)
+
+    return property(read)
 
 
 class FaultyGpu(Gpu):
