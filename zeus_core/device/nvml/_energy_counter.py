@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from statistics import fmean
-from typing import NamedTuple
 
 from zeus_core.ports.time_source import MonotonicTime, TimeSource
 
@@ -31,25 +30,21 @@ _MODULE_RATIO = 1.2  # of counter to GPU; the sensor is known to 5 %, the CPU dr
 _SAME = 1.05  # module to GPU: less is the same
 
 
-class _Update(NamedTuple):
-    """An update of a counter, which happened between two times, and what it shows since."""
-
-    after: float
-    until: float
-    joules: float
-
-
 def _updates(
-    read_joules: Callable[[], float], time_source: TimeSource, patience_seconds: Callable[[int], float]
-) -> Iterator[_Update]:
-    """Yield each update of a counter. How long it is polled depends on the number of updates so far."""
+    read_joules: Callable[[], float], time_source: TimeSource | None, patience_seconds: Callable[[int], float]
+) -> Iterator[tuple[float, float, float]]:
+    """Yield the two times between which each update of a counter happened, and what it shows since.
+
+    How long it is polled depends on the number of updates so far.
+    """
+    time_source = time_source or MonotonicTime()
     begin = after = time_source.now()
     latest_joules, count = read_joules(), 0
     while (now := time_source.now()) - begin < patience_seconds(count):
         joules = read_joules()
         if joules != latest_joules:
             count += 1
-            yield _Update(after, time_source.now(), joules)
+            yield after, time_source.now(), joules
         after, latest_joules = now, joules
         time_source.sleep(_POLL_SECONDS)
 
@@ -66,12 +61,9 @@ def watch_counter_period_seconds(
         time_source: Source of the times of the readings; real time by default.
     """
     seen_at: list[float] = []
-    for update in _updates(
-        read_counter_joules,
-        time_source or MonotonicTime(),
-        lambda count: _MAX_WATCH_SECONDS if count == 1 else _WATCH_SECONDS,
-    ):
-        seen_at.append(update.until)
+    patience = {1: _MAX_WATCH_SECONDS}
+    for _, until, _ in _updates(read_counter_joules, time_source, lambda count: patience.get(count, _WATCH_SECONDS)):
+        seen_at.append(until)
         if len(seen_at) == _ENOUGH_UPDATES:
             break
     if len(seen_at) < 2:
@@ -114,22 +106,20 @@ def compare_counter(
         powers.append((gpu_watts, read_module_watts() or gpu_watts))
         return joules
 
-    updates = _updates(
-        read_joules, time_source or MonotonicTime(), lambda count: _COMPARE_SECONDS if count else _STILL_SECONDS
-    )
+    updates = _updates(read_joules, time_source, lambda count: _COMPARE_SECONDS if count else _STILL_SECONDS)
     compared = None
-    first = next(updates, None)
+    first_after, first_until, first_joules = next(updates, (0.0, 0.0, 0.0))  # without a first one, none follows
     powers.clear()
-    for update in updates:
-        if first is None or update.after <= first.until:
+    for after, until, joules in updates:
+        if after <= first_until:
             continue
         gpu_watts, module_watts = (fmean(watts) for watts in zip(*powers, strict=True))
         border_watts = _MODULE_RATIO * gpu_watts
         if module_watts > _SAME * gpu_watts:
             border_watts = (gpu_watts * module_watts) ** 0.5  # nearer to the one or the other, in proportion
-        joules = update.joules - first.joules
         # Each of the two updates happened between two polls, which bounds the power that the counter shows.
-        least_watts, most_watts = joules / (update.until - first.after), joules / (update.after - first.until)
+        counted_joules = joules - first_joules
+        least_watts, most_watts = counted_joules / (until - first_after), counted_joules / (after - first_until)
         compared = (least_watts + most_watts) / 2, gpu_watts, border_watts
         if not least_watts <= border_watts <= most_watts:
             break

@@ -185,6 +185,8 @@ def find_amd_gpus(environment: Mapping[str, str], order: Sequence[FrameworkGpu] 
         NoDeviceError: There is none.
     """
     root = sysfs_root()
+    if not Path(root, "class/drm").is_dir():
+        raise NoDeviceError(f"there is no folder {root}/class/drm")
     boards = _boards([card for card in find_cards(root) if card.driver == "amdgpu"])
     is_left_out = [not is_for_rocm and _is_integrated(card) for card, _ in boards]
     gpus = [AmdGpu(*board) for board, left_out in zip(boards, is_left_out, strict=True) if not left_out]
