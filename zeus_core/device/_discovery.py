@@ -14,7 +14,7 @@ from zeus_core.device.gpu import OF_DAEMON, SIMULATED_GPUS_VARIABLE, Gpu
 from zeus_core.device.rapl import POWERCAP_ROOT, ReadText, direct_or_daemon, find_rapl_cpus
 from zeus_core.device.simulated.presets import find_preset
 from zeus_core.device.simulated.simulated_gpu import SimulatedGpu
-from zeus_core.device.simulated.step_load import SimulatedLoad
+from zeus_core.device.simulated.step_load import SimulatedSteps
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.ports.accelerator import torch_gpus, torch_platform
 from zeus_core.process.deadline import OPEN_SECONDS, outside_of_hooks
@@ -157,7 +157,7 @@ def _simulated_gpus(simulated_machine: str) -> tuple[SimulatedGpu, ...]:
         preset = find_preset(match["model"])
         for _ in range(int(match["count"] or 1)):
             gpus.append(kind(preset, index=len(gpus)))
-            gpus[-1].step_load = SimulatedLoad(gpus[-1])
+            gpus[-1].step_load = SimulatedSteps(gpus[-1])
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"
     _logger.log(
         logging.WARNING if is_first else logging.DEBUG,  # once a machine, not a rank
