@@ -24,9 +24,9 @@ sys.path.insert(0, str(ROOT))
 
 from tests.nvml_driver import DeviceSpec, NvmlDriver  # noqa: E402
 from zeus_core.device import SimulatedGpu, Work, find_preset  # noqa: E402
+from zeus_core.device.cpu import CpuDiscovery  # noqa: E402
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu  # noqa: E402
 from zeus_core.device.nvml.nvml_session import NvmlSession  # noqa: E402
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery  # noqa: E402
 from zeus_core.monitor import ZeusMonitor  # noqa: E402
 from zeus_core.optimizer import EnergyWithin, GlobalClockOptimizer  # noqa: E402
 from zeus_core.ports import TimeSource  # noqa: E402

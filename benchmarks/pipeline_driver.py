@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.nvml_driver import DeviceSpec, NvmlDevice, NvmlDriver, build_library
 from tests.support.pipeline_training import A100, true_profile, works
 from zeus_core.device import Work, find_preset
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pipeline import (
     Frontier,

@@ -22,9 +22,9 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.nvml_driver import DeviceSpec, NoCompilerError, NvmlDriver, build_library  # noqa: E402
+from zeus_core.device.cpu import CpuDiscovery  # noqa: E402
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu  # noqa: E402
 from zeus_core.device.nvml.nvml_session import NvmlSession  # noqa: E402
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery  # noqa: E402
 from zeus_core.monitor import ZeusMonitor  # noqa: E402
 
 LARGEST_RATIO = {1: 2.0, 4: 1.5, 8: 1.5}
@@ -32,7 +32,7 @@ LARGEST_SLOW_RATIO = 3.0
 CALLS_OF_A_ROUND, ROUNDS = 4, 3000  # so short that a round without other processes is among them on a busy machine too
 SLOW_CALL_SECONDS = 0.002
 INSTANT_POWER_FIELD = 186
-NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="not part of this benchmark")
+NO_CPUS = CpuDiscovery(cpus=(), unavailable_because="not part of this benchmark")
 PEERS = {
     "zeus_core": "from zeus_core.monitor import ZeusMonitor",
     "zeus": "from zeus.monitor import ZeusMonitor",

@@ -14,7 +14,7 @@ from tests.support.pipeline_training import FULL_COURSE, Run, Watched, works
 from tests.support.recurring import job_in, trained
 from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, Work, find_preset
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.pipeline import PipelineFrequencySettings, PipelineProfile, schedules

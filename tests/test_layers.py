@@ -122,7 +122,7 @@ NOT_YET = {
     "zeus_core.daemon._commanded_gpu",
     "zeus_core.device.apple",
     "zeus_core.device.gpu",
-    "zeus_core.device.rapl.rapl_discovery",
+    "zeus_core.device.rapl",
     "zeus_core.kinds.kind",
     "zeus_core.kinds.power_profile",
     "zeus_core.kinds.sm_clock",

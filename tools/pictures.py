@@ -53,7 +53,7 @@ def time_energy(folder: Path) -> Callable[[Path], None]:
     """Search a limit on a simulated GPU; write the report on the training, and return what draws its trials."""
     from zeus_core.cli import main as zeus_core
     from zeus_core.device import SimulatedGpu, Work, find_preset
-    from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+    from zeus_core.device.cpu import CpuDiscovery
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer.power_limit import EnergyWithin, GlobalPowerLimitOptimizer
     from zeus_core.search import GridSearch
@@ -138,7 +138,7 @@ def pipeline() -> tuple[Callable[[Path], None], Callable[[Path], None]]:
 def cycle() -> Callable[[Path], None]:
     """Train with a clock for each activity; return what draws the first and the latest cycle."""
     from zeus_core.device import SimulatedGpu, Work, find_preset
-    from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+    from zeus_core.device.cpu import CpuDiscovery
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.optimizer import EnergyWithin, GlobalClockOptimizer
     from zeus_core.testing import VirtualTime

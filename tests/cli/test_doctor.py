@@ -19,11 +19,11 @@ from zeus_core.cli.doctor.gpus import check_limits
 from zeus_core.cli.doctor.machine import Driver, check_driver, check_rapl, still_counters
 from zeus_core.cli.doctor.rights import Rights, check_clock_rights, check_limit_rights, read_rights, rights_of
 from zeus_core.device import discover_gpus
+from zeus_core.device import rapl as rapl_module
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.device.nvml.return_codes import device_error
-from zeus_core.device.rapl import rapl_discovery
-from zeus_core.device.rapl.powercap import why_no_zones
+from zeus_core.device.rapl import why_no_zones
 from zeus_core.device.sysfs.amd import AmdGpu
 from zeus_core.testing import FakeRapl
 
@@ -381,7 +381,7 @@ def test_rapl_that_may_not_be_read_comes_with_the_command(tmp_path):
 
 def test_rapl_that_is_not_there_comes_with_a_command(tmp_path, monkeypatch):
     assert why_no_zones(tmp_path, "x86_64") == "try `sudo modprobe intel_rapl_msr` (for AMD too)"
-    monkeypatch.setattr(rapl_discovery, "why_no_zones", lambda: why_no_zones(tmp_path, "x86_64"))
+    monkeypatch.setattr(rapl_module, "why_no_zones", lambda: why_no_zones(tmp_path, "x86_64"))
     assert check_rapl(tmp_path / "powercap").fix == "sudo modprobe intel_rapl_msr"
 
 

@@ -97,9 +97,9 @@ class Raw:
 DAEMON = """
 import runpy, sys
 from pathlib import Path
-from zeus_core.device.rapl import powercap
+from zeus_core.device import rapl
 
-powercap.POWERCAP_ROOT = Path(sys.argv.pop(1))
+rapl.POWERCAP_ROOT = Path(sys.argv.pop(1))
 runpy.run_module("zeus_core", run_name="__main__", alter_sys=True)
 """
 

@@ -20,9 +20,7 @@ from zeus_core.device.remote.protocol import (
     ProtocolError,
     decode_reply,
     decode_request,
-    encode_changed,
     encode_error,
-    encode_members,
     encode_request,
     encode_result,
 )
@@ -108,7 +106,7 @@ def test_any_bytes_are_a_request_or_are_refused(data):
 def test_a_change_reads_the_same_from_client_words_and_from_any_json(number, device, knob, value):
     fields = {"device": device, "knob": knob, "value": value}
     request = (number, "set", fields)
-    line = encode_request(number, "set", f"{encode_members(fields)}")
+    line = encode_request(number, "set", fields)
     assert decode_request(line[:-1]) == request
     assert decode_request(line.replace(b":", b": ")[:-1]) == request
 
@@ -131,8 +129,7 @@ def test_other_numbers_are_refused(value):
 def test_replies_hold_results_and_errors():
     for enforced in (250.0, 318.25, 1e-7, 250, None):
         result = {} if enforced is None else {"enforced": enforced}
-        assert encode_changed(7, enforced) == encode_result(7, result)
-        assert decode_reply(encode_changed(7, enforced)[:-1]) == (7, result)
+        assert decode_reply(encode_result(7, result)[:-1]) == (7, result)
     assert decode_reply(encode_result(3, {"a": 1})) == (3, {"a": 1})
     for error in (DeviceHeldError("held"), UsageError("wrong"), ProtocolError("what")):
         number, answer = decode_reply(encode_error(4, error))

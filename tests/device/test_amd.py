@@ -23,8 +23,7 @@ from tests.support.fake_sysfs import (
 from zeus_core._sysfs import find_cards, open_card
 from zeus_core.cli.doctor.gpus import gpu_remarks
 from zeus_core.device import discover_gpus
-from zeus_core.device.gpu import driver_of
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.device.sysfs.amd import AmdGpu
 from zeus_core.errors import (
     DeviceError,
@@ -81,7 +80,7 @@ def test_it_has_a_lasting_identity_and_a_name(tree):
     assert (first.uuid, second.uuid) == ("GPU-51de0000abcd0000", "GPU-0000:c6:00.0")
     assert first.name == "AMD Instinct MI300X OAM (simulated)"
     assert first.is_simulated
-    assert driver_of(first) == "amdgpu"
+    assert first.driver == "amdgpu"
     assert first.read_sm_clock_mhz() == 1980
     assert (first.read_power_watts(), first.power_average_seconds) == (IDLE_WATTS, 1.0)
 

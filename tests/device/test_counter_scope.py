@@ -6,13 +6,13 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from zeus_core.device import discover_gpus
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.device.nvml._energy_counter import compare_counter
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
 from zeus_core.errors import NotSupportedError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
 
-NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="not part of these tests")
+NO_CPUS = CpuDiscovery(cpus=(), unavailable_because="not part of these tests")
 GH200 = {"name": "NVIDIA GH200 480GB", "limit_scopes": "gpu and module"}
 
 

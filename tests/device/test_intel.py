@@ -14,7 +14,6 @@ from tests.nvml_driver import DeviceSpec
 from tests.support.fake_sysfs import FakeSysfs
 from zeus_core._sysfs import find_cards, open_card
 from zeus_core.device import discover_gpus
-from zeus_core.device.gpu import driver_of, read_temperature_celsius
 from zeus_core.device.sysfs.intel import IntelGpu
 from zeus_core.errors import DriverFaultError, NoDeviceError, NotSupportedError, PermissionDeniedError, UsageError
 from zeus_core.measurement import Measurement
@@ -51,10 +50,10 @@ class TestIntelGpu(GpuContract):
 def test_it_has_a_lasting_identity_a_name_and_sensors(tree, time_source, driver):
     board = tree.add_intel(driver)
     (gpu,) = discover_gpus({})
-    assert (gpu.uuid, driver_of(gpu)) == ("GPU-0000:03:00.0", driver)
+    assert (gpu.uuid, gpu.driver) == ("GPU-0000:03:00.0", driver)
     assert gpu.name == "Intel GPU 0x56a0 (simulated)"
     assert gpu.limit_path == str((board.hwmon / "power1_max").resolve())
-    assert (read_temperature_celsius(gpu), gpu.read_sm_clock_mhz()) == (61.0, 1980)
+    assert (gpu.read_temperature_celsius(), gpu.read_sm_clock_mhz()) == (61.0, 1980)
     assert gpu.read_power_limit_range_watts() == (150, 300)
     board.set_file("hwmon/hwmon3/power1_max", "320000000\n")
     assert gpu.read_power_limit_range_watts() == (150, 320)
@@ -279,9 +278,9 @@ def test_three_vendors_are_found_side_by_side(tree, make_driver):
     driver = make_driver(DeviceSpec())
     tree.add_intel()
     tree.add()
-    assert [driver_of(gpu) for gpu in discover_gpus({})] == ["nvml", "amdgpu", "xe"]
+    assert [gpu.driver for gpu in discover_gpus({})] == ["nvml", "amdgpu", "xe"]
     driver.fail("nvmlDeviceGetCount", 999)
-    assert [driver_of(gpu) for gpu in discover_gpus({})] == ["amdgpu", "xe"]
+    assert [gpu.driver for gpu in discover_gpus({})] == ["amdgpu", "xe"]
 
 
 def test_restoring_opens_a_board_by_its_identity(tree):

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.contracts.gpu import GpuContract
-from zeus_core.device.gpu import PowerRange
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
+from zeus_core.device.gpu import Gpu, PowerRange
 from zeus_core.errors import UsageError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalClockOptimizer
@@ -19,7 +19,7 @@ CLOCKS_MHZ = tuple(range(2000, 900, -100))
 STATIC_WATTS, DYNAMIC_WATTS = 60.0, 240.0
 
 
-class AcmeGpu:
+class AcmeGpu(Gpu):
     """Draws its static power, and more by the cube of the clock, to which its speed is proportional."""
 
     uuid, name, is_simulated = "GPU-acme-0", "Acme 9000 (simulated)", True

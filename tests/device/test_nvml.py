@@ -10,7 +10,7 @@ import pytest
 from tests.contracts.gpu import GpuContract
 from tests.nvml_driver import DeviceSpec
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
-from zeus_core.device.gpu import read_driver_version
+from zeus_core.device.gpu import read_or_none
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
 from zeus_core.device.nvml.return_codes import device_error
@@ -229,10 +229,10 @@ def test_reads(driver, gpu):
 
 
 def test_the_version_of_the_driver_is_known_where_the_driver_tells_it(driver, gpu):
-    assert read_driver_version(gpu) == gpu.read_driver_version() != ""
+    assert read_or_none(gpu.read_driver_version) == gpu.read_driver_version() != ""
     driver.fail("nvmlSystemGetDriverVersion", 999)
-    assert read_driver_version(gpu) is None
-    assert read_driver_version(SimulatedGpu(find_preset("A40"))) is None
+    assert read_or_none(gpu.read_driver_version) is None
+    assert read_or_none(SimulatedGpu(find_preset("A40")).read_driver_version) is None
 
 
 def test_a_volta_has_a_faster_counter_and_no_instant_power(make_driver):

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.nvml_driver import DeviceSpec
 from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, discover_cpus, discover_gpus, find_preset
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.errors import UsageError
 from zeus_core.exporter.jobs import LABELS, MOST_JOBS, GpuReading, JobTotals
 from zeus_core.exporter.prometheus import METRICS, Collector, serve
@@ -31,7 +31,7 @@ from zeus_core.runs._sums_shown import RUN_METRICS
 from zeus_core.testing import FakeRapl, FaultyGpu
 
 ROOT = Path(__file__).parents[2]
-NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="not wanted here")
+NO_CPUS = CpuDiscovery(cpus=(), unavailable_because="not wanted here")
 UNKNOWN, LOST = 999, 15
 
 

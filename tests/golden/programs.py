@@ -20,7 +20,7 @@ import torch
 from tests.support.result_boxes import rows
 from zeus_core.cli import main as zeus_core
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, MaxSlowdownConstraint

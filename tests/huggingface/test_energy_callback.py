@@ -23,7 +23,7 @@ from tests.huggingface.trainers import (
 )
 from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, Work, find_preset
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.errors import DriverFaultError, UsageError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor

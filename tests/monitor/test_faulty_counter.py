@@ -5,12 +5,12 @@ import itertools
 import pytest
 
 from tests.support.scripted_gpu import CounterFault, ScriptedGpu, Senses
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.errors import DriverFaultError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
 
-NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="not part of these tests")
+NO_CPUS = CpuDiscovery(cpus=(), unavailable_because="not part of these tests")
 WATTS = 300.0
 OUTER = (1.0, 9.0)
 INNER = (2.05, 3.05)

@@ -13,11 +13,11 @@ import pytest
 
 from tests.support.scripted_gpu import HIGHEST_LIMIT_WATTS, CounterFault, ScriptedGpu, Senses
 from tests.support.variants import long_but_first
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
 
-NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="not part of these tests")
+NO_CPUS = CpuDiscovery(cpus=(), unavailable_because="not part of these tests")
 SCRIPT_SECONDS = 14.0
 LENGTHS_SECONDS = (0.03, 0.1, 0.3, 1.0, 3.0, 60.0)
 FEWEST_OF_A_CLASS = 20

@@ -4,11 +4,11 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from zeus_core.device import discover_gpus
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
 
-NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="not part of these tests")
+NO_CPUS = CpuDiscovery(cpus=(), unavailable_because="not part of these tests")
 BOARD = {"name": "NVIDIA A100-SXM4-80GB", "lowest_limit_watts": 100.0, "highest_limit_watts": 400.0, "idle_watts": 0.0}
 STEP_SECONDS = 0.05
 WATTS = 228.0

@@ -8,11 +8,11 @@ import pytest
 from tests.nvml_driver import DeviceSpec
 from tests.support.scripted_gpu import CounterFault, ScriptedGpu, Senses
 from zeus_core.device import discover_cpus, discover_gpus
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import FakeRapl, VirtualTime
 
-NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="not part of these tests")
+NO_CPUS = CpuDiscovery(cpus=(), unavailable_because="not part of these tests")
 WATTS = 270.0
 STOP = 3.0
 

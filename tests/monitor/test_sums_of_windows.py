@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.scripted_gpu import HIGHEST_LIMIT_WATTS, ScriptedGpu, Senses
 from tests.support.variants import long_but_first
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
 
-NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="not part of these tests")
+NO_CPUS = CpuDiscovery(cpus=(), unavailable_because="not part of these tests")
 RUNS = 24
 WINDOWS = 30
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.nvml_driver import DeviceSpec
 from zeus_core.device import SimulatedGpu, Work, discover_gpus, find_preset
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.errors import NotSupportedError, PermissionDeniedError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer

@@ -10,7 +10,7 @@ import pytest
 from tests.support.sweep import sweep
 from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.kinds import POWER_LIMIT
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor

@@ -13,7 +13,7 @@ from tests.nvml_driver import DeviceSpec
 from tests.support.sweep import sweep
 from tests.support.variants import long_but_first
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, discover_gpus, find_preset
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.errors import DeviceHeldError, DriverFaultError, PermissionDeniedError, UsageError
 from zeus_core.events import (
     Activity,

@@ -3,7 +3,7 @@
 import sys
 
 from zeus_core.device import SimulatedGpu, Work, find_preset
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.settings.limit_knob import PowerLimitKnob

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from zeus_core.device import Work, find_preset
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.errors import DriverFaultError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pipeline import PipelineFrequencyOptimizer, PipelineProfile, PipelineRank, schedules

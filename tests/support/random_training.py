@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.driven_gpu import DrivenGpu, Fault, Physics
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.errors import DriverFaultError
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor

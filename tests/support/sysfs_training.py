@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from zeus_core._sysfs import find_cards
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.device.sysfs.amd import AmdGpu
 from zeus_core.device.sysfs.intel import IntelGpu
 from zeus_core.monitor import ZeusMonitor

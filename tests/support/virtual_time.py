@@ -13,7 +13,7 @@ import torch
 import torch.distributed
 
 from zeus_core.device import SimulatedGpu, Work, find_preset
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pipeline import (
     Frontier,

@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 
 from tests.nvml_driver import DeviceSpec
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.training import TrainingEnergy

@@ -3,7 +3,7 @@
 import pytest
 
 from zeus_core.device import SimulatedGpu, find_preset
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.errors import DeviceLostError, WorldError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer

@@ -20,7 +20,7 @@ from tests.support.hooks import be_patient
 be_patient()
 from zeus_core import files
 from zeus_core.device import SimulatedGpu, Work, find_preset
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.testing import VirtualTime
 from zeus_core.training import TrainingEnergy

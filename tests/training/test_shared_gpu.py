@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from zeus_core.device.gpu import Sharing, count_others
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
+from zeus_core.device.sharing import Sharing, count_others
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.training import TrainingEnergy
 from zeus_core.training.record.run_file import read_run

@@ -118,7 +118,7 @@ def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> lis
     Raises:
         UsageError: There is no GPU with one of these indices.
     """
-    from zeus_core.device.silent import SilentGpu
+    from zeus_core.device.gpu import SilentGpu
 
     uuids = [gpu.uuid for gpu in gpus]
     if indices is None:
@@ -138,7 +138,7 @@ _MAX_COUNT = 10**9
 
 def notes_on_silent(gpus: Sequence[Gpu]) -> list[str]:
     """Return a sentence for each GPU that does not answer."""
-    from zeus_core.device.silent import SilentGpu
+    from zeus_core.device.gpu import SilentGpu
 
     return [f"GPU {index} is not measured: {gpu.fault}" for index, gpu in enumerate(gpus) if isinstance(gpu, SilentGpu)]
 

@@ -41,17 +41,17 @@ class Load:
     @classmethod
     def of(cls, gpu: Gpu) -> Load:
         """Read it."""
-        from zeus_core.device.gpu import identities_on, read_memory_bytes, read_temperature_celsius, read_utilization
+        from zeus_core.device.sharing import identities_on
         from zeus_core.ports.run_identity import identity_of
 
         processes = identities_on(gpu)
         people = None if processes is None else [identity_of(*process) for process in processes]
-        memory = read_memory_bytes(gpu)
+        memory = readable(gpu.read_memory_bytes)
         return cls(
-            utilization=read_utilization(gpu),
+            utilization=readable(gpu.read_utilization),
             memory_used_bytes=memory and memory[0],
             memory_bytes=memory and memory[1],
-            temperature_celsius=read_temperature_celsius(gpu),
+            temperature_celsius=readable(gpu.read_temperature_celsius),
             power_watts=readable(gpu.read_power_watts),
             limit_watts=readable(gpu.read_power_limit_watts),
             enforced_limit_watts=readable(gpu.read_enforced_power_limit_watts),

@@ -14,7 +14,7 @@ from zeus_core.units import kilowatt_hours_from_joules, watt_hours_text
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
-    from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+    from zeus_core.device.cpu import CpuDiscovery
     from zeus_core.monitor import ZeusMonitor
 
 

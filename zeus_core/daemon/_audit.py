@@ -8,11 +8,12 @@ import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from zeus_core.device.remote.protocol import encode_members
+from zeus_core.device.remote.protocol import encode_line
 from zeus_core.errors import DriverFaultError
 from zeus_core.files import without_links
 from zeus_core.settings.entry import LedgerEntry
@@ -42,13 +43,13 @@ class AuditLog:
         self._is_torn = False  # the last line in the file is not complete
         self._counts: Counter[str] = Counter()  # of lines, by event
 
-    def write(self, event: str, fields: str) -> None:
-        """Append a line: the time, the event, and the fields, as `encode_members` writes them.
+    def write(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Append a line: the time, the event, and the fields.
 
         Raises:
             DriverFaultError: It cannot be written, as on a full disk.
         """
-        line = f'{{"time":"{_now()}","event":"{event}",{fields}}}\n'.encode()
+        line = encode_line({"time": _now(), "event": event, **fields})
         try:
             with self._lock:
                 if time.monotonic() >= self._looks_at:
@@ -70,7 +71,7 @@ class AuditLog:
         with self._lock:
             return dict(self._counts)
 
-    def note(self, event: str, fields: str) -> None:
+    def note(self, event: str, fields: Mapping[str, Any]) -> None:
         """Append a line about a thing that must happen in any case, such as a restore."""
         try:
             self.write(event, fields)
@@ -106,7 +107,7 @@ def note_end(audit: AuditLog, outcome: Outcome, why: str, **more: Any) -> None:
     because = {} if outcome.is_done else {"because": entry.failure}
     new = entry.original if outcome.instead is None else outcome.instead
     changed = {"old": outcome.value, "new": new, "outcome": outcome.kind, "why": why, **because}
-    audit.note("ended", encode_members({**describe(entry), **more, **changed}))
+    audit.note("ended", {**describe(entry), **more, **changed})
 
 
 def describe(entry: LedgerEntry) -> dict[str, Any]:

@@ -28,10 +28,9 @@ from zeus_core.daemon._server import Server
 from zeus_core.daemon._systemd import DriverCalls, Watchdog, WatchedGpu, WatchedLedger, notify_systemd
 from zeus_core.daemon._worker import end_after_defect
 from zeus_core.device import Gpu, discover_gpus
-from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
-from zeus_core.device.rapl.powercap import POWERCAP_ROOT
-from zeus_core.device.remote.protocol import DEFAULT_SOCKET, encode_members
-from zeus_core.device.silent import SilentGpu
+from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE, SilentGpu
+from zeus_core.device.rapl import POWERCAP_ROOT
+from zeus_core.device.remote.protocol import DEFAULT_SOCKET
 from zeus_core.errors import DeviceError, UsageError, ZeusError
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.entry_files import UnreadableEntry
@@ -111,7 +110,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, accepting.cancel)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    registers.audit.note("started", encode_members({"pid": os.getpid(), "devices": list(desks)}))
+    registers.audit.note("started", {"pid": os.getpid(), "devices": list(desks)})
     _logger.info("%d GPU(s) at %s, for %s", len(desks), settings.socket, _who(policy))
     notify_systemd("READY=1")
     Watchdog(server.workers.values(), calls).start()
@@ -120,7 +119,7 @@ async def _serve(
     notify_systemd("STOPPING=1")
     for uuid in await server.restore(_END_SECONDS):
         _logger.error("%s does not answer: what is to be restored there is kept in %s", uuid, registers.ledger.folder)
-    registers.audit.note("stopped", encode_members({"pid": os.getpid()}))
+    registers.audit.note("stopped", {"pid": os.getpid()})
 
 
 @contextlib.contextmanager

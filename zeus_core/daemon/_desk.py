@@ -12,14 +12,7 @@ from zeus_core.daemon._audit import AuditLog, describe, note_end
 from zeus_core.daemon._peer import Client
 from zeus_core.daemon._policy import Allowance, NotAllowedError, Policy
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import driver_of
-from zeus_core.device.remote.protocol import (
-    Request,
-    encode_changed,
-    encode_members,
-    encode_number,
-    encode_result,
-)
+from zeus_core.device.remote.protocol import Request, encode_result
 from zeus_core.errors import (
     DeviceError,
     DeviceHeldError,
@@ -61,7 +54,7 @@ class _Lease(Claim):
     def __init__(self, client: Client, entry: LedgerEntry, allowance: Allowance, ledger: Ledger) -> None:
         super().__init__(entry)
         self.client, self.allowance = client, allowance
-        self.words = encode_members({**describe(entry), "connection": client.connection})
+        self.words = {**describe(entry), "connection": client.connection}
         """The words that all lines of the audit log about it have in common."""
         self._ledger = ledger
 
@@ -102,7 +95,8 @@ class Desk:
         number, operation, fields = request
         kind = KINDS[fields["knob"]]
         if operation == "set":
-            return encode_changed(number, self._set(client, kind, float(fields["value"])))
+            enforced = self._set(client, kind, float(fields["value"]))
+            return encode_result(number, {} if enforced is None else {"enforced": enforced})
         if operation == "allowed":
             return encode_result(number, self._describe_allowance(client, kind))
         return encode_result(number, self._restore(client, kind, is_final=operation == "release"))
@@ -154,7 +148,7 @@ class Desk:
         try:
             self._check(lease, value)
             before = self._check_still_ours(lease)
-            self._audit.write("set", f'{lease.words},"old":{encode_number(before)},"new":{encode_number(value)}')
+            self._audit.write("set", {**lease.words, "old": before, "new": value})
         except ZeusError:
             self._forget_unused(lease)
             raise
@@ -164,7 +158,7 @@ class Desk:
             kind.set(self._gpu, value)
             lease.read_back(self._gpu, value)
         except ZeusError as error:
-            self._audit.note("failed", f"{lease.words},{encode_members({'new': value, 'because': str(error)})}")
+            self._audit.note("failed", {**lease.words, "new": value, "because": str(error)})
             self._forget_unused(lease)
             raise
         return kind.read_enforced(self._gpu)
@@ -185,7 +179,7 @@ class Desk:
         except PermissionDeniedError as error:
             raise NotAllowedError(str(error)) from error
         entry = replace(
-            LedgerEntry.of_this_process(gpu.uuid, gpu.name, kind, self._read_original(kind), driver_of(gpu)),
+            LedgerEntry.of_this_process(gpu.uuid, gpu.name, kind, self._read_original(kind), gpu.driver),
             owner=client.identity,
             owner_token=client.token,
             keeper=self._this_process,
@@ -240,8 +234,8 @@ class Desk:
             outcome = self._end_lease(lease, "released")
             return {"outcome": outcome.kind} | ({} if outcome.instead is None else {"instead": outcome.instead})
         outcome = self._keeper.restore_device(lease.entry)
-        restored = encode_members({"new": lease.entry.original, "outcome": outcome.kind, "why": "paused"})
-        self._audit.note("restored", f"{lease.words},{restored}")
+        restored = {"new": lease.entry.original, "outcome": outcome.kind, "why": "paused"}
+        self._audit.note("restored", {**lease.words, **restored})
         if not outcome.is_done:
             raise DriverFaultError(str(outcome))
         if outcome.kind != "replaced" and lease.entry.original is not None:

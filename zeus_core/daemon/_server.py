@@ -13,8 +13,8 @@ from zeus_core.daemon._desk import Desk
 from zeus_core.daemon._peer import Client, Peer
 from zeus_core.daemon._policy import NotAllowedError, Policy
 from zeus_core.daemon._worker import Worker
-from zeus_core.device.rapl.powercap import find_zone_folders, read_count, read_file
-from zeus_core.device.remote.protocol import Request, encode_error, encode_members, encode_result
+from zeus_core.device.rapl import find_zone_folders, read_count, read_file
+from zeus_core.device.remote.protocol import Request, encode_error, encode_result
 from zeus_core.errors import DeviceHeldError, DriverFaultError, NoDeviceError, UsageError, ZeusError
 
 _RETRY_SECONDS = 10.0  # between the tries to restore a device that failed: a driver that hangs needs a reset by hand
@@ -83,7 +83,7 @@ class Server:
     def refuse(self, peer: Peer, error: ZeusError, **words: Any) -> None:
         """Write a refused request, or connection, to the audit log. Any thread may call this."""
         fields = {"pid": peer.pid, "uid": peer.uid, **words, "because": str(error)}
-        self._audit.note("refused", encode_members(fields))
+        self._audit.note("refused", fields)
 
     def _retry(self) -> None:
         """Let each device restore what could not be restored. While its driver hangs, one try waits for it."""

@@ -1,24 +1,25 @@
-"""The GPUs of this process: those of the machine, or simulated ones if the user asked for them."""
+"""The GPUs and CPUs of this process: the machine's, or simulated GPUs if the user asked for them."""
 
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zeus_core._sysfs import SYSFS_VARIABLE, find_cards, has_nvidia_gpu, sysfs_root
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.device.gpu import OF_DAEMON, SIMULATED_GPUS_VARIABLE, Gpu
+from zeus_core.device.rapl import POWERCAP_ROOT, ReadText, direct_or_daemon, find_rapl_cpus
+from zeus_core.device.simulated.presets import find_preset
+from zeus_core.device.simulated.simulated_gpu import SimulatedGpu
+from zeus_core.device.simulated.step_load import SimulatedSteps
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
-from zeus_core.ports.accelerator import FrameworkGpu, torch_gpus, torch_platform
+from zeus_core.ports.accelerator import torch_gpus, torch_platform
 from zeus_core.process.deadline import OPEN_SECONDS, outside_of_hooks
 from zeus_core.process.parallel import ParallelCalls
-
-if TYPE_CHECKING:
-    from zeus_core.device.simulated.simulated_gpu import SimulatedGpu
-
+from zeus_core.validate import checked_path
 
 _logger = logging.getLogger(__name__)
 
@@ -59,13 +60,17 @@ def _find(environment: Mapping[str, str]) -> list[Gpu]:
     Where torch computes by ROCm, NVML is not opened: in one process with ROCm it has hidden its GPUs (pytorch#175077).
     """
     platform, order = torch_platform(), torch_gpus()
+    # Imported on use: the modules of all vendors take 45 ms (2026-11-28).
+    from zeus_core.device.sysfs.amd import find_amd_gpus
+    from zeus_core.device.sysfs.intel import find_intel_gpus
+
     finders: dict[str, Callable[[], list[Gpu]]] = {}
     if platform != "hip":
         from zeus_core.device._nvidia_gpus import find_nvidia_gpus
 
         finders["cuda"] = partial(find_nvidia_gpus, environment, None if platform == "xpu" else order)
-    finders["hip"] = partial(_find_amd, environment, order if platform == "hip" else None, platform == "hip")
-    finders["xpu"] = partial(_find_intel, environment, order if platform == "xpu" else None)
+    finders["hip"] = partial(find_amd_gpus, environment, order if platform == "hip" else None, platform == "hip")
+    finders["xpu"] = partial(find_intel_gpus, environment, order if platform == "xpu" else None)
     if sys.platform == "darwin":
         from zeus_core.device.apple import find_apple_gpus
 
@@ -108,23 +113,21 @@ def _first_fault(faults: Mapping[str, DeviceError], platform: str | None) -> Dev
     return faults[min(faults, key=rank)]
 
 
-def _find_amd(environment: Mapping[str, str], order: Sequence[FrameworkGpu] | None, is_for_rocm: bool) -> list[Gpu]:
-    _check_sysfs()
-    from zeus_core.device.sysfs.amd import find_amd_gpus
+def discover_cpus(root: Path = POWERCAP_ROOT, read_text: ReadText = direct_or_daemon) -> CpuDiscovery:
+    """Find the CPU packages whose energy this process can read: by RAPL, or of Apple silicon. No fault of it raises.
 
-    return find_amd_gpus(environment, order, is_for_rocm)
+    Args:
+        root: The powercap tree; elsewhere if a container has it mounted elsewhere.
+        read_text: Reads a file. By default the zeus-core daemon reads what this process may not read, if there is one.
 
+    Raises:
+        UsageError: An argument is of another type.
+    """
+    if sys.platform == "darwin":
+        from zeus_core.device.apple import find_apple_cpus
 
-def _find_intel(environment: Mapping[str, str], order: Sequence[FrameworkGpu] | None) -> list[Gpu]:
-    _check_sysfs()
-    from zeus_core.device.sysfs.intel import find_intel_gpus
-
-    return find_intel_gpus(environment, order)
-
-
-def _check_sysfs() -> None:
-    if not Path(sysfs_root(), "class/drm").is_dir():
-        raise NoDeviceError(f"there is no folder {sysfs_root()}/class/drm")
+        return CpuDiscovery(*find_apple_cpus())
+    return find_rapl_cpus(Path(checked_path("root", root, str(POWERCAP_ROOT), "folder")), read_text)
 
 
 @cache
@@ -137,11 +140,7 @@ def _warn_of_folder(root: str) -> None:
 
 
 @cache  # like real hardware, simulated GPUs outlive the objects that use them
-def _simulated_gpus(simulated_machine: str) -> tuple["SimulatedGpu", ...]:
-    from zeus_core.device.simulated.presets import find_preset
-    from zeus_core.device.simulated.simulated_gpu import SimulatedGpu
-    from zeus_core.device.simulated.step_load import SimulatedLoad
-
+def _simulated_gpus(simulated_machine: str) -> tuple[SimulatedGpu, ...]:
     kind: Callable[..., SimulatedGpu] = SimulatedGpu
     if simulated_machine == OF_DAEMON:
         from zeus_core.device.remote.rehearsed_gpu import RehearsedGpu, simulated_machine_of_daemon
@@ -158,7 +157,7 @@ def _simulated_gpus(simulated_machine: str) -> tuple["SimulatedGpu", ...]:
         preset = find_preset(match["model"])
         for _ in range(int(match["count"] or 1)):
             gpus.append(kind(preset, index=len(gpus)))
-            gpus[-1].step_load = SimulatedLoad(gpus[-1])
+            gpus[-1].step_load = SimulatedSteps(gpus[-1])
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"
     _logger.log(
         logging.WARNING if is_first else logging.DEBUG,  # once a machine, not a rank

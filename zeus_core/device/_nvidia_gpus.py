@@ -3,11 +3,10 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-from zeus_core.device.gpu import Gpu, IndexDoubt
+from zeus_core.device.gpu import Gpu, IndexDoubt, SilentGpu
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
-from zeus_core.device.nvml.visible import visible_places
-from zeus_core.device.silent import SilentGpu
+from zeus_core.device.visible import visible_places
 from zeus_core.errors import DeviceError
 from zeus_core.ports.accelerator import FrameworkGpu
 

@@ -14,7 +14,7 @@ import uuid
 from typing import Any
 
 from zeus_core.device.cpu import Cpu, CpuEnergyCounters
-from zeus_core.device.gpu import Gpu, PowerRange
+from zeus_core.device.gpu import Gpu
 from zeus_core.errors import DeviceError, DriverFaultError, NoDeviceError, NotSupportedError
 from zeus_core.installed import install_command
 
@@ -26,8 +26,8 @@ _BASE_PEAK_WATTS = 65.0
 _CHIP = re.compile(r"Apple M\d+(?: (Pro|Max|Ultra))?", re.ASCII)
 
 
-class AppleGpu:
-    """See `Gpu` for the methods. Several objects of a process may measure beside each other.
+class AppleGpu(Gpu):
+    """The GPU of Apple silicon. Several objects of a process may measure beside each other.
 
     Args:
         name: The name of the chip, such as "Apple M3 Max".
@@ -36,15 +36,13 @@ class AppleGpu:
         DeviceError: The package cannot measure here.
     """
 
-    is_simulated = False
     energy_counter_period_seconds: float = _PERIOD_SECONDS
     power_average_seconds: float = _PERIOD_SECONDS
 
     def __init__(self, name: str) -> None:
-        self.peak_watts: float = _peak_watts(name)
-        """The most that it can draw, which no driver reports."""
-        self.name: str = f"{name} GPU"
-        self.uuid: str = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'Apple silicon {uuid.getnode():x}')}"
+        self.peak_watts = _peak_watts(name)  # which no driver reports
+        self.name = f"{name} GPU"
+        self.uuid = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'Apple silicon {uuid.getnode():x}')}"
         self._lock = threading.Lock()
         self._moves: list[tuple[float, float]] = []  # when the counter was seen to move, and its joules
         self._chip = _Chip(name)
@@ -77,45 +75,6 @@ class AppleGpu:
             return f"zeus-apple-silicon {version('zeus-apple-silicon')}"
         except PackageNotFoundError:
             return "zeus-apple-silicon"
-
-    def _refuse(self, what: str) -> NotSupportedError:
-        return NotSupportedError(f"{self.name} has no {what}")
-
-    def read_power_limit_watts(self) -> float:
-        """Raise `NotSupportedError`."""
-        raise self._refuse("power limit")
-
-    def read_enforced_power_limit_watts(self) -> float:
-        """Raise `NotSupportedError`."""
-        return self.read_power_limit_watts()
-
-    def read_default_power_limit_watts(self) -> float:
-        """Raise `NotSupportedError`."""
-        return self.read_power_limit_watts()
-
-    def read_power_limit_range_watts(self) -> PowerRange:
-        """Raise `NotSupportedError`."""
-        raise self._refuse("power limit")
-
-    def set_power_limit(self, limit_watts: float) -> None:
-        """Raise `NotSupportedError`."""
-        raise self._refuse("power limit")
-
-    def read_sm_clock_mhz(self) -> int:
-        """Raise `NotSupportedError`."""
-        raise self._refuse("clock to read or to lock")
-
-    def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
-        """Raise `NotSupportedError`."""
-        raise self._refuse("clock to read or to lock")
-
-    def lock_sm_clock(self, clock_mhz: int) -> None:
-        """Raise `NotSupportedError`."""
-        raise self._refuse("clock to read or to lock")
-
-    def unlock_sm_clock(self) -> None:
-        """Raise `NotSupportedError`."""
-        raise self._refuse("clock to read or to lock")
 
 
 class AppleCpu:

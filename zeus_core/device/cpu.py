@@ -1,5 +1,6 @@
-"""The interface of all CPU packages."""
+"""The interface of all CPU packages, and what is found of them."""
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 
@@ -41,3 +42,17 @@ class Cpu(Protocol):
     def read_energy_counters_joules(self) -> CpuEnergyCounters:
         """Read the energy since some fixed moment. Neither counter ever decreases."""
         ...
+
+
+@dataclass(frozen=True)
+class CpuDiscovery:
+    """The result of `discover_cpus`.
+
+    Attributes:
+        cpus: The packages, in the order of their indices.
+        unavailable_because: Why something is not measured, and what to do about it. None if everything is; never None
+            if there are no CPUs.
+    """
+
+    cpus: tuple[Cpu, ...]
+    unavailable_because: str | None = None

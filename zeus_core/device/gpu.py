@@ -1,26 +1,21 @@
-"""The interface of all GPUs."""
+"""The base class of all GPUs and other accelerators. It refuses what the class of a vendor does not add."""
 
-import math
-import os
-from collections.abc import Collection, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from zeus_core._identity import THIS_MACHINE
 from zeus_core._sysfs import is_place
-from zeus_core.errors import DeviceError, UsageError
+from zeus_core.errors import DeviceError, NotSupportedError, UsageError
 from zeus_core.validate import shown
+
+_Answer = TypeVar("_Answer")
 
 SIMULATED_GPUS_VARIABLE = "ZEUS_SIMULATED_GPUS"
 """The environment variable that asks for simulated GPUs."""
 
 OF_DAEMON = "daemon"
 """Its value for the simulated GPUs of a daemon."""
-
-# Between two looks at whose processes compute on a GPU, which take the driver milliseconds. Until ours are seen it is
-# less at first, and doubles: in many containers they never are.
-_LOOK_SECONDS, _FIRST_LOOK_SECONDS = 10.0, 1.0
 
 
 class PowerRange(NamedTuple):
@@ -43,89 +38,20 @@ class PowerRange(NamedTuple):
         return float(limit_watts)
 
 
-class Gpu(Protocol):
-    """One physical GPU. It knows nothing of training, windows or policies.
+class IndexDoubt(NamedTuple):
+    """A doubt which GPU an index means.
 
-    Implementations raise `UsageError` and `DeviceError` with its subclasses only: `NotSupportedError` if the device
-    lacks a function, `PermissionDeniedError` if this process lacks the right. Several threads may use one GPU at once.
-    Every implementation passes the tests of `GpuContract`.
+    Attributes:
+        among: The UUIDs of the GPUs that it may mean.
+        because: The reason, with the remedy.
     """
 
-    @property
-    def uuid(self) -> str:
-        """The identity of the device, `GPU-...`; indices are for people."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The product name. That of a simulated device says that it is simulated."""
-        ...
-
-    @property
-    def is_simulated(self) -> bool:
-        """Whether the numbers come from a model rather than from hardware."""
-        ...
-
-    @property
-    def energy_counter_period_seconds(self) -> float:
-        """The longest time between two updates of the energy counter."""
-        ...
-
-    @property
-    def power_average_seconds(self) -> float:
-        """The time over which `read_power_watts` averages; 0 if it reads the power of the moment."""
-        ...
-
-    def read_energy_counter_joules(self) -> float:
-        """Read the energy since the driver was loaded, as of the counter's latest update."""
-        ...
-
-    def read_power_watts(self) -> float:
-        """Read the power drawn at this moment, as closely as the sensor knows."""
-        ...
-
-    def read_power_limit_watts(self) -> float:
-        """Read the power limit requested last."""
-        ...
-
-    def read_enforced_power_limit_watts(self) -> float:
-        """Read the limit in force, which other limiters of the machine may hold below the requested one."""
-        ...
-
-    def read_default_power_limit_watts(self) -> float:
-        """Read the limit the board has after the driver is loaded."""
-        ...
-
-    def read_power_limit_range_watts(self) -> PowerRange:
-        """Read the range that `set_power_limit` accepts."""
-        ...
-
-    def set_power_limit(self, limit_watts: float) -> None:
-        """Request a power limit. Raises `UsageError` outside the range of the board."""
-        ...
-
-    def read_sm_clock_mhz(self) -> int:
-        """Read the present SM clock."""
-        ...
-
-    def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
-        """Read the SM clocks that can be locked, highest first."""
-        ...
-
-    def lock_sm_clock(self, clock_mhz: int) -> None:
-        """Hold the SM clock at or below a supported clock. Raises `UsageError` for any other."""
-        ...
-
-    def unlock_sm_clock(self) -> None:
-        """Let the SM clock move freely again."""
-        ...
-
-
-# What only some GPUs have, as optional attributes: a GPU need not have them to be a `Gpu`.
+    among: frozenset[str]
+    because: str
 
 
 class StepLoad(Protocol):
-    """The work that a simulated GPU does in each step of a loop which computes elsewhere: its `step_load`."""
+    """The work that a simulated GPU does in each step of a loop which computes elsewhere."""
 
     def begin(self) -> None:
         """Begin a step; nothing if one is under way."""
@@ -140,6 +66,153 @@ class StepLoad(Protocol):
         ...
 
 
+class Gpu:
+    """One physical GPU or other accelerator. It knows nothing of training, windows or policies.
+
+    This base class refuses: each method raises what `refusal` returns. A class for the boards of a vendor sets `uuid`
+    and `name`, and overrides what these boards can do.
+
+    Methods raise `UsageError` and `DeviceError` with its subclasses only: `NotSupportedError` if the device lacks a
+    function, `PermissionDeniedError` if this process may not use it. Several threads may use one GPU at once. Every
+    class passes the tests of `GpuContract`.
+    """
+
+    uuid: str
+    """The identity of the device, `GPU-...`; indices are for people."""
+    name: str
+    """The product name. That of a simulated device says that it is simulated."""
+    is_simulated: bool = False
+    """Whether the numbers come from a model rather than from hardware."""
+    energy_counter_period_seconds: float = 0.1
+    """The longest time between two updates of the energy counter."""
+    power_average_seconds: float = 0.0
+    """The time over which `read_power_watts` averages; 0 if it reads the power of the moment."""
+    peak_watts: float | None = None
+    """The most that it can draw; None where that follows from its highest power limit."""
+    no_power_because: str | None = None
+    """Why neither its power nor its energy can be read; None if they can, or if the reason is not known."""
+    driver: str | None = None
+    """The driver by which other processes reach it: "nvml", or the kernel's. None if its settings end with this one."""
+    limit_path: str | None = None
+    """The file in which its power limit is set; None if it is set by calls."""
+    pci_addresses: Collection[str] = ()
+    """Its PCI addresses without the function, "0000:c1:00", one for each die; none if they are not known."""
+    index_doubt: IndexDoubt | None = None
+    """Why its index may mean another GPU; None if it does not."""
+    step_load: StepLoad | None = None
+    """Work that a model does in each step of a loop that computes elsewhere; None for hardware."""
+
+    def refusal(self, what: str) -> DeviceError:
+        """Return the error of a method that this GPU does not have.
+
+        Args:
+            what: The thing that is asked for, such as "power limit".
+        """
+        return NotSupportedError(f"{self.name} has no {what}: its driver offers none; leave out what needs it")
+
+    def read_energy_counter_joules(self) -> float:
+        """Read the energy since the driver was loaded, as of the counter's latest update."""
+        raise self.refusal("energy counter")
+
+    def read_power_watts(self) -> float:
+        """Read the power drawn at this moment, as closely as the sensor knows."""
+        raise self.refusal("power sensor")
+
+    def read_power_limit_watts(self) -> float:
+        """Read the power limit requested last."""
+        raise self.refusal("power limit")
+
+    def read_enforced_power_limit_watts(self) -> float:
+        """Read the limit in force, which other limiters may hold below the requested one; this one, if none does."""
+        return self.read_power_limit_watts()
+
+    def read_default_power_limit_watts(self) -> float:
+        """Read the limit the board has after the driver is loaded."""
+        raise self.refusal("power limit")
+
+    def read_power_limit_range_watts(self) -> PowerRange:
+        """Read the range that `set_power_limit` accepts."""
+        raise self.refusal("power limit")
+
+    def set_power_limit(self, limit_watts: float) -> None:
+        """Request a power limit. Raises `UsageError` outside the range of the board."""
+        raise self.refusal("power limit")
+
+    def read_sm_clock_mhz(self) -> int:
+        """Read the present SM clock."""
+        raise self.refusal("SM clock")
+
+    def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
+        """Read the SM clocks that can be locked, highest first."""
+        raise self.refusal("SM clock")
+
+    def lock_sm_clock(self, clock_mhz: int) -> None:
+        """Hold the SM clock at or below a supported clock. Raises `UsageError` for any other."""
+        raise self.refusal("SM clock")
+
+    def unlock_sm_clock(self) -> None:
+        """Let the SM clock move freely again."""
+        raise self.refusal("SM clock")
+
+    def read_driver_version(self) -> str:
+        """Read the version of the driver."""
+        raise self.refusal("version of its driver")
+
+    def read_temperature_celsius(self) -> float:
+        """Read the temperature of the chip."""
+        raise self.refusal("temperature")
+
+    def read_utilization(self) -> float:
+        """Read the share of the latest second or so in which it computed, 0 to 1."""
+        raise self.refusal("utilization")
+
+    def read_memory_bytes(self) -> tuple[int, int]:
+        """Read how much of its memory is in use, and how much it has."""
+        raise self.refusal("memory counter")
+
+    def read_persistence_mode(self) -> bool:
+        """Read whether the driver keeps it ready while no program uses it."""
+        raise self.refusal("persistence mode")
+
+    def read_process_ids(self) -> list[int]:
+        """Read which processes compute on it, as the driver numbers them."""
+        raise self.refusal("list of processes")
+
+    def read_other_mig_processes(self, process_id: int) -> Sequence[object] | None:
+        """Read the processes that compute on other instances of the board than a process does; None without MIG."""
+        return None
+
+
+class SilentGpu(Gpu):
+    """A GPU that did not answer when the GPUs were counted: it refuses every call, and keeps its index.
+
+    Args:
+        name: The name for people, such as "GPU 1".
+        fault: The reason why it did not answer.
+    """
+
+    def __init__(self, name: str, fault: DeviceError) -> None:
+        self.name = f"{name} (does not answer)"
+        self.uuid = f"unknown: {name}"
+        self.fault: DeviceError = type(fault)(
+            f"{name} does not answer, and no other takes its index: {fault}; try again, or name the GPUs to use by "
+            "UUID in CUDA_VISIBLE_DEVICES (`nvidia-smi -L` lists them)"
+        )
+        """The error of every call."""
+
+    def refusal(self, what: str) -> DeviceError:
+        """Return the reason why it does not answer, whatever is asked for."""
+        return self.fault
+
+
+def read_or_none(read: Callable[[], _Answer]) -> _Answer | None:
+    """Return what a method reads; None where it is not known. Raises no `DeviceError`."""
+    try:
+        return read()
+    except DeviceError:
+        return None
+
+
 class StepLoads:
     """The loads of those of some GPUs that have one.
 
@@ -148,8 +221,7 @@ class StepLoads:
     """
 
     def __init__(self, gpus: Iterable[Gpu]) -> None:
-        loads: list[StepLoad | None] = [getattr(gpu, "step_load", None) for gpu in gpus]
-        self._loads = [load for load in loads if load is not None]
+        self._loads = [gpu.step_load for gpu in gpus if gpu.step_load is not None]
 
     def __bool__(self) -> bool:
         return bool(self._loads)
@@ -169,32 +241,12 @@ class StepLoads:
         return self._loads[0].rows() if self._loads else {}
 
 
-def driver_of(gpu: Gpu) -> str | None:
-    """Return the name of the driver by which other processes reach a GPU, "nvml" or that of the kernel.
-
-    None if they cannot: its settings end with this process, such as those of a simulated GPU.
-    """
-    return getattr(gpu, "driver", None)
-
-
-class IndexDoubt(NamedTuple):
-    """A doubt which GPU an index means.
-
-    Attributes:
-        among: The UUIDs of the GPUs that it may mean.
-        because: The reason, with the remedy.
-    """
-
-    among: frozenset[str]
-    because: str
-
-
 def index_doubt_of(gpus: Iterable[Gpu]) -> str | None:
     """Return why the program may compute on other GPUs than these; None if it does not, or these are all there are."""
     gpus = list(gpus)
     uuids = {gpu.uuid for gpu in gpus}
-    doubts: list[IndexDoubt | None] = [getattr(gpu, "index_doubt", None) for gpu in gpus]
-    return next((doubt.because for doubt in doubts if doubt is not None and not doubt.among <= uuids), None)
+    doubts = [gpu.index_doubt for gpu in gpus if gpu.index_doubt is not None]
+    return next((doubt.because for doubt in doubts if not doubt.among <= uuids), None)
 
 
 @cache
@@ -211,128 +263,3 @@ def machine_name() -> str:
 def uuid_in_job(gpu: Gpu) -> str:
     """Return a UUID that no GPU of another node has: with the machine, for a board that is known by its place in it."""
     return f"{machine_name()}/{gpu.uuid}" if is_place(gpu.uuid) else gpu.uuid
-
-
-def pci_addresses_of(gpu: Gpu) -> Collection[str]:
-    """Return the PCI addresses of a GPU without the function, "0000:c1:00", one for each die; none if unknown."""
-    addresses: Collection[str] = getattr(gpu, "pci_addresses", ())
-    return addresses
-
-
-def read_limit_watts(gpu: Gpu) -> float | None:
-    """Read the power limit requested last; None where it is not known. Never raises."""
-    watts: float | None = _optional(gpu, "read_power_limit_watts")
-    return watts
-
-
-def read_driver_version(gpu: Gpu) -> str | None:
-    """Read the version of a GPU's driver; None if it is unknown."""
-    version: str | None = _optional(gpu, "read_driver_version")
-    return version
-
-
-def read_temperature_celsius(gpu: Gpu) -> float | None:
-    """Read the temperature of a GPU's chip; None where it is not known. Never raises."""
-    celsius: float | None = _optional(gpu, "read_temperature_celsius")
-    return celsius
-
-
-def read_utilization(gpu: Gpu) -> float | None:
-    """Read the share of the latest second or so in which a GPU computed; None where it is not known. Never raises."""
-    share: float | None = _optional(gpu, "read_utilization")
-    return share
-
-
-def read_memory_bytes(gpu: Gpu) -> tuple[int, int] | None:
-    """Read how much of a GPU's memory is in use, and how much it has; None where it is not known. Never raises."""
-    used_and_all: tuple[int, int] | None = _optional(gpu, "read_memory_bytes")
-    return used_and_all
-
-
-def read_persistence_mode(gpu: Gpu) -> bool | None:
-    """Read whether the driver keeps a GPU ready while no program uses it; None where it is not known. Never raises."""
-    is_on: bool | None = _optional(gpu, "read_persistence_mode")
-    return is_on
-
-
-def read_process_ids(gpu: Gpu) -> list[int] | None:
-    """Read which processes compute on a GPU; None where it is not known. Never raises."""
-    process_ids: list[int] | None = _optional(gpu, "read_process_ids")
-    return process_ids
-
-
-def identities_on(gpu: Gpu) -> set[tuple[int, int]] | None:
-    """Return the processes on a GPU, each with when it began; None where the driver does not say."""
-    process_ids = read_process_ids(gpu)
-    if process_ids is None:
-        return None
-    found = set()
-    for process_id in process_ids:
-        with suppress(OSError, ValueError, IndexError):  # it has ended
-            found.add((process_id, THIS_MACHINE.start_ticks(process_id)))
-    return found
-
-
-def count_others(gpu: Gpu, is_rank: bool = False) -> int | None:
-    """Count the processes that compute on a GPU beside this one and those that it has begun. Never raises.
-
-    Args:
-        gpu: The GPU.
-        is_rank: Whether this process is one of several ranks of this machine: the others of its parent are its job's.
-
-    Returns:
-        None where it is not known: the driver does not say, or it lists no process of ours, as before we compute, or
-        in a container, where processes may have other ids.
-    """
-    roots = {os.getpid(), os.getppid()} if is_rank else {os.getpid()}
-    process_ids = set(read_process_ids(gpu) or ())
-    ours = {process_id for process_id in process_ids if _is_below(process_id, roots)}
-    return len(process_ids - ours) if ours else None
-
-
-class Sharing:
-    """Looks now and then how many other processes compute on a GPU.
-
-    Args:
-        gpu: The GPU.
-        is_rank: Whether this process is one of several ranks of this machine; see `count_others`.
-    """
-
-    def __init__(self, gpu: Gpu, is_rank: bool = False) -> None:
-        self._gpu, self._is_rank = gpu, is_rank
-        self._most = 0  # seen at once
-        self._look_at, self._wait_seconds = -math.inf, _FIRST_LOOK_SECONDS
-
-    def look(self, now: float) -> None:
-        """Look, if that is due at this time in seconds. Never raises."""
-        if self._look_at <= now:
-            others = count_others(self._gpu, self._is_rank)
-            self._look_at = now + (self._wait_seconds if others is None else _LOOK_SECONDS)
-            self._wait_seconds = min(2 * self._wait_seconds, _LOOK_SECONDS)
-            self._most = max(self._most, others or 0)
-
-    @property
-    def remark(self) -> str | None:
-        """Say to people that the GPU was shared; None if no others were seen."""
-        if self._most == 0:
-            return None
-        others = "another process" if self._most == 1 else f"{self._most} other processes"
-        return f"{others} computed on it meanwhile, and the energy is that of all"
-
-
-def _is_below(process_id: int, roots: Collection[int]) -> bool:
-    """Return whether a process is one of some, or was begun by one of them."""
-    try:
-        while process_id > 1 and process_id not in roots:
-            process_id = THIS_MACHINE.parent(process_id)
-    except (OSError, ValueError, IndexError):  # it has ended, or this system has no /proc
-        return False
-    return process_id in roots
-
-
-def _optional(gpu: Gpu, name: str) -> Any:
-    read = getattr(gpu, name, None)
-    try:
-        return None if read is None else read()
-    except DeviceError:
-        return None

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from zeus_core.adapters import contained
-from zeus_core.device.gpu import identities_on, read_utilization
+from zeus_core.device.sharing import identities_on
 from zeus_core.errors import DeviceError
 from zeus_core.exporter.jobs import GpuReading, JobTotals
 from zeus_core.measurement import Device
@@ -107,7 +107,7 @@ class DeviceTotals:
         state.limit_watts = answer(gpu.read_enforced_power_limit_watts)
         clock_mhz = answer(gpu.read_sm_clock_mhz)
         state.sm_clock_hertz = None if clock_mhz is None else clock_mhz * _HERTZ_PER_MHZ
-        state.utilization = answer(partial(read_utilization, gpu))
+        state.utilization = answer(gpu.read_utilization)
         return None if self.jobs is None else answer(partial(identities_on, gpu))
 
     def _state_of(self, device: Device) -> DeviceState:

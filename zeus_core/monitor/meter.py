@@ -101,7 +101,7 @@ class PowerMeter:
             try:
                 power_watts = self._power.read_watts()
             except NotSupportedError:
-                return GpuEdge(at, None, None, getattr(self._gpu, "no_power_because", None))
+                return GpuEdge(at, None, None, self._gpu.no_power_because)
             except ImpossiblePowerError as error:
                 bridge = bridging_sums(self._last, at, self._good_at, self.peak_watts)
                 if bridge is None:
@@ -197,9 +197,8 @@ class PossiblePower:
 
 def peak_watts(gpu: Gpu) -> float:
     """Return the most a GPU can draw: what it says, else its highest limit, and transients above it."""
-    own_watts = getattr(gpu, "peak_watts", None)
-    if own_watts is not None:
-        return float(own_watts)
+    if gpu.peak_watts is not None:
+        return gpu.peak_watts
     try:
         return TRANSIENTS * retried(gpu.read_power_limit_range_watts).highest_watts
     except DeviceError:

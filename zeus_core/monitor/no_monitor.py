@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from zeus_core.device import discover_cpus, discover_gpus
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.errors import DeviceError, NoDeviceError, UsageError
 from zeus_core.monitor.selection import local_rank_of
 from zeus_core.monitor.windows import ZeusMonitor

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import read_temperature_celsius
+from zeus_core.device.gpu import read_or_none
 from zeus_core.errors import UsageError
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor.meter import peak_watts
@@ -101,7 +101,7 @@ class PowerMonitor:
         """Take a sample now. Never raises for a device that fails."""
         at = self._time_source.now()
         reading = self._monitor.read(sync_execution=False)
-        temperatures = tuple(self._monitor.ask(read_temperature_celsius, None))
+        temperatures = tuple(self._monitor.ask(lambda gpu: read_or_none(gpu.read_temperature_celsius), None))
         with self._lock:
             if not self._samples or at > self._samples[-1].at:
                 self._samples.append(_Sample(at, reading, temperatures))

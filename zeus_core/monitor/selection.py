@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from zeus_core.device import Gpu
-from zeus_core.device.cpu import Cpu
-from zeus_core.device.gpu import pci_addresses_of
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
-from zeus_core.device.silent import SilentGpu
+from zeus_core.device.cpu import Cpu, CpuDiscovery
+from zeus_core.device.gpu import SilentGpu
 from zeus_core.errors import NoDeviceError, UsageError
 from zeus_core.ports.accelerator import INDEXED_TYPES, torch_gpus
 from zeus_core.validate import checked_whole_number, shown
@@ -98,7 +96,7 @@ def warn_unless_measured(gpus: Mapping[int, Gpu], device: Any) -> None:
         return
     order = torch_gpus() or []
     place = order[index] if index < len(order) else None
-    measured = [index for index, gpu in gpus.items() if place and place.is_one_of(gpu.uuid, pci_addresses_of(gpu))]
+    measured = [index for index, gpu in gpus.items() if place and place.is_one_of(gpu.uuid, gpu.pci_addresses)]
     if index not in gpus and not measured:  # else it is another die of a board that is
         _logger.warning(
             "training runs on GPU %d, but the measured GPUs are %s: pass ZeusMonitor(gpu_indices=[%d])",

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 
 from zeus_core.device import Gpu, discover_cpus, discover_gpus
-from zeus_core.device.cpu import Cpu
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import Cpu, CpuDiscovery
 from zeus_core.errors import NoDeviceError, UsageError
 from zeus_core.measurement import Device, DeviceEnergy, Measurement
 from zeus_core.monitor._instruments import Instruments

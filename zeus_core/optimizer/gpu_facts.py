@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import read_driver_version
+from zeus_core.device.gpu import read_or_none
 from zeus_core.errors import NotSupportedError, UsageError
 from zeus_core.kinds import POWER_LIMIT
 from zeus_core.optimizer.trial_store import Conditions
@@ -47,7 +47,7 @@ def facts_of_gpu(gpu: Gpu) -> GpuFacts:
         original_watts: float | None = read_original(gpu, POWER_LIMIT)
     except NotSupportedError:
         original_watts = None
-    return GpuFacts(gpu.name, read_driver_version(gpu), original_watts)
+    return GpuFacts(gpu.name, read_or_none(gpu.read_driver_version), original_watts)
 
 
 def with_power(selector: OptimumSelector, gpus: Sequence[GpuFacts]) -> OptimumSelector:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import read_utilization, uuid_in_job
+from zeus_core.device.gpu import read_or_none, uuid_in_job
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.kinds import Kind
 from zeus_core.optimizer.gpu_facts import GpuFacts, facts_of_gpu
@@ -83,7 +83,7 @@ class Limiter:
     @property
     def is_idle(self) -> bool:
         """Whether each of the GPUs says that it computed nothing in the latest second or so."""
-        return all(read_utilization(gpu) == 0 for gpu in self._gpus)
+        return all(read_or_none(gpu.read_utilization) == 0 for gpu in self._gpus)
 
     def leave(self, uuids: Collection[str]) -> None:
         """Leave some of the GPUs to other ranks, which set the same: one process alone can control a GPU.

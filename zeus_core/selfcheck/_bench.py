@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from zeus_core.device import Gpu
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.measurement import Measurement
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.selfcheck._load import Load
 
-_NO_CPUS = CpuDiscovery(cpus=(), psys=(), unavailable_because="a self-check is of one GPU")
+_NO_CPUS = CpuDiscovery(cpus=(), unavailable_because="a self-check is of one GPU")
 _MAX_RAMP_SECONDS = 2.0  # power follows a load within a second (Ampere and later average over one); twice that
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from zeus_core.device.gpu import Gpu, driver_of
+from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError
 from zeus_core.selfcheck._bench import Bench, Finding
 from zeus_core.training import TrainingEnergy
@@ -66,7 +66,7 @@ def _timed(name: str, call: Callable[[], object], count: int) -> Finding:
 
 def _bare_pair(gpu: Gpu) -> Callable[[], object]:
     """Return the calls of the binding that a window must make; on a GPU that is not NVML's, its own readings."""
-    if driver_of(gpu) != "nvml":
+    if gpu.driver != "nvml":
         return lambda: [(gpu.read_energy_counter_joules(), gpu.read_power_watts()) for _ in range(2)]
     import pynvml
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 
 from zeus_core.device import Gpu, SimulatedGpu, Work
-from zeus_core.device.gpu import pci_addresses_of
 from zeus_core.errors import NotSupportedError
 from zeus_core.ports import TimeSource
 from zeus_core.ports.accelerator import torch_gpus
@@ -126,6 +125,6 @@ def _cuda_device(gpu: Gpu) -> torch.device:
     if not gpu.is_simulated and torch.cuda.is_available():
         torch.cuda.init()  # type: ignore[no-untyped-call]
         for index, place in enumerate(torch_gpus() or []):
-            if place.is_one_of(gpu.uuid, pci_addresses_of(gpu)):
+            if place.is_one_of(gpu.uuid, gpu.pci_addresses):
                 return torch.device("cuda", index)
     return torch.device("cpu")

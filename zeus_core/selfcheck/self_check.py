@@ -15,8 +15,7 @@ from typing import Any
 from zeus_core import __version__
 from zeus_core.cli.text import write
 from zeus_core.device import Gpu, discover_gpus
-from zeus_core.device.gpu import read_driver_version, read_limit_watts
-from zeus_core.device.silent import SilentGpu
+from zeus_core.device.gpu import SilentGpu, read_or_none
 from zeus_core.documents import Document
 from zeus_core.selfcheck._bench import Bench, Finding
 from zeus_core.selfcheck._costs import check_calls, check_hooks, check_window_overhead
@@ -94,7 +93,7 @@ class SelfCheck:
         self.machine: dict[str, Any] = {
             "device": gpu.name,
             "is_simulated": gpu.is_simulated,
-            "driver": read_driver_version(gpu),
+            "driver": read_or_none(gpu.read_driver_version),
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
             "load": None,
             "zeus_core": __version__,
@@ -108,7 +107,7 @@ class SelfCheck:
     def run(self) -> Iterator[CheckResult]:
         """Run the checks, and yield the result of each."""
         end = time.monotonic() + _MAX_SECONDS
-        original_watts = read_limit_watts(self._bench.gpu) if self._allow_changes else None
+        original_watts = read_or_none(self._bench.gpu.read_power_limit_watts) if self._allow_changes else None
         for check in _CHECKS:
             if check.changes and not self._allow_changes:
                 continue

@@ -11,12 +11,11 @@ import os
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from zeus_core._identity import ProcessIdentity
 from zeus_core._sysfs import is_card_uuid
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import driver_of
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, PermissionDeniedError
 from zeus_core.kinds import Kind
@@ -197,16 +196,16 @@ def setting_key(gpu: Gpu, kind: Kind) -> SettingKey:
 
 def is_shared(gpu: Gpu) -> bool:
     """Return whether other processes can reach a GPU, whose settings stay when this process ends."""
-    return driver_of(gpu) is not None
+    return gpu.driver is not None
 
 
-def check_board_sharing(gpu: Any, process_id: int | None = None, is_allowed: bool = False) -> None:
+def check_board_sharing(gpu: Gpu, process_id: int | None = None, is_allowed: bool = False) -> None:
     """Log what a change of a GPU means for others if its board is in MIG mode, or refuse the change.
 
     Only the processes that compute at this moment are known. A change is not refused where they cannot be read.
 
     Args:
-        gpu: A `Gpu`. Only one that has `read_other_mig_processes` can be in MIG mode.
+        gpu: The GPU.
         process_id: The process for which the daemon makes the change; None if this process makes it for itself.
         is_allowed: Whether the administrator of the daemon allows changes that reach others. A process allows them
             itself, by `ZEUS_MIG_LIMITS=1`.
@@ -214,16 +213,13 @@ def check_board_sharing(gpu: Any, process_id: int | None = None, is_allowed: boo
     Raises:
         PermissionDeniedError: Another process computes on another instance, and the change is not allowed.
     """
-    read_others = getattr(gpu, "read_other_mig_processes", None)
-    if read_others is None:
-        return
     way_to_allow = "allow it in the TOML file of the zeus-core daemon: may_slow_other_instances = true"
     if process_id is None:
         process_id, is_allowed = os.getpid(), os.environ.get(_MIG_VARIABLE) == "1"
         way_to_allow = f"set {_MIG_VARIABLE}=1"
     board = f"{gpu.name} ({gpu.uuid}) is in MIG mode: a power limit or a clock holds for all its instances"
     try:
-        others = read_others(process_id)
+        others = gpu.read_other_mig_processes(process_id)
     except DeviceError as error:
         warn_once(f"{board}. Which processes compute on the others cannot be read: {error}")
         return

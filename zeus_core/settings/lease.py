@@ -11,7 +11,6 @@ from functools import partial
 from typing import cast
 
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import driver_of
 from zeus_core.device.remote.client import RemoteControl
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError, UsageError
@@ -53,7 +52,7 @@ class Lease(Claim):
     """
 
     def __init__(self, gpu: Gpu, kind: Kind, original: float | None) -> None:
-        super().__init__(LedgerEntry.of_this_process(gpu.uuid, gpu.name, kind, original, driver_of(gpu)))
+        super().__init__(LedgerEntry.of_this_process(gpu.uuid, gpu.name, kind, original, gpu.driver))
         self._gpu = gpu
         self._kind = kind
         self.is_shared: bool = is_shared(gpu)
@@ -209,7 +208,7 @@ class Lease(Claim):
     def _begin(self) -> None:
         """Take this process for the owner: the first change, or the first in a forked child."""
         self.entry = LedgerEntry.of_this_process(
-            self._gpu.uuid, self._gpu.name, self._kind, self.original, driver_of(self._gpu)
+            self._gpu.uuid, self._gpu.name, self._kind, self.original, self._gpu.driver
         )
         self.in_force = ()
         self._remote = None

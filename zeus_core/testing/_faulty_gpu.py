@@ -1,13 +1,14 @@
 """A GPU whose calls fail, or hang, on demand."""
 
+from __future__ import annotations
+
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 from zeus_core.device import Gpu
 from zeus_core.device.gpu import PowerRange
 from zeus_core.validate import checked_one_of, checked_whole_number
-
-_METHODS = sorted(name for name in vars(Gpu) if name.startswith(("read_", "set_", "lock_", "unlock_")))
 
 
 @dataclass
@@ -25,7 +26,16 @@ class _Hang:
     is_healed: threading.Event
 
 
-class FaultyGpu:
+def _same(name: str) -> Any:
+    """Return an attribute that has the value of the GPU behind it."""
+
+    def read(faulty: FaultyGpu) -> Any:
+        return getattr(faulty._gpu, name)
+
+    return property(read)
+
+
+class FaultyGpu(Gpu):
     """A `Gpu` that forwards every call to another one, except those that are set to fail.
 
         gpu = FaultyGpu(SimulatedGpu(find_preset("A40")))
@@ -39,6 +49,12 @@ class FaultyGpu:
     Args:
         gpu: The GPU behind it.
     """
+
+    uuid = _same("uuid")
+    name = _same("name")
+    is_simulated = _same("is_simulated")
+    energy_counter_period_seconds = _same("energy_counter_period_seconds")
+    power_average_seconds = _same("power_average_seconds")
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
@@ -82,31 +98,6 @@ class FaultyGpu:
                 if isinstance(fault, _Hang):
                     fault.is_healed.set()
             self._faults.clear()
-
-    @property
-    def uuid(self) -> str:
-        """The value of the GPU behind it."""
-        return self._gpu.uuid
-
-    @property
-    def name(self) -> str:
-        """The value of the GPU behind it."""
-        return self._gpu.name
-
-    @property
-    def is_simulated(self) -> bool:
-        """The value of the GPU behind it."""
-        return self._gpu.is_simulated
-
-    @property
-    def energy_counter_period_seconds(self) -> float:
-        """The value of the GPU behind it."""
-        return self._gpu.energy_counter_period_seconds
-
-    @property
-    def power_average_seconds(self) -> float:
-        """The value of the GPU behind it."""
-        return self._gpu.power_average_seconds
 
     def read_energy_counter_joules(self) -> float:
         """Forward the call, or fail."""
@@ -165,3 +156,6 @@ class FaultyGpu:
             raise fault.error
         fault.is_healed.wait()
         return self._gpu
+
+
+_METHODS = sorted(name for name in vars(FaultyGpu) if name.startswith(("read_", "set_", "lock_", "unlock_")))

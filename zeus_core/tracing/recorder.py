@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from zeus_core.adapters import contained
 from zeus_core.attribution.updates import Knot
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import read_temperature_celsius
-from zeus_core.errors import DeviceError
+from zeus_core.device.gpu import read_or_none
 from zeus_core.ports import DeviceEvent, TimeSource
 from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import MonotonicTime, clock_seconds
@@ -57,7 +56,11 @@ class GpuRecord:
     def look(self, at: float) -> None:
         """Read the limit, the clock and the temperature, in the background."""
         gpu = self._gpu
-        now = _answer(gpu.read_power_limit_watts), _answer(gpu.read_sm_clock_mhz), read_temperature_celsius(gpu)
+        now = (
+            read_or_none(gpu.read_power_limit_watts),
+            read_or_none(gpu.read_sm_clock_mhz),
+            read_or_none(gpu.read_temperature_celsius),
+        )
         adds = (lambda *point: self._limit.add(point)), self._clock.add, self._temperature.add
         for value, before, add in zip(now, self._last, adds, strict=True):
             if value is not None and value != before:
@@ -86,13 +89,6 @@ class GpuRecord:
             CounterTrack(f"{label} SM clock", "MHz", self._clock.before(math.inf)),
             CounterTrack(f"{label} temperature", "degrees C", self._temperature.before(math.inf)),
         ]
-
-
-def _answer(read: Callable[[], float]) -> float | None:
-    try:
-        return read()
-    except DeviceError:
-        return None
 
 
 # The sizes of the rings: with these an hour of 64 ranks takes less than 50 MB (benchmarks/tracing.py).

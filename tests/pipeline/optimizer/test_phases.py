@@ -64,7 +64,7 @@ hooks = st.one_of(
 @given(st.lists(hooks, max_size=40))
 def test_hooks_in_any_order_never_raise_and_follow_the_table(calls):
     from zeus_core.device import SimulatedGpu, find_preset
-    from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+    from zeus_core.device.cpu import CpuDiscovery
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.testing import VirtualBackground, VirtualTime
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.pipeline_training import A100, FULL_COURSE, LatentDriver, Run, Watched, on_driver, works
 from zeus_core.device import SimulatedGpu
-from zeus_core.device.rapl.rapl_discovery import CpuDiscovery
+from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pipeline import schedules
 from zeus_core.pipeline.optimizer._plan_follower import Wait, with_waits

@@ -44,7 +44,7 @@ def check_gpus(
     yield _check_visible(gpus, no_gpus_because, driver, environment)
     if driver.has_gpu and _VISIBLE in environment:
         yield _check_variable(environment[_VISIBLE], gpus, driver)
-    if doubt := next(filter(None, (getattr(gpu, "index_doubt", None) for gpu in gpus)), None):
+    if doubt := next(filter(None, (gpu.index_doubt for gpu in gpus)), None):
         yield Check("GPU order", "limited", doubt.because, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
     if gpus:
         yield from _check_readings(gpus)
@@ -55,7 +55,7 @@ def check_gpus(
 def _check_visible(
     gpus: Sequence[Gpu], no_gpus_because: str | None, driver: Driver, environment: Mapping[str, str]
 ) -> Check:
-    from zeus_core.device.silent import SilentGpu
+    from zeus_core.device.gpu import SilentGpu
 
     if not gpus and driver.fault is not None and driver.fault in (no_gpus_because or driver.fault):
         return Check("GPUs", "missing", "there are none without the driver")  # its own check holds the fix
@@ -83,8 +83,6 @@ def _check_variable(value: str, gpus: Sequence[Gpu], driver: Driver) -> Check:
 
 
 def _check_readings(gpus: Sequence[Gpu]) -> Iterator[Check]:
-    from zeus_core.device.gpu import read_persistence_mode
-
     are_measured = all(map(_is_measured, gpus))
     without = "their energy is integrated from their power" if are_measured else "no energy is measured"
     yield _check_each("energy counter", gpus, _has_counter, without)
@@ -93,7 +91,7 @@ def _check_readings(gpus: Sequence[Gpu]) -> Iterator[Check]:
             yield Check(f"GPU {index}", "limited", "; ".join(remarks))
     without = "their power is an average" if are_measured else "they show an average, or none"
     yield _check_each("instant power", gpus, _has_instant_power, without)
-    if off := ",".join(gpu.uuid for gpu in gpus if read_persistence_mode(gpu) is False):
+    if off := ",".join(gpu.uuid for gpu in gpus if readable(gpu.read_persistence_mode) is False):
         sentence = "off: the driver starts anew with each program, which takes seconds, and forgets limits meanwhile"
         yield Check("persistence mode", "limited", sentence, f"sudo nvidia-smi -i {off} -pm 1")
 
@@ -120,10 +118,8 @@ def _is_measured(gpu: Gpu) -> bool:
 
 def gpu_remarks(gpus: Sequence[Gpu]) -> list[list[str]]:
     """Return what is wrong with the readings of each GPU, in words."""
-    from zeus_core.device.gpu import driver_of
-
     # The period of other boards is found by watching their counters, which takes longer than the look itself.
-    periods = [gpu.energy_counter_period_seconds for gpu in gpus if driver_of(gpu) is None]
+    periods = [gpu.energy_counter_period_seconds for gpu in gpus if gpu.driver is None]
     # Reading a counter also compares it with the power, where they may differ.
     reads = {str(index): gpu.read_energy_counter_joules for index, gpu in enumerate(gpus)}
     still = still_counters(reads, max([_LOOK_SECONDS, *(2 * period for period in periods)]))
@@ -144,7 +140,7 @@ def _remarks(gpu: Gpu, stands_still: bool) -> Iterator[str]:
         excess = f"{watts(power_watts)}, more than the {watts(most_watts)} that the board can draw"
         yield f"the power sensor shows {excess}: such readings are dropped"
     if not _is_measured(gpu):
-        yield getattr(gpu, "no_power_because", None) or "neither energy nor power can be read"
+        yield gpu.no_power_because or "neither energy nor power can be read"
     else:
         try:
             gpu.read_energy_counter_joules()

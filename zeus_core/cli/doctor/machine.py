@@ -20,7 +20,7 @@ from zeus_core.errors import DeviceError
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
     from zeus_core.device.cpu import Cpu
-    from zeus_core.device.rapl.powercap import ReadText
+    from zeus_core.device.rapl import ReadText
 
 CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
@@ -109,9 +109,7 @@ def _find_driver() -> Driver:
 
 def other_drivers(gpus: Sequence[Gpu]) -> list[str]:
     """Return the drivers, in words, of the GPUs that are not NVIDIA's."""
-    from zeus_core.device.gpu import driver_of, read_driver_version
-
-    words = [read_driver_version(gpu) for gpu in gpus if driver_of(gpu) != "nvml"]
+    words = [readable(gpu.read_driver_version) for gpu in gpus if gpu.driver != "nvml"]
     return list(dict.fromkeys(filter(None, words)))
 
 
@@ -190,7 +188,7 @@ def check_rapl(root: Path | None = None, *read_text: ReadText) -> Check:
         read_text: Reads a file; the function of the file system if it is not given.
     """
     from zeus_core.device import discover_cpus
-    from zeus_core.device.rapl.powercap import POWERCAP_ROOT
+    from zeus_core.device.rapl import POWERCAP_ROOT
 
     discovery = discover_cpus(root or POWERCAP_ROOT, *read_text)
     reason = discovery.unavailable_because

@@ -98,18 +98,18 @@ def check_clock_rights(rights: Rights, gpus: Sequence[Gpu]) -> Check:
 
 
 def _check(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
-    from zeus_core.device.gpu import driver_of, index_doubt_of
+    from zeus_core.device.gpu import index_doubt_of
 
     if not gpus:
         return Check(name, "missing", "there is no GPU")
-    if all(driver_of(gpu) is None and gpu.is_simulated for gpu in gpus):
+    if all(gpu.driver is None and gpu.is_simulated for gpu in gpus):
         return Check(name, "ok", "simulated GPUs allow it")
     lacking = [str(index) for index, gpu in enumerate(gpus) if not readable(partial(kind.read_accepted, gpu))]
     if len(lacking) == len(gpus):
         return Check(name, "missing", "no visible GPU has this")
     if (doubt := index_doubt_of(gpus)) is not None:
         return Check(name, "missing", doubt, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
-    files = [getattr(gpu, "limit_path", None) for gpu in gpus]
+    files = [gpu.limit_path for gpu in gpus]
     if files and all(files):
         rights = _rights_to_write([str(file) for file in files], rights)
     if not rights.may_control:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from zeus_core.cli.text import readable
-from zeus_core.device.gpu import Sharing
+from zeus_core.device.sharing import Sharing
 from zeus_core.monitor.selection import local_rank_of
 from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import clock_seconds

@@ -9,17 +9,44 @@ counter of the module is not used: the power is integrated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from statistics import fmean
 
 from zeus_core.ports.time_source import MonotonicTime, TimeSource
 
+_POLL_SECONDS = 0.001  # a twentieth of the shortest known period; a reading takes 0.05 ms or more
+
 _WATCH_SECONDS = 0.25  # two updates of the slowest known counter (100 ms); more would delay the first window
 _MAX_WATCH_SECONDS = 0.55  # where it was updated once by then: two updates of a counter of 0.25 s
-_POLL_SECONDS = 0.001  # a twentieth of the shortest known period; a reading takes 0.05 ms or more
 _ENOUGH_UPDATES = 7  # the error of two edges, 2 ms, over six periods of 20 ms is 2 %
 _NOMINAL_SECONDS = (0.01, 0.02, 0.025, 0.05, 0.1, 0.2, 0.25)  # a measurement near one of these is taken for it
 _NEAR_FRACTION = 0.15  # covers polling errors, and keeps 20 and 25 ms apart
+
+_MODULES = ("GH200", "GB200", "GB300")  # for drivers that do not say it by a limit or a power of the module
+_COMPARE_SECONDS = 1.0
+_STILL_SECONDS = 0.35  # without an update: three periods of the slowest known counters
+_MODULE_RATIO = 1.2  # of counter to GPU; the sensor is known to 5 %, the CPU draws 50 W or more
+_SAME = 1.05  # module to GPU: less is the same
+
+
+def _updates(
+    read_joules: Callable[[], float], time_source: TimeSource | None, patience_seconds: Callable[[int], float]
+) -> Iterator[tuple[float, float, float]]:
+    """Yield the two times between which each update of a counter happened, and what it shows since.
+
+    How long it is polled depends on the number of updates so far.
+    """
+    time_source = time_source or MonotonicTime()
+    begin = after = time_source.now()
+    latest_joules, count = read_joules(), 0
+    while (now := time_source.now()) - begin < patience_seconds(count):
+        joules = read_joules()
+        if joules != latest_joules:
+            count += 1
+            yield after, time_source.now(), joules
+        after, latest_joules = now, joules
+        time_source.sleep(_POLL_SECONDS)
 
 
 def watch_counter_period_seconds(
@@ -33,37 +60,20 @@ def watch_counter_period_seconds(
         read_counter_joules: Reads the counter. Its errors are passed on.
         time_source: Source of the times of the readings; real time by default.
     """
-    time_source = time_source or MonotonicTime()
-    begin, latest_joules = time_source.now(), read_counter_joules()
-    updates_at: list[float] = []
-    while len(updates_at) < _ENOUGH_UPDATES and time_source.now() - begin < (
-        _MAX_WATCH_SECONDS if len(updates_at) == 1 else _WATCH_SECONDS
-    ):
-        time_source.sleep(_POLL_SECONDS)
-        counter_joules = read_counter_joules()
-        if counter_joules != latest_joules:
-            latest_joules = counter_joules
-            updates_at.append(time_source.now())
-    if len(updates_at) < 2:
+    seen_at: list[float] = []
+    patience = {1: _MAX_WATCH_SECONDS}
+    for _, until, _ in _updates(read_counter_joules, time_source, lambda count: patience.get(count, _WATCH_SECONDS)):
+        seen_at.append(until)
+        if len(seen_at) == _ENOUGH_UPDATES:
+            break
+    if len(seen_at) < 2:
         return None
-    # A busy machine may let an update pass between two polls: an interval of two periods is none of one.
-    intervals_seconds = sorted(later - earlier for earlier, later in pairwise(updates_at))
+    # A busy machine may let an update pass between two polls: then an interval is of two periods.
+    intervals_seconds = sorted(later - earlier for earlier, later in pairwise(seen_at))
     median_seconds = intervals_seconds[(len(intervals_seconds) - 1) // 2]
-    single_seconds = [seconds for seconds in intervals_seconds if seconds < 1.5 * median_seconds]
-    return _nominal(sum(single_seconds) / len(single_seconds))
-
-
-def _nominal(seconds: float) -> float:
-    nearest = min(_NOMINAL_SECONDS, key=lambda nominal: abs(nominal - seconds))
-    return nearest if abs(nearest - seconds) <= _NEAR_FRACTION * nearest else seconds
-
-
-_MODULES = ("GH200", "GB200", "GB300")  # for drivers that do not say it by a limit or a power of the module
-_MOST_SECONDS = 1.0
-_STILL_SECONDS = 0.35  # without an update: three periods of the slowest known counters
-_COMPARING_POLL_SECONDS = 0.002
-_MODULE_RATIO = 1.2  # of counter to GPU; the sensor is known to 5 %, the CPU draws 50 W or more
-_SAME = 1.05  # module to GPU: less is the same
+    seconds = fmean(seconds for seconds in intervals_seconds if seconds < 1.5 * median_seconds)
+    nearest_seconds = min(_NOMINAL_SECONDS, key=lambda nominal: abs(nominal - seconds))
+    return nearest_seconds if abs(nearest_seconds - seconds) <= _NEAR_FRACTION * nearest_seconds else seconds
 
 
 def may_be_of_module(name: str, has_module_limit: bool, gpu_watts: float, module_watts: float | None) -> bool:
@@ -80,8 +90,6 @@ def compare_counter(
 ) -> str | None:
     """Compare a counter with the power over two updates or more, until they differ or agree for sure.
 
-    Between two updates, each of which happened between two polls, the counter shows between `least` and `most` watts.
-
     Args:
         read_counter_joules: Reads the counter.
         read_gpu_watts: Reads the power of the GPU.
@@ -91,30 +99,30 @@ def compare_counter(
     Returns:
         Why the counter is not that of the GPU; None if it is.
     """
-    time_source = time_source or MonotonicTime()
-    begin, latest_joules = time_source.now(), read_counter_joules()
-    polled_at, first, compared = begin, None, None
     powers: list[tuple[float, float]] = []
-    while (now := time_source.now()) - begin < (_STILL_SECONDS if first is None else _MOST_SECONDS):
-        counter_joules = read_counter_joules()
-        after, polled_at, until = polled_at, now, time_source.now()
-        if first is not None:
-            gpu_watts = read_gpu_watts()
-            powers.append((gpu_watts, read_module_watts() or gpu_watts))
-        if counter_joules != latest_joules and first is None:
-            first = after, until, counter_joules
-        elif counter_joules != latest_joules and first is not None and after > first[1]:
-            gpu_watts, module_watts = (sum(watts) / len(powers) for watts in zip(*powers, strict=True))
-            border_watts = _MODULE_RATIO * gpu_watts
-            if module_watts > _SAME * gpu_watts:
-                border_watts = (gpu_watts * module_watts) ** 0.5  # nearer to the one or the other, in proportion
-            joules = counter_joules - first[2]
-            least_watts, most_watts = joules / (until - first[0]), joules / (after - first[1])
-            compared = (least_watts + most_watts) / 2, gpu_watts, border_watts
-            if not least_watts <= border_watts <= most_watts:
-                break
-        latest_joules = counter_joules
-        time_source.sleep(_COMPARING_POLL_SECONDS)
+
+    def read_joules() -> float:
+        joules, gpu_watts = read_counter_joules(), read_gpu_watts()
+        powers.append((gpu_watts, read_module_watts() or gpu_watts))
+        return joules
+
+    updates = _updates(read_joules, time_source, lambda count: _COMPARE_SECONDS if count else _STILL_SECONDS)
+    compared = None
+    first_after, first_until, first_joules = next(updates, (0.0, 0.0, 0.0))  # without a first one, none follows
+    powers.clear()
+    for after, until, joules in updates:
+        if after <= first_until:
+            continue
+        gpu_watts, module_watts = (fmean(watts) for watts in zip(*powers, strict=True))
+        border_watts = _MODULE_RATIO * gpu_watts
+        if module_watts > _SAME * gpu_watts:
+            border_watts = (gpu_watts * module_watts) ** 0.5  # nearer to the one or the other, in proportion
+        # Each of the two updates happened between two polls, which bounds the power that the counter shows.
+        counted_joules = joules - first_joules
+        least_watts, most_watts = counted_joules / (until - first_after), counted_joules / (after - first_until)
+        compared = (least_watts + most_watts) / 2, gpu_watts, border_watts
+        if not least_watts <= border_watts <= most_watts:
+            break
     if compared is None:
         return "the energy counter may cover the whole module, and did not move while it was compared with the power"
     counter_watts, gpu_watts, border_watts = compared

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from zeus_core.device.gpu import IndexDoubt, PowerRange
+from zeus_core.device.gpu import Gpu, PowerRange
 from zeus_core.device.nvml._energy_counter import compare_counter, may_be_of_module, watch_counter_period_seconds
 from zeus_core.device.nvml._mig import MigProcess, read_other_processes
 from zeus_core.device.nvml.board_settings import (
@@ -18,7 +16,7 @@ from zeus_core.device.nvml.board_settings import (
     set_limit,
     set_profiles,
 )
-from zeus_core.device.nvml.nvml_session import FieldReader, NvmlSession
+from zeus_core.device.nvml.nvml_session import FieldReader, NvmlSession, Question
 from zeus_core.device.nvml.return_codes import device_error
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError, UsageError
@@ -37,8 +35,8 @@ _VOLTA_PERIOD_SECONDS = 0.02
 _PERIOD_SECONDS = 0.1
 
 
-class NvmlGpu:
-    """An NVIDIA GPU. See `Gpu` for the methods; the docstrings here name the NVML function each one calls.
+class NvmlGpu(Gpu):
+    """An NVIDIA GPU. The docstrings of its methods name the NVML function each one calls.
 
     Args:
         session: The connection, shared by the GPUs of one discovery.
@@ -50,7 +48,6 @@ class NvmlGpu:
         DeviceError: The GPU does not answer.
     """
 
-    is_simulated = False
     driver = "nvml"
 
     def __init__(self, session: NvmlSession, uuid: str, name: str | None = None) -> None:
@@ -58,9 +55,8 @@ class NvmlGpu:
 
         self.uuid = uuid
         self._session = session
-        self.index_doubt: IndexDoubt | None = None
-        """Why its index may mean another GPU; None if it does not."""
-        # The two calls at the edges of every window go to the binding directly, to cost little. If one fails, it is
+        # The two calls at the edges of every window go to the binding directly: by the session a window takes 2.4 times
+        # as long as its bare calls, and directly 1.9 (benchmarks/window_overhead.py, 2026-11-28). If one fails, it is
         # made again through the session, which handles forks and errors.
         self._nvml_error = pynvml.NVMLError
         self._get_energy = pynvml.nvmlDeviceGetTotalEnergyConsumption
@@ -75,9 +71,16 @@ class NvmlGpu:
         # The ranges that the board accepts never change, and reading them before each change would take long.
         self._power_range: PowerRange | None = None
         self._supported_clocks_mhz: tuple[int, ...] | None = None
-        self.name: str = name or str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
+        self.name = name or str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
         self._architecture = _AMPERE if name else self._find_architecture()
         self._has_instant_power = not name and self._find_instant_power()
+        # Without that field, NVML documents its power usage as a mean of 1 s from Ampere on, except GA100.
+        is_of_the_moment = self._architecture < _AMPERE or any(word in self.name for word in _GA100)
+        self.power_average_seconds = 0.0 if self._has_instant_power or is_of_the_moment else 1.0
+        if any(word in self.name for word in _JETSON):
+            self.no_power_because = (
+                "power is not reported through NVML on Jetson: the sensors of the board show it, see `jtop`"
+            )
 
     @classmethod
     def of_uuid(cls, session: NvmlSession, uuid: str) -> NvmlGpu:
@@ -85,24 +88,11 @@ class NvmlGpu:
         return cls(session, uuid, uuid)
 
     @property
-    def energy_counter_period_seconds(self) -> float:
+    def energy_counter_period_seconds(self) -> float:  # type: ignore[override]  # found when it is first needed
         """Measured by watching the counter, for half a second at most, when it is read first."""
         if self._counter_period_seconds is None:
             self._counter_period_seconds = self._watch_counter_period_seconds()
         return self._counter_period_seconds
-
-    @property
-    def power_average_seconds(self) -> float:
-        """0 with the instant-power field; else as NVML documents its power usage: 1 from Ampere on, except GA100."""
-        is_of_the_moment = self._architecture < _AMPERE or any(name in self.name for name in _GA100)
-        return 0.0 if self._has_instant_power or is_of_the_moment else 1.0
-
-    @property
-    def no_power_because(self) -> str | None:
-        """Why neither its power nor its energy can be read, known by the product name; None for other boards."""
-        if not any(name in self.name for name in _JETSON):
-            return None
-        return "power is not reported through NVML on Jetson: the sensors of the board show it, see `jtop`"
 
     def read_driver_version(self) -> str:
         """Read the version of the driver."""
@@ -177,13 +167,8 @@ class NvmlGpu:
         if self._power_range is None:
             self._power_range = self.read_power_limit_range_watts()
         limit_watts = self._power_range.checked(limit_watts, self.name)
-        self._control(
-            POWER_LIMIT.command([self.uuid], limit_watts),
-            "setting the power limit",
-            partial(_asked, set_limit),
-            self._find_limit_scope(),
-            milliwatts_from_watts(limit_watts),
-        )
+        command, milliwatts = POWER_LIMIT.command([self.uuid], limit_watts), milliwatts_from_watts(limit_watts)
+        self._call("setting the power limit", set_limit, self._find_limit_scope(), milliwatts, command=command)
 
     def read_sm_clock_mhz(self) -> int:
         """Call `nvmlDeviceGetClockInfo` of the SM domain."""
@@ -208,28 +193,23 @@ class NvmlGpu:
         supported = self._supported_clocks_mhz
         if clock_mhz not in supported:
             raise UsageError(f"clock_mhz is {clock_mhz!r}; {self.name} supports {', '.join(map(str, supported))}")
-        self._control(
-            SM_CLOCK.command([self.uuid], clock_mhz),
-            "locking the SM clock",
-            "nvmlDeviceSetGpuLockedClocks",
-            clock_mhz,
-            clock_mhz,
-        )
+        command = SM_CLOCK.command([self.uuid], clock_mhz)
+        self._call("locking the SM clock", "nvmlDeviceSetGpuLockedClocks", clock_mhz, clock_mhz, command=command)
 
     def unlock_sm_clock(self) -> None:
         """Call `nvmlDeviceResetGpuLockedClocks`."""
         command = SM_CLOCK.command([self.uuid], None)
-        self._control(command, "unlocking the SM clock", "nvmlDeviceResetGpuLockedClocks")
+        self._call("unlocking the SM clock", "nvmlDeviceResetGpuLockedClocks", command=command)
 
     def read_power_profiles(self) -> PowerProfiles:
         """Call `nvmlDeviceWorkloadPowerProfileGetCurrentProfiles`, which Blackwell and later have."""
-        profiles: PowerProfiles = self._call("reading the power profiles", partial(_asked, read_profiles))
+        profiles: PowerProfiles = self._call("reading the power profiles", read_profiles)
         return profiles
 
     def set_power_profiles(self, mask: int) -> None:
         """Call `nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1`, or what older drivers have, which needs root."""
         command = POWER_PROFILE.command([self.uuid], mask)
-        self._control(command, "setting the power profiles", partial(_asked, set_profiles), mask)
+        self._call("setting the power profiles", set_profiles, mask, command=command)
 
     def read_other_mig_processes(self, process_id: int) -> list[MigProcess] | None:
         """Call `nvmlDeviceGetComputeRunningProcesses` of a board in MIG mode; see `read_other_processes`."""
@@ -271,23 +251,20 @@ class NvmlGpu:
             raise NotSupportedError(self.no_counter_because)
 
     def _read_limit_watts(self, which: str, action: str) -> float:
-        return watts_from_milliwatts(self._call(action, partial(_asked, read_limit), self._find_limit_scope(), which))
+        return watts_from_milliwatts(self._call(action, read_limit, self._find_limit_scope(), which))
 
     def _find_limit_scope(self) -> LimitScope:
         if self._limit_scope is None:
-            self._limit_scope = self._call(
-                "looking for the scope of the power limit", partial(_asked, find_limit_scope)
-            )
+            self._limit_scope = self._call("looking for the scope of the power limit", find_limit_scope)
         return self._limit_scope
 
-    def _call(self, action: str, function: str | Callable[..., Any], *arguments: object) -> Any:
-        return self._session.call(self.uuid, action, function, *arguments)
-
-    def _control(self, command: str, action: str, function: str | Callable[..., Any], *arguments: object) -> None:
-        """Call a function that changes the hardware. `command` does the same from an admin's shell."""
+    def _call(self, action: str, function: str | Question, *arguments: object, command: str | None = None) -> Any:
+        """Call a function about this GPU. `command` makes the same change from an admin's shell."""
         try:
-            self._call(action, function, *arguments)
+            return self._session.call(self.uuid, action, function, *arguments)
         except PermissionDeniedError as error:
+            if command is None:
+                raise
             raise PermissionDeniedError(
                 f"{error}; run with that right (in a container: --cap-add=SYS_ADMIN), or let an admin do it: {command}"
             ) from error
@@ -312,13 +289,3 @@ class NvmlGpu:
             return int(retried(lambda: self._call("reading the architecture", "nvmlDeviceGetArchitecture")))
         except DeviceError:
             return _VOLTA if "V100" in self.name else _AMPERE
-
-
-def _asked(question: Callable[..., tuple[int, Any]], handle: Any, *arguments: object) -> Any:
-    """Put a question of `board_settings` to the library of the binding. Raises what the binding does."""
-    import pynvml
-
-    code, answer = question(pynvml.nvmlLib, handle, *arguments)
-    if code != 0:
-        raise pynvml.NVMLError(code)
-    return answer

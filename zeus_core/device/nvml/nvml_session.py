@@ -16,6 +16,9 @@ from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, NotSupportedError
 from zeus_core.process.lock import process_id
 
+Question = Callable[..., tuple[int, Any]]
+"""Asks the library about a handle, and returns a code of NVML, 0 if the answer is known, and the answer."""
+
 _RESTORING_FUNCTIONS = (
     "nvmlDeviceGetPowerManagementLimitConstraints",
     "nvmlDeviceSetGpuLockedClocks",
@@ -33,15 +36,6 @@ class NvmlSession:
         self._process_id: int | None = None
         self._handles: dict[str, Any] = {}
 
-    def open(self) -> None:
-        """Load and open the driver, unless this process has done so.
-
-        Raises:
-            DeviceError: There is no driver, or it does not work.
-        """
-        if self._process_id != process_id():
-            self._open()
-
     def read_uuids(self) -> list[str | DeviceError]:
         """Read the UUIDs of the GPUs the driver shows this process, in PCI order.
 
@@ -51,7 +45,7 @@ class NvmlSession:
         Raises:
             DeviceError: There is no driver, or it does not work.
         """
-        count = retried(lambda: self._call("counting the GPUs", "nvmlDeviceGetCount"))
+        count = retried(lambda: self.call(None, "counting the GPUs", "nvmlDeviceGetCount"))
         return [self._open_device(index) for index in range(count)]
 
     def read_names(self, uuids: Iterable[str]) -> list[str]:
@@ -79,13 +73,13 @@ class NvmlSession:
         handle = self._handles.get(uuid)
         return self._find_handle(uuid) if handle is None else handle
 
-    def call(self, uuid: str, action: str, function: str | Callable[..., Any], *arguments: object) -> Any:
-        """Call an NVML function on one GPU, and once more if the driver has lost the session.
+    def call(self, uuid: str | None, action: str, function: str | Question, *arguments: object) -> Any:
+        """Call an NVML function, and once more if the driver has lost the session.
 
         Args:
-            uuid: The UUID of the GPU.
+            uuid: The UUID of the GPU; None for a function that does not take the handle of one.
             action: Words for the message of an error, such as "reading the power".
-            function: The function's name in the binding; or a function that raises what the binding raises.
+            function: The function's name in the binding; or a question of `board_settings` about a GPU.
             *arguments: The arguments after the handle.
 
         Raises:
@@ -93,17 +87,23 @@ class NvmlSession:
         """
         import pynvml
 
-        call = getattr(pynvml, function, None) if isinstance(function, str) else function
-        if call is None:
+        if isinstance(function, str) and not hasattr(pynvml, function):
             raise NotSupportedError(f"{action} needs a newer nvidia-ml-py: pip install -U nvidia-ml-py")
         for is_last_try in (False, True):
             try:
-                return call(self.handle(uuid), *arguments)
+                self.open()
+                handles = () if uuid is None else (self.handle(uuid),)
+                if isinstance(function, str):
+                    return getattr(pynvml, function)(*handles, *arguments)
+                code, answer = function(pynvml.nvmlLib, *handles, *arguments)
+                if code == 0:
+                    return answer
             except pynvml.NVMLError as error:
-                if error.value != UNINITIALIZED or is_last_try:
-                    raise device_error(error.value, f"{action} of {uuid}") from error
-                self._process_id = None
-        raise AssertionError("unreachable")
+                code = error.value
+            if code != UNINITIALIZED or is_last_try:
+                break
+            self._process_id = None
+        raise device_error(code, action if uuid is None else f"{action} of {uuid}")
 
     def read_driver_version(self) -> str:
         """Call `nvmlSystemGetDriverVersion`.
@@ -111,17 +111,7 @@ class NvmlSession:
         Raises:
             DeviceError: The call failed.
         """
-        return str(self._call("reading the version of the driver", "nvmlSystemGetDriverVersion"))
-
-    def _call(self, action: str, function: str, *arguments: object) -> Any:
-        """Call an NVML function that concerns no GPU of the session. Raises `DeviceError`."""
-        import pynvml
-
-        self.open()
-        try:
-            return getattr(pynvml, function)(*arguments)
-        except pynvml.NVMLError as error:
-            raise device_error(error.value, action) from error
+        return str(self.call(None, "reading the version of the driver", "nvmlSystemGetDriverVersion"))
 
     def _find_handle(self, uuid: str) -> Any:
         """Find a GPU the session does not know yet, or whose handle it has lost."""
@@ -137,17 +127,10 @@ class NvmlSession:
 
     def _open_device(self, index: int) -> str | DeviceError:
         """Return the UUID of a GPU and keep its handle, or why it does not answer, which must not hide the others."""
-        import pynvml
 
         def open_once() -> str:
-            self.open()
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                uuid = str(pynvml.nvmlDeviceGetUUID(handle))
-            except pynvml.NVMLError as error:
-                if error.value == UNINITIALIZED:
-                    self._process_id = None
-                raise device_error(error.value, "reading its UUID") from error
+            handle = self.call(None, "reading its UUID", "nvmlDeviceGetHandleByIndex", index)
+            uuid = str(self.call(None, "reading its UUID", "nvmlDeviceGetUUID", handle))
             self._handles[uuid] = handle
             return uuid
 
@@ -162,10 +145,17 @@ class NvmlSession:
         with suppress(DeviceError):  # past the last one, or a GPU that cannot be partitioned
             for index in range(retried(partial(self.call, uuid, action, "nvmlDeviceGetMaxMigDeviceCount"))):
                 find = partial(self.call, uuid, action, "nvmlDeviceGetMigDeviceHandleByIndex", index)
-                uuids.append(str(retried(partial(self._call, action, "nvmlDeviceGetUUID", retried(find)))))
+                uuids.append(str(retried(partial(self.call, None, action, "nvmlDeviceGetUUID", retried(find)))))
         return uuids
 
-    def _open(self) -> None:
+    def open(self) -> None:
+        """Load and open the driver, unless this process has done so.
+
+        Raises:
+            DeviceError: There is no driver, or it does not work.
+        """
+        if self._process_id == process_id():
+            return
         import pynvml
 
         def initialize() -> None:

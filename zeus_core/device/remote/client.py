@@ -21,8 +21,6 @@ from zeus_core.device.remote.protocol import (
     VERSION,
     ProtocolError,
     decode_reply,
-    encode_members,
-    encode_number,
     encode_request,
     socket_path,
 )
@@ -73,10 +71,6 @@ class DaemonConnection:
             DeviceError: It could not do what was asked.
             UsageError: The request asks for something that the device does not have.
         """
-        return self.ask_members(operation, encode_members(fields), seconds)
-
-    def ask_members(self, operation: str, members: str, seconds: float = _ANSWER_SECONDS) -> dict[str, Any]:
-        """Do what `ask` does, with fields that `encode_members` has written."""
         until = time.monotonic() + seconds
         with self._lock:
             is_new = self._process_id != os.getpid()
@@ -84,7 +78,7 @@ class DaemonConnection:
                 try:
                     if self._socket is None or self._process_id != os.getpid():
                         self._open(until)
-                    return self._exchange(operation, members, until)
+                    return self._exchange(operation, fields, until)
                 except TimeoutError:
                     raise DriverFaultError(f"the zeus-core daemon: {no_answer(seconds)}") from None
                 except (OSError, EOFError) as error:
@@ -147,14 +141,14 @@ class DaemonConnection:
             "token": program_token(),
             "start_ticks": start_ticks,
         }
-        self._exchange("hello", encode_members(fields), until)
+        self._exchange("hello", fields, until)
         self._process_id = os.getpid()
 
-    def _exchange(self, operation: str, members: str, until: float) -> dict[str, Any]:
+    def _exchange(self, operation: str, fields: Mapping[str, Any], until: float) -> dict[str, Any]:
         """Send a request, and wait for its reply. Replies to earlier requests, which came too late, are dropped."""
         assert self._socket is not None
         self._count += 1
-        line = encode_request(self._count, operation, members)
+        line = encode_request(self._count, operation, fields)
         try:
             if self._socket.send(line) < len(line):
                 raise ConnectionAbortedError("it takes no more requests")
@@ -223,7 +217,7 @@ class RemoteControl:
 
     def __init__(self, uuid: str, knob: str, path: str | None = None) -> None:
         self._connection = DaemonConnection(path)
-        self._what = encode_members({"device": uuid, "knob": knob})
+        self._setting = {"device": uuid, "knob": knob}
 
     def allowed(self) -> tuple[PowerRange, float | None]:
         """Read what may be set, and the original that the daemon restores; None for a clock that is not locked.
@@ -231,7 +225,7 @@ class RemoteControl:
         Raises:
             DeviceError: The daemon refuses; see `DaemonConnection.ask`.
         """
-        answer = self._connection.ask_members("allowed", self._what)
+        answer = self._connection.ask("allowed", self._setting)
         original = answer["original"]
         return PowerRange(float(answer["lowest"]), float(answer["highest"])), None if original is None else float(
             original
@@ -246,13 +240,12 @@ class RemoteControl:
             DeviceError: The daemon or the driver fails.
             UsageError: The board does not accept the value.
         """
-        fields = f'{self._what},"value":{encode_number(value)}'
-        enforced = self._connection.ask_members("set", fields).get("enforced")
+        enforced = self._connection.ask("set", {**self._setting, "value": value}).get("enforced")
         return None if enforced is None else float(enforced)
 
     def restore(self) -> None:
         """Restore the original until the next `set`. Raises what `release` does."""
-        self._connection.ask_members("restore", self._what)
+        self._connection.ask("restore", self._setting)
 
     def release(self) -> tuple[str, float | None]:
         """Restore the original for good, and end the lease.
@@ -264,7 +257,7 @@ class RemoteControl:
         Raises:
             DeviceError: The daemon does not answer. It restores all the same, once it sees that this process has ended.
         """
-        reply = self._connection.ask_members("release", self._what)
+        reply = self._connection.ask("release", self._setting)
         instead = reply.get("instead")
         return str(reply["outcome"]), None if instead is None else float(instead)
 

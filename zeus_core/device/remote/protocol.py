@@ -40,15 +40,6 @@ _MAX_NUMBER = 2**53  # of a request: what every reader of JSON holds exactly
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,95}", re.ASCII)
 _ZONE = re.compile(r"intel-rapl(:[0-9a-f]{1,4}){1,4}", re.ASCII)
 _MAX_TEXT = 200
-# A request for a change, and the reply to one, as this module writes them.
-_KNOB = "[a-z_]{1,32}"
-_ID, _NUMBER = r"(0|[1-9][0-9]{0,14})", r"(-?(?:0|[1-9][0-9]{0,7})(?:\.[0-9]{1,17})?)"
-_CHANGE = re.compile(
-    rf'\{{"id":{_ID},"op":"set","device":"({_DEVICE.pattern})","knob":"({_KNOB})","value":{_NUMBER}\}}'.encode()
-)
-_CHANGED = re.compile(rf'\{{"id":{_ID},"result":\{{"enforced":{_NUMBER}\}}\}}'.encode())
-
-_encode_json = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
 
 
 class ProtocolError(ZeusError):
@@ -75,25 +66,20 @@ def socket_path(environment: Mapping[str, str] = os.environ) -> str:
     return environment.get(SOCKET_VARIABLE) or (REHEARSAL_SOCKET if is_rehearsal else DEFAULT_SOCKET)
 
 
-def encode_members(fields: Mapping[str, Any]) -> str:
-    """Return fields as JSON writes them within an object, without spaces."""
-    return _encode_json(dict(fields))[1:-1]
+def encode_line(values: Mapping[str, Any]) -> bytes:
+    """Return values as a line of JSON without spaces."""
+    return f"{json.dumps(values, separators=(',', ':'), allow_nan=False)}\n".encode()
 
 
-def encode_number(value: float | None) -> str:
-    """Return a number as JSON writes it: without the encoder, which takes several times as long."""
-    return repr(value) if type(value) is float and math.isfinite(value) else _encode_json(value)
-
-
-def encode_request(number: int, operation: str, members: str) -> bytes:
+def encode_request(number: int, operation: str, fields: Mapping[str, Any]) -> bytes:
     """Return the line of a request.
 
     Args:
         number: Tells the replies apart.
         operation: A key of `_FIELDS`.
-        members: The fields, as `encode_members` writes them.
+        fields: Its fields.
     """
-    return f'{{"id":{number},"op":"{operation}"{members and ","}{members}}}\n'.encode()
+    return encode_line({"id": number, "op": operation, **fields})
 
 
 def decode_request(line: bytes) -> Request:
@@ -102,10 +88,6 @@ def decode_request(line: bytes) -> Request:
     Raises:
         ProtocolError: The line is not a valid request; the message says why.
     """
-    change = _CHANGE.fullmatch(line)
-    if change is not None and change[3].decode() in KINDS:  # as nearly always; to decode JSON takes four times as long
-        number, device, knob, value = change.groups()
-        return Request(int(number), "set", {"device": device.decode(), "knob": knob.decode(), "value": float(value)})
     values = _object(line)
     number, operation = values.pop("id", None), values.pop("op", None)
     if type(number) is not int or not 0 <= number <= _MAX_NUMBER:
@@ -123,19 +105,13 @@ def decode_request(line: bytes) -> Request:
 
 def encode_result(number: int, result: Mapping[str, Any]) -> bytes:
     """Return the line of a reply."""
-    return _line({"id": number, "result": result})
-
-
-def encode_changed(number: int, enforced: float | None) -> bytes:
-    """Return the line of a reply to a change: what `encode_result` returns, in less time."""
-    result = "" if enforced is None else f'"enforced":{encode_number(enforced)}'
-    return f'{{"id":{number},"result":{{{result}}}}}\n'.encode()
+    return encode_line({"id": number, "result": result})
 
 
 def encode_error(number: int, error: ZeusError) -> bytes:
     """Return the line of a reply that is an error."""
     kind = next((name for name, cls in _ERRORS.items() if isinstance(error, cls)), "fault")
-    return _line({"id": number, "error": kind, "message": str(error)[: MAX_REPLY_BYTES // 8]})
+    return encode_line({"id": number, "error": kind, "message": str(error)[: MAX_REPLY_BYTES // 8]})
 
 
 def decode_reply(line: bytes) -> tuple[int, dict[str, Any] | ZeusError]:
@@ -144,9 +120,6 @@ def decode_reply(line: bytes) -> tuple[int, dict[str, Any] | ZeusError]:
     Raises:
         ProtocolError: It is no reply.
     """
-    changed = _CHANGED.fullmatch(line)
-    if changed is not None:  # as nearly always; the decoder of JSON takes four times as long
-        return int(changed[1]), {"enforced": float(changed[2])}
     values = _object(line)
     number, result = values.get("id"), values.get("result")
     if type(number) is int and isinstance(result, dict):
@@ -170,19 +143,28 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MAX_NUMBER
 
 
-_DEVICE_FIELDS: dict[str, Callable[[Any], bool]] = {
-    "device": lambda value: type(value) is str and _DEVICE.fullmatch(value) is not None,
-    "knob": lambda value: value in KINDS if type(value) is str else False,
-}
+def _is_device(value: Any) -> bool:
+    return type(value) is str and _DEVICE.fullmatch(value) is not None
 
+
+def _is_knob(value: Any) -> bool:
+    return type(value) is str and value in KINDS
+
+
+def _is_zone(value: Any) -> bool:
+    return type(value) is str and _ZONE.fullmatch(value) is not None
+
+
+_SETTING = {"device": _is_device, "knob": _is_knob}
+# The fields of each operation, with what tells whether a value is allowed.
 _FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "hello": {"version": _is_count, "program": _is_text, "job": _is_text, "token": _is_text, "start_ticks": _is_count},
-    "allowed": _DEVICE_FIELDS,
-    "set": {**_DEVICE_FIELDS, "value": _is_number},
-    "restore": _DEVICE_FIELDS,
-    "release": _DEVICE_FIELDS,
+    "allowed": {**_SETTING},
+    "set": {**_SETTING, "value": _is_number},
+    "restore": {**_SETTING},
+    "release": {**_SETTING},
     "list": {},
-    "energy": {"zone": lambda value: type(value) is str and _ZONE.fullmatch(value) is not None},
+    "energy": {"zone": _is_zone},
 }
 
 # By the first that fits: subclasses before their bases.
@@ -197,10 +179,6 @@ _ERRORS: dict[str, type[ZeusError]] = {
     "fault": DriverFaultError,
     "device": DeviceError,
 }
-
-
-def _line(values: Mapping[str, Any]) -> bytes:
-    return f"{_encode_json(values)}\n".encode()
 
 
 def _object(line: bytes) -> dict[str, Any]:

@@ -65,10 +65,6 @@ class RehearsedGpu(SimulatedGpu):
         self._follow()
         return super().read_power_limit_watts()
 
-    def read_enforced_power_limit_watts(self) -> float:
-        """Read the same: nothing else limits a simulated board."""
-        return self.read_power_limit_watts()
-
     def read_power_watts(self) -> float:
         """Read the power, at the settings that any client has made last."""
         self._follow()

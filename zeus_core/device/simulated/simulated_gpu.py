@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from zeus_core.device.gpu import PowerRange, StepLoad
+from zeus_core.device.gpu import Gpu, PowerRange
 from zeus_core.device.simulated.power_model import OperatingPoint, Work
 from zeus_core.device.simulated.presets import GpuPreset
 from zeus_core.errors import PermissionDeniedError, UsageError
@@ -118,7 +118,7 @@ class _SettingChanged(threading.Event):
         return is_set
 
 
-class SimulatedGpu:
+class SimulatedGpu(Gpu):
     """A `Gpu` whose time and power follow `zeus_core.device.simulated.power_model`.
 
     Work is submitted as to a real GPU: `submit` queues it and returns, `synchronize` waits until the queue is empty,
@@ -138,9 +138,6 @@ class SimulatedGpu:
     """
 
     is_simulated = True
-    step_load: StepLoad | None = None
-    """The work of each step of a loop that computes elsewhere; None where a program submits all work itself."""
-    power_average_seconds: float = 0.0
 
     def __init__(
         self,
@@ -155,9 +152,9 @@ class SimulatedGpu:
         self.preset: GpuPreset = preset
         index = checked_whole_number("index", index, 0)
         self._noise = SimulatedNoise(time_cv=0.0, power_cv=0.0) if noise is None else noise
-        self.name: str = f"{preset.name} (simulated)"
-        self.uuid: str = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core simulated {preset.name} {index}')}"
-        self.energy_counter_period_seconds: float = preset.counter_period_seconds
+        self.name = f"{preset.name} (simulated)"
+        self.uuid = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core simulated {preset.name} {index}')}"
+        self.energy_counter_period_seconds = preset.counter_period_seconds
         self._time_source = time_source or MonotonicTime()
         self.submitted: int = 0
         """How many pieces of work were submitted."""
@@ -240,10 +237,6 @@ class SimulatedGpu:
 
     def read_power_limit_watts(self) -> float:
         """Read the limit set last."""
-        return self._limit_watts
-
-    def read_enforced_power_limit_watts(self) -> float:
-        """Read the limit set last: nothing else limits a simulated board."""
         return self._limit_watts
 
     def read_default_power_limit_watts(self) -> float:

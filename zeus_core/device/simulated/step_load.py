@@ -15,7 +15,7 @@ _STEPS = 3  # whose median is taken: the first one of a loop also loads and comp
 _ACTIVE_SHARE, _ACTIVE_FRACTION, _COMPUTE_BOUND = 1.2, 0.94, 0.74
 
 
-class SimulatedLoad:
+class SimulatedSteps:
     """Gives a simulated GPU work in each step, unless a program submits its own.
 
     Without it the GPU would idle through a whole training, and a search would find the lowest limit best.

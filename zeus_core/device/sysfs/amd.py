@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from zeus_core._sysfs import Card, find_cards, sysfs_root
-from zeus_core.device.gpu import Gpu, pci_addresses_of
-from zeus_core.device.nvml.visible import visible_places
+from zeus_core.device.gpu import Gpu
 from zeus_core.device.retry import retried
-from zeus_core.device.sysfs.sysfs_gpu import SysfsGpu, in_order
+from zeus_core.device.sysfs.sysfs_gpu import SysfsGpu
+from zeus_core.device.visible import in_order, visible_places
 from zeus_core.errors import DeviceError, DriverFaultError, NoDeviceError, NotSupportedError
 from zeus_core.ports.accelerator import FrameworkGpu
 from zeus_core.ports.time_source import MonotonicTime, TimeSource
@@ -185,6 +185,8 @@ def find_amd_gpus(environment: Mapping[str, str], order: Sequence[FrameworkGpu] 
         NoDeviceError: There is none.
     """
     root = sysfs_root()
+    if not Path(root, "class/drm").is_dir():
+        raise NoDeviceError(f"there is no folder {root}/class/drm")
     boards = _boards([card for card in find_cards(root) if card.driver == "amdgpu"])
     is_left_out = [not is_for_rocm and _is_integrated(card) for card, _ in boards]
     gpus = [AmdGpu(*board) for board, left_out in zip(boards, is_left_out, strict=True) if not left_out]
@@ -289,6 +291,6 @@ def _rocm_nodes(root: str) -> list[tuple[str, str]]:
 def _warned(gpus: list[Gpu]) -> list[Gpu]:
     """Say so where only one die of a board is used: its energy is that of the board."""
     for gpu in dict.fromkeys(gpus):
-        if gpus.count(gpu) < len(pci_addresses_of(gpu)):
+        if gpus.count(gpu) < len(gpu.pci_addresses):
             _logger.warning("%s (%s): one die is used, and energies are those of the whole board", gpu.name, gpu.uuid)
     return gpus

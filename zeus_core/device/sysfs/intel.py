@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from zeus_core._sysfs import Card, find_cards, sysfs_root
 from zeus_core.device.gpu import Gpu, PowerRange
-from zeus_core.device.nvml.visible import visible_places
-from zeus_core.device.sysfs.sysfs_gpu import PERIOD_SECONDS, SysfsGpu, in_order
+from zeus_core.device.sysfs.sysfs_gpu import PERIOD_SECONDS, SysfsGpu
+from zeus_core.device.visible import in_order, visible_places
 from zeus_core.errors import DeviceError, DriverFaultError, NoDeviceError, NotSupportedError
 from zeus_core.ports.accelerator import FrameworkGpu
 from zeus_core.ports.time_source import MonotonicTime, TimeSource
@@ -47,7 +47,7 @@ class IntelGpu(SysfsGpu):
     def __init__(self, card: Card, time_source: TimeSource | None = None) -> None:
         super().__init__(card, f"Intel GPU {card.text('device') or card.uuid}")
         if not self._has_power_file:
-            self.power_average_seconds: float = 2 * _MEAN_SECONDS
+            self.power_average_seconds = 2 * _MEAN_SECONDS
         self._time_source = time_source or MonotonicTime()
         self._lock = ProcessLock()
         self._last: tuple[float, float] | None = None  # when the file was read, and its joules
@@ -101,7 +101,7 @@ class IntelGpu(SysfsGpu):
         return (joules - begin_joules) / (at - begin)
 
     @property
-    def peak_watts(self) -> float:
+    def peak_watts(self) -> float:  # type: ignore[override]  # it follows a range that moves
         """The most that the board can draw for a moment."""
         try:
             return min(_MOST_OF_LIMIT * self.read_power_limit_range_watts().highest_watts, _MOST_WATTS)

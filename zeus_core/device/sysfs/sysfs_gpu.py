@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from zeus_core._sysfs import Card, sysfs_root
 from zeus_core.device.gpu import Gpu, PowerRange
-from zeus_core.errors import DriverFaultError, NotSupportedError
+from zeus_core.errors import DeviceError, DriverFaultError, NotSupportedError
 from zeus_core.kinds import POWER_LIMIT
-from zeus_core.ports.accelerator import FrameworkGpu
 
 _AVERAGE_SECONDS = 1.0  # firmware periods are unpublished: no less than the average of any known sensor (judgement)
 PERIOD_SECONDS = 0.1
 """The same for counters, which drivers refresh each millisecond at most (judgement)."""
 
 
-class SysfsGpu:
-    """A GPU of sysfs. See `Gpu` for the methods; each reads a file, and raises as `Card.read` does.
+class SysfsGpu(Gpu):
+    """A GPU of sysfs. Each method reads a file, and raises as `Card.read` does.
 
     A board with several dies or partitions is one GPU: they share its sensors and its limit.
 
@@ -33,27 +31,24 @@ class SysfsGpu:
 
     def __init__(self, card: Card, name: str, others: Sequence[str] = ()) -> None:
         self._card = card
-        self.uuid: str = card.uuid
+        self.uuid = card.uuid
         self.driver: str = card.driver
-        """The kernel driver, by which other processes restore the GPU."""
-        self.is_simulated: bool = sysfs_root() != "/sys"
-        self.name: str = f"{name} (simulated)" if self.is_simulated else name
-        self.limit_path: str = card.limit_path
-        """The file in which the power limit is set."""
+        self.is_simulated = sysfs_root() != "/sys"
+        self.name = f"{name} (simulated)" if self.is_simulated else name
+        self.limit_path = card.limit_path
         addresses = filter(None, (card.pci_address, *others))
-        self.pci_addresses: frozenset[str] = frozenset(address.partition(".")[0] for address in addresses)
-        """The PCI addresses of all its dies, without the function: "0000:c1:00"."""
+        self.pci_addresses = frozenset(address.partition(".")[0] for address in addresses)
         self._has_power_file = Path(card.folder, card.hwmon("power1_input")).exists()
         self._power_file = "power1_input" if self._has_power_file else "power1_average"
-        self.power_average_seconds: float = 0.0 if self._has_power_file else _AVERAGE_SECONDS
+        self.power_average_seconds = 0.0 if self._has_power_file else _AVERAGE_SECONDS
+
+    def refusal(self, what: str) -> DeviceError:
+        """Name the driver: others may show more of the same board."""
+        return NotSupportedError(f"the {what} of {self.name} is not supported yet: its driver is {self.driver}")
 
     def read_driver_version(self) -> str:
         """Return the driver, which is a part of the kernel, and the kernel's version."""
         return f"{self.driver} of Linux {os.uname().release}"
-
-    def read_energy_counter_joules(self) -> float:
-        """Raise `NotSupportedError`: a driver that has a counter overrides this."""
-        raise NotSupportedError(f"{self.name} has no energy counter")
 
     def read_power_watts(self) -> float:
         """Read `power1_input`, or else `power1_average`."""
@@ -64,10 +59,6 @@ class SysfsGpu:
 
     def read_power_limit_watts(self) -> float:
         """Read the limit that was set last."""
-        return self._card.read_power_limit_watts()
-
-    def read_enforced_power_limit_watts(self) -> float:
-        """Read the limit that was set last: the driver knows of no other."""
         return self._card.read_power_limit_watts()
 
     def read_default_power_limit_watts(self) -> float:
@@ -104,27 +95,3 @@ class SysfsGpu:
     def read_sm_clock_mhz(self) -> int:
         """Read `freq1_input`, the clock of the shaders."""
         return self._card.read_number(self._card.hwmon("freq1_input")) // 1_000_000
-
-    def read_supported_sm_clocks_mhz(self) -> tuple[int, ...]:
-        """Raise `NotSupportedError`."""
-        self._refuse_clock()
-
-    def lock_sm_clock(self, clock_mhz: int) -> None:
-        """Raise `NotSupportedError`."""
-        self._refuse_clock()
-
-    def unlock_sm_clock(self) -> None:
-        """Raise `NotSupportedError`."""
-        self._refuse_clock()
-
-    def _refuse_clock(self) -> NoReturn:
-        raise NotSupportedError(
-            f"setting the SM clock of {self.name} is not supported yet: its driver is {self.driver}"
-        )
-
-
-def in_order(gpus: Sequence[SysfsGpu], order: Sequence[FrameworkGpu] | None) -> list[Gpu] | None:
-    """Return the GPUs in torch's order, by their PCI addresses; None if they are not known, or not all are found."""
-    by_address = {address: gpu for gpu in gpus for address in gpu.pci_addresses}
-    found: list[Gpu] = [by_address[gpu.pci_address] for gpu in order or () if gpu.pci_address in by_address]
-    return found if found and len(found) == len(order or ()) else None

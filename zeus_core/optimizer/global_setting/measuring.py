@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from zeus_core.adapters import contained
-from zeus_core.device.gpu import read_temperature_celsius
+from zeus_core.device.gpu import read_or_none
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import Measurement, ZeusMonitor
 from zeus_core.monitor.clock_sampler import ClockSampler
@@ -72,7 +72,6 @@ class TrialRecorder:
         """Whether a segment that is opened now leaves out its first step: other ranks may be behind, and delay it."""
         self.temperatures_celsius: list[float] = []
         """The temperature of the hottest GPU of this rank at the end of each block, where it is known."""
-        self._has_temperature = any(hasattr(gpu, "read_temperature_celsius") for gpu in monitor.gpus.values())
         self.run_seconds: float = 0.0
         """The time of all steps of the run, without pauses of training."""
         self._step_began: float | None = None
@@ -233,9 +232,9 @@ class TrialRecorder:
             self._clocks.take_means_mhz(),
         )
         self.drop_trial()
-        if self._has_temperature:
-            known = [celsius for celsius in self._monitor.ask(read_temperature_celsius, None) if celsius is not None]
-            self.temperatures_celsius += [max(known)] if known else []
+        celsius = self._monitor.ask(lambda gpu: read_or_none(gpu.read_temperature_celsius), None)
+        known_celsius = [value for value in celsius if value is not None]
+        self.temperatures_celsius += [max(known_celsius)] if known_celsius else []
         return part
 
     def _measured(self, spans: Sequence[_Span]) -> Measurement | None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import read_driver_version, read_limit_watts
+from zeus_core.device.gpu import read_or_none
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.optimizer._deployment import Deployment
 from zeus_core.pipeline.optimizer._planning import no_plan
@@ -274,4 +274,4 @@ class WarmingUp(Stage):
 
 def _read_facts(gpu: Gpu) -> GpuFacts:
     """Read what times and energies depend on; a limit that cannot be read is None."""
-    return GpuFacts(gpu.uuid, gpu.name, read_limit_watts(gpu), read_driver_version(gpu))
+    return GpuFacts(gpu.uuid, gpu.name, read_or_none(gpu.read_power_limit_watts), read_or_none(gpu.read_driver_version))

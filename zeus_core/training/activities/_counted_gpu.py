@@ -15,7 +15,7 @@ from zeus_core.attribution.sensor_comparison import SensorComparison
 from zeus_core.attribution.timeline import Timeline
 from zeus_core.attribution.updates import CounterUpdates
 from zeus_core.device import Gpu
-from zeus_core.device.gpu import Sharing
+from zeus_core.device.sharing import Sharing
 from zeus_core.errors import DeviceError
 from zeus_core.events import Activity
 from zeus_core.kinds import POWER_LIMIT

@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Sequence
 
-from zeus_core.device.gpu import read_limit_watts
+from zeus_core.device.gpu import Gpu, read_or_none
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.training.activities._repeated_call import RepeatedCall
 
@@ -50,13 +50,17 @@ class LimitReading:
         if is_set and set_watts is not None:
             self._note([set_watts])
         elif is_set or self._read_at == -math.inf:
-            self._note(self._monitor.ask(read_limit_watts, None))
+            self._note(self._monitor.ask(_limit_watts, None))
         return self._watts if self._now() - self._read_at < _OLD_SECONDS else None
 
     def _read_due(self) -> float:
-        self._note([read_limit_watts(gpu) for gpu in self._monitor.gpus.values()])
+        self._note([_limit_watts(gpu) for gpu in self._monitor.gpus.values()])
         return _PERIOD_SECONDS
 
     def _note(self, limits: Sequence[float | None]) -> None:
         self._watts = None if None in limits else max((watts for watts in limits if watts is not None), default=None)
         self._read_at = self._now()
+
+
+def _limit_watts(gpu: Gpu) -> float | None:
+    return read_or_none(gpu.read_power_limit_watts)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from zeus_core.device.gpu import read_driver_version, read_limit_watts
+from zeus_core.device.gpu import Gpu, read_or_none
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.training.account import Account
 from zeus_core.training.activities.tally import Tally
@@ -54,7 +54,7 @@ def rank_record(monitor: ZeusMonitor, gpu_indices: Collection[int], cpu_indices:
         cpu_indices: The CPU packages to count.
     """
     unknown: tuple[float | None, str | None] = (None, None)
-    read = monitor.ask(lambda gpu: (read_limit_watts(gpu), read_driver_version(gpu)), unknown)
+    read = monitor.ask(_limit_and_driver, unknown)
     known = dict(zip(monitor.gpus, read, strict=True))
     devices = [
         DeviceRecord(gpu.uuid, index, gpu.name, gpu.is_simulated, known[index][1], known[index][0])
@@ -132,3 +132,7 @@ def _sum(devices: Sequence[DeviceRecord]) -> DeviceRecord:
     limit_watts = first.limit_watts if all(each.limit_watts == first.limit_watts for each in devices) else None
     uuid = first.uuid if len(devices) == 1 else ""
     return replace(first, uuid=uuid, limit_watts=limit_watts, energy=energy, power=(), count=len(devices))
+
+
+def _limit_and_driver(gpu: Gpu) -> tuple[float | None, str | None]:
+    return read_or_none(gpu.read_power_limit_watts), read_or_none(gpu.read_driver_version)

@@ -1,6 +1,13 @@
-"""The GPUs that `CUDA_VISIBLE_DEVICES` shows, read as CUDA reads it (CUDA programming guide, environment variables)."""
+"""Which GPUs a process sees, and in which order.
+
+`CUDA_VISIBLE_DEVICES` is read as CUDA reads it (CUDA programming guide, environment variables), and other
+vendors' variables alike.
+"""
 
 from collections.abc import Mapping, Sequence
+
+from zeus_core.device.gpu import Gpu
+from zeus_core.ports.accelerator import FrameworkGpu
 
 
 def visible_places(
@@ -51,3 +58,10 @@ def _place(
         return known[0] if len(known) == 1 else None
     unknown = [place for place, uuid in enumerate(uuids) if uuid is None and place not in visible]
     return unknown[0] if unknown else None
+
+
+def in_order(gpus: Sequence[Gpu], order: Sequence[FrameworkGpu] | None) -> list[Gpu] | None:
+    """Return the GPUs in torch's order, by their PCI addresses; None if they are not known, or not all are found."""
+    by_address = {address: gpu for gpu in gpus for address in gpu.pci_addresses}
+    found = [by_address[gpu.pci_address] for gpu in order or () if gpu.pci_address in by_address]
+    return found if found and len(found) == len(order or ()) else None
