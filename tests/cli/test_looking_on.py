@@ -352,8 +352,8 @@ from zeus_core.ports.time_source import MonotonicTime
 
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 for number in range(2000):
-    signal.setitimer(signal.ITIMER_REAL, 5e-4 + number % 50 * 1e-5)
     try:
+        signal.setitimer(signal.ITIMER_REAL, 5e-4 + number % 50 * 1e-5)
         for _ in ticks(MonotonicTime(), 1e-5):
             pass
     except KeyboardInterrupt:
