@@ -100,6 +100,17 @@ DELIBERATE = {
     "zeus_core.carbon.carbon_aware": "needs numpy, which making the argument does without",
     "zeus_core._start.sitecustomize": "it runs in Pythons that train nothing",
     "zeus_core.adapters._requires": "importlib.metadata takes 20 ms",
+    "zeus_core.device.apple": "importlib.metadata takes 20 ms",
+    "zeus_core.device.rapl": "sockets, for those whose CPUs the daemon reads",
+    "zeus_core.monitor.windows": "csv, for those who log windows",
+    "zeus_core.monitor._instruments": "random loads hashlib, and most GPUs have a counter",
+    "zeus_core.optimizer.global_setting._preparation": "two searches beside each other, for those who ask for them",
+    "zeus_core.optimizer.global_setting._search_course": "two searches beside each other, for those who ask for them",
+    "zeus_core.optimizer.global_setting._search_facts": "the words of a result, at the end of training",
+    "zeus_core.training._run_recorder": "electricity, for those who give one",
+    "zeus_core.training.charges.charged_electricity": "electricity, for those who give one",
+    "zeus_core.training.charges.charging": "electricity, for those who give one",
+    "zeus_core.training.record.run_records": "searches, which most runs do without",
     "zeus_core.device._discovery": "the bindings of vendors that are not there",
     "zeus_core.installed": "importlib.metadata takes 20 ms",
     "zeus_core.launch": "what follows a framework needs the framework",
@@ -107,6 +118,14 @@ DELIBERATE = {
     "zeus_core.training._training_energy": "optimizers, traces and recurring jobs, which most trainings do without",
     "zeus_core.optimizer.global_setting.search_optimizer": "adaptive searches need numpy",
     "zeus_core.optimizer.global_setting.search_options": "adaptive searches need numpy",
+    "zeus_core.mixed.levelling._levelled_training": "it needs numpy",
+    "zeus_core.mixed.levelling._waiting_joules": "it needs numpy",
+    "zeus_core.pipeline.planner.loops": "a plan that is not compiled does without the compiler",
+    "zeus_core.process.restore_registry": "multiprocessing takes 10 ms, and few programs load it",
+    "zeus_core.pytorch.followed.followed_optimizers": "many programs that import torch train nothing",
+    "zeus_core.search.run.visits": "it needs numpy",
+    "zeus_core.selfcheck._load": "it needs torch",
+    "zeus_core.units": "decimal takes 2 ms, and few programs convert a price",
     "zeus_core.mixed.levelling._levelling_optimizer": "it needs torch only where its hooks are on a model",
     "zeus_deepspeed": "it loads DeepSpeed",
     "zeus_deepspeed.__main__": "it loads DeepSpeed",
@@ -115,43 +134,6 @@ DELIBERATE = {
     "zeus_huggingface.accelerate._accelerate_energy": "batches, for those who ask for them",
     "zeus_lightning._callback": "batches, for those who ask for them",
     "zeus_huggingface.auto": "transformers imports itself within it",
-}
-# Those that may become fewer, never more.
-NOT_YET = {
-    "zeus_core.adapters.result",
-    "zeus_core.daemon._commanded_gpu",
-    "zeus_core.device.apple",
-    "zeus_core.device.gpu",
-    "zeus_core.device.rapl",
-    "zeus_core.kinds.kind",
-    "zeus_core.kinds.power_profile",
-    "zeus_core.kinds.sm_clock",
-    "zeus_core.mixed.levelling._levelled_training",
-    "zeus_core.mixed.levelling._waiting_joules",
-    "zeus_core.monitor._instruments",
-    "zeus_core.monitor.windows",
-    "zeus_core.optimizer.global_setting._preparation",
-    "zeus_core.optimizer.global_setting._search_course",
-    "zeus_core.optimizer.global_setting._search_facts",
-    "zeus_core.optimizer.limiter",
-    "zeus_core.pipeline.planner.loops",
-    "zeus_core.ports.run_identity",
-    "zeus_core.ports.site_defaults",
-    "zeus_core.process.restore_registry",
-    "zeus_core.pytorch.followed.followed_optimizers",
-    "zeus_core.runs._counting",
-    "zeus_core.runs._sums_shown",
-    "zeus_core.search.run.visits",
-    "zeus_core.selfcheck._load",
-    "zeus_core.settings.first_stage",
-    "zeus_core.settings.lease",
-    "zeus_core.settings.ledger",
-    "zeus_core.training._run_recorder",
-    "zeus_core.training.charges.charged_electricity",
-    "zeus_core.training.charges.charging",
-    "zeus_core.training.record.run_records",
-    "zeus_core.units",
-    "zeus_deepspeed._perseus",
 }
 # Modules of Python that only some systems have, or that hold memory of the processes of others.
 OF_SOME_SYSTEMS = {"ctypes", "fcntl", "getpass", "grp", "pwd"}
@@ -393,7 +375,7 @@ def test_imports_lie_at_the_top_of_a_module_but_where_a_reason_is_known():
         }
         if any(is_always_there(module) for module in modules):
             found.add(name)
-    assert found - DELIBERATE.keys() - NOT_YET == set()
+    assert found - DELIBERATE.keys() == set()
 
 
 def is_function(node: ast.AST) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from html import escape
 
 # Exact by the definition of the units.
 _MILLI_PER_UNIT = 1_000
@@ -122,7 +123,5 @@ def duration_text(seconds: float) -> str:
 
 def rows_html(rows: Mapping[str, str]) -> str | None:
     """Format labelled lines as a table for notebooks; None without any, for which they show what `repr` returns."""
-    from html import escape
-
     cells = (f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>" for label, text in rows.items())
     return f"<table>{''.join(cells)}</table>" if rows else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 
 _TITLE = "zeus-core"
@@ -52,9 +54,6 @@ _MOST_COLUMNS = 100  # also where there is no terminal, as in the log of a job
 
 
 def _boxed(rows: Mapping[str, str]) -> str:
-    import shutil  # imported here, as few processes show a result
-    import textwrap
-
     label_width = max(len(label) for label in rows)
     columns = min(shutil.get_terminal_size((_MOST_COLUMNS + 1, 0)).columns - 1, _MOST_COLUMNS)
     room = max(columns - label_width - len("|    |"), _LEAST_TEXT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -69,8 +70,6 @@ class CommandedGpu:
 
     def _execute(self, operation: str, **values: str) -> None:
         """Execute the command of an operation, without a shell, and check what it says."""
-        import subprocess
-
         words = list(self._commands[operation])
         for name, value in {"uuid": self._gpu.uuid, **values}.items():
             words = [word.replace(f"{{{name}}}", value) for word in words]

@@ -6,6 +6,7 @@ The numbers come from a model of the chip (IOReport, "Energy Model"). They are u
 
 from __future__ import annotations
 
+import platform
 import re
 import subprocess
 import threading
@@ -135,8 +136,6 @@ def find_apple_gpus() -> list[Gpu]:
         NoDeviceError: It has no Apple silicon.
         DeviceError: The package is not installed, or does not work here.
     """
-    import platform
-
     if platform.machine() != "arm64" or platform.system() != "Darwin":
         raise NoDeviceError("this is no Apple silicon")
     try:

@@ -1,5 +1,6 @@
 """The base class of all GPUs and other accelerators. It refuses what the class of a vendor does not add."""
 
+import platform
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from typing import NamedTuple, Protocol, TypeVar
@@ -255,8 +256,6 @@ def machine_name() -> str:
     try:
         return f"node-{THIS_MACHINE.boot_id()[:8]}"
     except OSError:
-        import platform
-
         return platform.node()
 
 

@@ -6,6 +6,7 @@ this takes a call of the kernel.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -15,9 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zeus_core._identity import job_id
 from zeus_core.environment import CLOCK, LIMIT, OBSERVE, SAVE, TAGS, is_off, observes
-from zeus_core.errors import UsageError
+from zeus_core.errors import DeviceError, UsageError
 from zeus_core.files import write_atomically
+from zeus_core.process.deadline import CALL_SECONDS
+from zeus_core.process.parallel import ParallelCalls
 from zeus_core.validate import checked_slowdown
 
 if TYPE_CHECKING:
@@ -135,8 +139,6 @@ def _check_trusted(path: str, state: os.stat_result) -> None:
 
 
 def _variables(data: bytes) -> dict[str, str]:
-    import json
-
     document = json.loads(data)
     words = {**_WORDS, **{word: word for word in (_CATALOGUE, *_ELECTRICITY)}}
     if not isinstance(document, dict) or not document.keys() <= set(words.values()):
@@ -160,8 +162,6 @@ def _text(word: str, value: Any) -> str:
 
 @cache
 def _catalogue_calls() -> ParallelCalls:
-    from zeus_core.process.parallel import ParallelCalls
-
     return ParallelCalls()
 
 
@@ -179,9 +179,6 @@ def for_catalogue(name: str, content: Callable[[], str], has_ended: bool = True)
     folder = _site_catalogue(os.environ)
     if not folder:
         return
-    from zeus_core._identity import job_id
-    from zeus_core.errors import DeviceError
-    from zeus_core.process.deadline import CALL_SECONDS
 
     job = re.sub(r"[^A-Za-z0-9.]", "_", job_id())[:64] or "none"
     path = Path(folder, "new", f"{job}-{name}.json")

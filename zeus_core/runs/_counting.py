@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zeus_core.electricity import ConstantSignal
+from zeus_core.electricity.electricity_amount import slice_of
 from zeus_core.errors import UsageError
 from zeus_core.runs._overlaps import clusters, cut
 from zeus_core.runs._run_rows import AMOUNTS
@@ -168,9 +170,6 @@ def charge(table: pyarrow.Table, known: Counted, electricity: Electricity) -> py
         UsageError: A file has no finite value for some time.
     """
     import pyarrow
-
-    from zeus_core.electricity import ConstantSignal
-    from zeus_core.electricity.electricity_amount import slice_of
 
     rows = np.flatnonzero(known.share > 0)
     begin, end = (numbers(table, name)[rows] / 1e3 for name in ("begin_ms", "end_ms"))

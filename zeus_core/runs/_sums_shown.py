@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core._identity import printable
 from zeus_core.errors import UsageError
+from zeus_core.exporter.jobs import MOST_JOBS
+from zeus_core.exporter.prometheus import check_prometheus_client
 from zeus_core.runs._counting import Counted, Gain, by_currency, sums
 from zeus_core.units import number_text
 
@@ -97,9 +99,6 @@ def prometheus_text(by: str | None, groups: Mapping[str, Mapping[str, Any]]) -> 
     Raises:
         UsageError: There are more groups than an exporter has jobs, or the library is missing.
     """
-    from zeus_core.exporter.jobs import MOST_JOBS
-    from zeus_core.exporter.prometheus import check_prometheus_client
-
     check_prometheus_client()
     import prometheus_client
 

@@ -17,11 +17,14 @@ from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.selection import warn_unless_measured
+from zeus_core.pipeline import PipelineFrequencyOptimizer
 from zeus_core.pipeline.pipeline_observer import PipelineObserver
+from zeus_core.pipeline.pipeline_record import RecordedPipeline
 from zeus_core.ports import DeviceEvents, World
 from zeus_core.ports.accelerator import INDEXED_TYPES
 from zeus_core.ports.exchange import Exchange
 from zeus_core.pytorch import device_events_for, torch_world
+from zeus_core.training import TrainingEnergy
 from zeus_core.validate import shown
 from zeus_deepspeed._checkpoints import CheckpointedState, Stateful
 from zeus_deepspeed._config import PerseusConfig, read_perseus_block
@@ -124,8 +127,6 @@ def _end(optimizer: Optimizer, record: RecordedPipeline | None) -> None:
 
 
 def _pipeline_frequency_optimizer(*args: Any, **kwargs: Any) -> Optimizer:
-    from zeus_core.pipeline import PipelineFrequencyOptimizer
-
     return PipelineFrequencyOptimizer(*args, **kwargs)
 
 
@@ -287,8 +288,6 @@ def _record_of(
 ) -> RecordedPipeline | None:
     if config.folder is None and config.trace is None:
         return None
-    from zeus_core.pipeline.pipeline_record import RecordedPipeline
-    from zeus_core.training import TrainingEnergy  # imported here, as few trainings are recorded
 
     energy = TrainingEnergy(
         monitor,
