@@ -41,7 +41,7 @@ class Training(NamedTuple):
 
 
 class TrainerCalls:
-    """What a callback of this package holds: the calls of `train` that are under way, and whether it works for them.
+    """The calls of `train` that are under way, and whether the callback that holds this works for them.
 
     Args:
         name: The name of the callback, for messages.
