@@ -90,7 +90,7 @@ class Schedule(list[Any]):
 
 def tap_costs() -> tuple[float, float]:
     """Return the seconds per instruction of the bare loop, and those that the tap adds."""
-    from zeus_deepspeed._tap import PipelineTap
+    from zeus_deepspeed._engine import PipelineTap
 
     schedule = Schedule([COMMANDS[0]] * MICROBATCHES)
     bare = best_of(lambda: Engine().train_batch(schedule)) / MICROBATCHES

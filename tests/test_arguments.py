@@ -1,5 +1,7 @@
 """Wrong arguments, above all those that would fail in a hook, late or silently: the error says what to give."""
 
+import inspect
+
 import pytest
 
 from zeus_core.batches import MicroBatchOptimizer
@@ -9,6 +11,7 @@ from zeus_core.jobs import DriftingSlices, RecurringJob, Target
 from zeus_core.mixed.allocation.allocation_plan import read_plan as read_allocation
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer
+from zeus_core.optimizer.global_setting.search_options import OptimizerOptions
 from zeus_core.pipeline import PipelineFrequencyOptimizer, PipelineProfile, schedules
 from zeus_core.pipeline.planner.clock_plan import read_plan
 from zeus_core.search import Trial
@@ -65,3 +68,8 @@ def test_the_error_names_the_argument_its_value_and_what_to_give(call, message, 
     monkeypatch.delenv("ZEUS_SIMULATED_GPUS", raising=False)
     with pytest.raises(UsageError, match=message):
         call()
+
+
+def test_adapters_pass_on_every_option_of_the_search():
+    own = {"monitor", "optimum_selector", "world", "quiet"}  # of each adapter itself
+    assert {*inspect.signature(GlobalPowerLimitOptimizer).parameters} - own == {*OptimizerOptions.__annotations__}

@@ -106,6 +106,8 @@ def test_wrong_arguments_are_named(loop, monitor):
         PowerLimitOptimizer(None, monitor)
     with pytest.raises(UsageError, match="profile_steps is 0"):
         PowerLimitOptimizer(loop.accelerator, monitor, profile_steps=0)
+    with pytest.raises(TypeError, match="'profile_step'"):
+        PowerLimitOptimizer(loop.accelerator, monitor, profile_step=8)
 
 
 def test_a_clock_is_searched_instead_of_a_limit_with_that_optimizer(loop, monitor, gpu, tmp_path):

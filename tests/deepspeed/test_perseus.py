@@ -14,7 +14,7 @@ from zeus_core.device.gpu import SIMULATED_GPUS_VARIABLE
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.pipeline.optimizer import PipelineFrequencySettings, PipelineRank
 from zeus_core.training.record.run_file import read_run
-from zeus_deepspeed._engine_facts import release
+from zeus_deepspeed._engine import release
 from zeus_deepspeed._perseus import attach
 
 ENABLED = {"enabled": True}

@@ -22,8 +22,7 @@ from tests.deepspeed.engines import (
     run_engines,
 )
 from zeus_core.errors import ZeusError
-from zeus_deepspeed._engine_facts import release
-from zeus_deepspeed._tap import PipelineTap, check_engine
+from zeus_deepspeed._engine import PipelineTap, check_engine, release
 
 NAMES = {
     "ForwardPass": "forward",

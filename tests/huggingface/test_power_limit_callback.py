@@ -144,6 +144,8 @@ def test_without_rights_training_goes_on(tmp_path, time_source):
 def test_wrong_arguments_are_named_at_construction(monitor):
     with pytest.raises(UsageError, match="profile_steps is 0"):
         HFGlobalPowerLimitOptimizer(monitor, profile_steps=0)
+    with pytest.raises(TypeError, match="'profile_step'"):
+        HFGlobalPowerLimitOptimizer(monitor, profile_step=8)
 
 
 @pytest.mark.long

@@ -40,8 +40,8 @@ from zeus_core.search import GridSearch
 from zeus_core.settings.limit_knob import PowerLimitKnob
 from zeus_core.training.record.run_file import read_run
 from zeus_lightning import ZeusCallback
-from zeus_lightning._batch_counts import samples_in
 from zeus_lightning._energy_source import EnergySource
+from zeus_lightning._progress import samples_in
 
 Module = module_class(lightning.pytorch)
 

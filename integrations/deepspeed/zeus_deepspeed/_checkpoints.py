@@ -51,9 +51,15 @@ class CheckpointedState:
         **kwargs: Any,
     ) -> Any:
         """Wraps `save_checkpoint`; its `client_state` may be None."""
-        users_state = client_state or {}
-        entry = {} if self._is_taken(users_state) else self._entry()
-        return save_checkpoint(save_dir, tag, {**users_state, **entry}, *args, **kwargs)
+        state = dict(client_state or {})
+        if self._key in state:
+            _logger.warning("the %s state is not saved: client_state already has a key %r", self._name, self._key)
+        else:
+            try:
+                state[self._key] = {_MARK: self._owner.state_dict()}
+            except Exception as error:
+                _logger.warning("the %s state is not saved in this checkpoint: %r", self._name, error)
+        return save_checkpoint(save_dir, tag, state, *args, **kwargs)
 
     def load(self, load_checkpoint: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Wraps `load_checkpoint`."""
@@ -61,24 +67,8 @@ class CheckpointedState:
         entry = (client_state or {}).get(self._key)
         if isinstance(entry, dict) and _MARK in entry:
             del client_state[self._key]
-            self._restore(entry[_MARK])
+            try:
+                self._owner.load_state_dict(entry[_MARK])
+            except Exception as error:
+                _logger.warning("the %s state in this checkpoint is unusable; starting over: %r", self._name, error)
         return path, client_state
-
-    def _is_taken(self, users_state: Mapping[str, Any]) -> bool:
-        if self._key in users_state:
-            _logger.warning("the %s state is not saved: client_state already has a key %r", self._name, self._key)
-            return True
-        return False
-
-    def _entry(self) -> dict[str, Any]:
-        try:
-            return {self._key: {_MARK: self._owner.state_dict()}}
-        except Exception as error:
-            _logger.warning("the %s state is not saved in this checkpoint: %r", self._name, error)
-            return {}
-
-    def _restore(self, state: Any) -> None:
-        try:
-            self._owner.load_state_dict(state)
-        except Exception as error:
-            _logger.warning("the %s state in this checkpoint is unusable; starting over: %r", self._name, error)

@@ -14,7 +14,7 @@ from typing import Any
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.optimizer import PipelineFrequencySettings
 from zeus_core.validate import checked_flag, checked_path, checked_whole_number, shown
-from zeus_deepspeed._engine_facts import config_of
+from zeus_deepspeed._engine import config_of
 
 _BLOCK = "perseus"
 _MIN_LIKENESS = 0.8  # two swapped letters: 0.86; the nearest of the words in DeepSpeed 0.19.8, "persist": 0.71

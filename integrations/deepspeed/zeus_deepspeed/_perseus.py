@@ -17,7 +17,7 @@ from zeus_core.device import discover_gpus
 from zeus_core.errors import UsageError, ZeusError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.selection import warn_unless_measured
-from zeus_core.pipeline import PipelineFrequencyOptimizer
+from zeus_core.pipeline.optimizer import PipelineFrequencyOptimizer
 from zeus_core.pipeline.pipeline_observer import PipelineObserver
 from zeus_core.pipeline.pipeline_record import RecordedPipeline
 from zeus_core.ports import DeviceEvents, World
@@ -28,9 +28,8 @@ from zeus_core.training import TrainingEnergy
 from zeus_core.validate import shown
 from zeus_deepspeed._checkpoints import CheckpointedState, Stateful
 from zeus_deepspeed._config import PerseusConfig, read_perseus_block
-from zeus_deepspeed._engine_facts import identity_of, is_pipeline, pipeline_rank_of
+from zeus_deepspeed._engine import PipelineTap, check_engine, identity_of, is_pipeline, pipeline_rank_of
 from zeus_deepspeed._monitor_events import MonitorEvents
-from zeus_deepspeed._tap import PipelineTap, check_engine
 
 if TYPE_CHECKING:
     from zeus_core.pipeline.pipeline_record import RecordedPipeline
@@ -126,11 +125,7 @@ def _end(optimizer: Optimizer, record: RecordedPipeline | None) -> None:
         record.close()
 
 
-def _pipeline_frequency_optimizer(*args: Any, **kwargs: Any) -> Optimizer:
-    return PipelineFrequencyOptimizer(*args, **kwargs)
-
-
-def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = _pipeline_frequency_optimizer) -> Perseus | None:
+def attach(engine: Any, make_optimizer: Callable[..., Optimizer] = PipelineFrequencyOptimizer) -> Perseus | None:
     """Plan the clocks of an engine's pipeline, if the `"perseus"` block of its configuration enables it. Idempotent.
 
     If the block is enabled, this is a collective call: every rank of the job makes it, at the same point. If something

@@ -10,6 +10,7 @@ from transformers import Trainer
 
 from zeus_core.adapters import Patches, contained
 from zeus_core.events import PASS_END, Activity, Observer, PassBegin
+from zeus_core.training import TrainingEnergy
 
 _REWARDS = "_calculate_rewards"  # of GRPO and RLOO: models, functions, and the exchange of their values
 
@@ -30,12 +31,12 @@ class PassHooks:
     Args:
         trainer: Any trainer.
         observer: Receives the reports.
-        count: Called with the tokens of text that was generated.
+        energy: Counts the tokens of text that was generated; they are not counted if None.
     """
 
-    def __init__(self, trainer: Trainer, observer: Observer, count: Callable[[int], object]) -> None:
+    def __init__(self, trainer: Trainer, observer: Observer, energy: TrainingEnergy | None) -> None:
         self._observer = observer
-        self._count_tokens = count
+        self._energy = energy
         self._model: Any = trainer.model
         self._patches: list[Patches] = []
         # On the class, as a patch of the model would be copied with it, and a copy would generate with the original.
@@ -87,8 +88,8 @@ class PassHooks:
             self._observer.receive(PassBegin(activity))
             try:
                 result = method(*args, **kwargs)
-                if activity is Activity.GENERATION:
-                    self._count(result, args, kwargs)
+                if activity is Activity.GENERATION and self._energy is not None:
+                    self._count(self._energy, result, args, kwargs)
                 return result
             finally:
                 self._observer.receive(PASS_END)
@@ -96,13 +97,13 @@ class PassHooks:
         return wrapped
 
     @contained
-    def _count(self, generated: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def _count(self, energy: TrainingEnergy, generated: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Count the tokens of what was generated, by its shape alone."""
         is_decoder_separate = bool(getattr(getattr(self._model, "config", None), "is_encoder_decoder", False))
         prompt = next((kwargs[name] for name in ("inputs", "input_ids") if kwargs.get(name) is not None), None)
         if prompt is None and "inputs_embeds" not in kwargs:
             prompt = next(iter(args), None)
-        self._count_tokens(_tokens_in(generated, prompt, is_decoder_separate))
+        energy.count(generated_tokens=_tokens_in(generated, prompt, is_decoder_separate))
 
 
 def _tokens_in(generated: Any, prompt: Any, is_decoder_separate: bool) -> int:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from zeus_core.kinds import KnobName
+from zeus_core.adapters import contained
+from zeus_core.events import EPOCH_BEGIN, EPOCH_END, INTERFERENCE, STEP_BEGIN, STEP_END, TRAIN_END
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import NoMonitor, training_monitor
 from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
-from zeus_core.optimizer.global_setting.director import Directive
-from zeus_core.optimizer.global_setting.search_options import CHANGES_PER_HOUR, COMMON, MakeSearch, Mode
-from zeus_huggingface._listener import Reporter, TrainerListener, listening
+from zeus_core.optimizer.global_setting.search_options import OptimizerOptions
+from zeus_huggingface._trainer_calls import POWER_LIMIT, TrainerCalls
 from zeus_huggingface._trainer_patches import patch_trainer
 
 _logger = logging.getLogger(__name__)
 
 
-@listening
 class HFGlobalPowerLimitOptimizer(TrainerCallback):
     """Chooses a GPU power limit while a `Trainer` trains: pass it in `callbacks=[...]`.
 
@@ -47,41 +45,66 @@ class HFGlobalPowerLimitOptimizer(TrainerCallback):
         self,
         monitor: ZeusMonitor | None = None,
         optimum_selector: OptimumSelector | None = None,
-        wait_steps: int = 1,
-        warmup_steps: int | None = None,
-        profile_steps: int | None = None,
-        pl_step: int | None = None,
-        profile_path: str | Path | None = None,
         *,
-        knob: KnobName = "power limit",
-        search: MakeSearch | None = None,
-        mode: Mode = "search",
-        carbon_aware: Directive | None = None,
-        activities: str = COMMON,
-        changes_per_hour: int = CHANGES_PER_HOUR,
         strict: bool = False,
         quiet: bool = False,
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         monitor = training_monitor(monitor, strict)
-        positional = optimum_selector, wait_steps, warmup_steps, profile_steps, pl_step, profile_path
-        self.optimizer = GlobalPowerLimitOptimizer(
+        self.optimizer = GlobalPowerLimitOptimizer(monitor, optimum_selector, **options, quiet=True)
+        self._calls = TrainerCalls(
+            type(self).__name__,
+            self.optimizer,
             monitor,
-            *positional,
-            knob=knob,
-            search=search,
-            mode=mode,
-            carbon_aware=carbon_aware,
-            activities=activities,
-            changes_per_hour=changes_per_hour,
-            quiet=True,
+            frozenset({POWER_LIMIT}),
+            quiet=quiet,
+            splits_passes=self.optimizer.searches_each_activity,
         )
-        reporter = Reporter(self.optimizer, splits_passes=self.optimizer.searches_each_activity)
-        self.listener = TrainerListener(type(self).__name__, reporter, monitor, frozenset({"power limit"}), quiet)
         patch_trainer(self)
 
     def __reduce__(self) -> Any:
         """Copy nothing: a copy sets no power limit, see `ZeusTrainerCallback`."""
         return _copied_search, (type(self),)
+
+    @contained
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Begin training, or begin again with a smaller batch: a collective call."""
+        if not self._calls.steps_aside:
+            self._calls.prepare(args, state)
+            self.optimizer.receive(TRAIN_END)
+            self._calls.begin(args, state)
+
+    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+        """Begin an epoch."""
+        self._calls.observer.receive(EPOCH_BEGIN)
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """Begin an optimizer step."""
+        self._calls.observer.receive(STEP_BEGIN)
+
+    @contained
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """End an optimizer step. If the process ends next, to go on later, the Trainer saves a checkpoint now."""
+        self._calls.observer.receive(STEP_END)
+        if self._calls.observer.is_end_due:
+            control.should_save = True
+
+    def on_prediction_step(self, *_: Any, **__: Any) -> None:
+        """Report a step of an evaluation: a Trainer with an evaluation of its own has not announced it."""
+        self._calls.observer.receive(INTERFERENCE)
+
+    def on_save(self, *_: Any, **__: Any) -> None:
+        """Report a checkpoint: a Trainer that saves in its own way has not announced it."""
+        self._calls.observer.receive(INTERFERENCE)
+
+    def on_epoch_end(self, *_: Any, **__: Any) -> None:
+        """End an epoch."""
+        self._calls.observer.receive(EPOCH_END)
+
+    @contained
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """End training, which restores the limits."""
+        self._calls.end(state)
 
 
 def _copied_search(kind: type[HFGlobalPowerLimitOptimizer]) -> HFGlobalPowerLimitOptimizer:

@@ -19,8 +19,9 @@ from transformers import Trainer, TrainerCallback
 from zeus_core.adapters import Patches
 from zeus_core.adapters.result import show_result
 from zeus_core.events import Activity
-from zeus_huggingface._listener import Training, listeners_of
+from zeus_huggingface._energy_log import EnergyLog
 from zeus_huggingface._model_card import evaluations_without_energy
+from zeus_huggingface._trainer_calls import calls_of
 
 _patched_cards: set[type] = set()
 # Of models that write cards themselves, those that trained them last.
@@ -72,26 +73,26 @@ def _patch_card(owner: type | None, method: str, around: Callable[..., Any]) -> 
 def _train(
     train: Callable[..., Any], trainer: Trainer, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    listeners = listeners_of(trainer)
+    callbacks = calls_of(trainer)
     _patch_model_card(type(trainer))
     _patch_card_of_model(trainer)
     is_trial = (args[0] if args else kwargs.get("trial")) is not None
-    for listener in listeners:
-        listener.enter_training(Training(trainer, resume_from_checkpoint, is_trial))
+    for calls in callbacks:
+        calls.enter_training(trainer, resume_from_checkpoint, is_trial)
     try:
         output = train(trainer, resume_from_checkpoint, *args, **kwargs)
         metrics = getattr(output, "metrics", None)
         if isinstance(metrics, dict):  # a Trainer with a loop of its own may return anything
-            for listener in listeners:
-                metrics.update(listener.reporter.training_metrics())
+            for each in _energy_logs(trainer):
+                metrics.update(each.energy.summary.values())
         return output
     finally:
-        _show([listener.leave_training() for listener in listeners])
+        _show([calls.leave_training() for calls in callbacks])
 
 
 def _inner_training_loop(loop: Callable[..., Any], trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
     """Train with the micro-batch of the first callback that has one."""
-    settings = (listener.micro_batch for listener in listeners_of(trainer) if not listener.steps_aside)
+    settings = (calls.micro_batch for calls in calls_of(trainer) if not calls.steps_aside)
     setting = next((setting for setting in settings if setting is not None), None)
     if setting is None:
         return loop(trainer, *args, **kwargs)
@@ -102,13 +103,13 @@ def _inner_training_loop(loop: Callable[..., Any], trainer: Trainer, *args: Any,
 
 def _search(search: Callable[..., Any], trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
     """Show one result for all trainings of a search for hyperparameters."""
-    listeners = listeners_of(trainer)
-    for listener in listeners:
-        listener.enter_search()
+    callbacks = calls_of(trainer)
+    for calls in callbacks:
+        calls.enter_search()
     try:
         return search(trainer, *args, **kwargs)
     finally:
-        _show([listener.leave_search() for listener in listeners])
+        _show([calls.leave_search() for calls in callbacks])
 
 
 def _show(results: list[dict[str, str]]) -> None:
@@ -122,9 +123,9 @@ def _pausing(activity: Activity) -> Callable[..., Any]:
 
     def pause(method: Callable[..., Any], trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as resuming:
-            for listener in listeners_of(trainer):
-                listener.pause(activity)
-                resuming.callback(listener.resume)
+            for calls in calls_of(trainer):
+                calls.pause(activity)
+                resuming.callback(calls.resume)
             return method(trainer, *args, **kwargs)
 
     return pause
@@ -137,8 +138,9 @@ def _log(log: Callable[..., Any], trainer: Trainer, logs: dict[str, float], *arg
     learning rate and the hyperparameters are chosen by: `default_compute_objective` sums all that is in it.
     """
     own: dict[str, float] = {}
-    for listener in listeners_of(trainer):
-        own.update(listener.reporter.values_to_log(trainer, logs))
+    for calls in calls_of(trainer):
+        if calls.log is not None and not calls.steps_aside:
+            own.update(calls.log.values(trainer, logs, Activity.EVALUATION in calls.activities))
     own = {name: value for name, value in own.items() if name not in logs}
     if not own:
         return log(trainer, logs, *args, **kwargs)
@@ -151,13 +153,12 @@ def _log(log: Callable[..., Any], trainer: Trainer, logs: dict[str, float], *arg
 
 
 def _create_model_card(create: Callable[..., Any], trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
-    listeners = listeners_of(trainer)
-    if not listeners:
+    if not calls_of(trainer):
         return create(trainer, *args, **kwargs)
     with evaluations_without_energy(trainer):
         result = create(trainer, *args, **kwargs)
-    for listener in listeners:
-        listener.reporter.add_to_model_card(trainer, Path(str(trainer.args.output_dir)))
+    for each in _energy_logs(trainer):
+        each.add_to_model_card(trainer, Path(str(trainer.args.output_dir)))
     return result
 
 
@@ -166,9 +167,14 @@ def _create_card_of_model(create: Callable[..., Any], model: Any, path: Any, *ar
     known = _trainers.get(model)
     trainer = None if known is None else known()
     if trainer is not None:
-        for listener in listeners_of(trainer):
-            listener.reporter.add_to_model_card(trainer, Path(path))
+        for each in _energy_logs(trainer):
+            each.add_to_model_card(trainer, Path(path))
     return result
+
+
+def _energy_logs(trainer: Trainer) -> list[EnergyLog]:
+    """Return the logs of the callbacks that measure the energy of a Trainer."""
+    return [calls.log for calls in calls_of(trainer) if calls.log is not None and not calls.steps_aside]
 
 
 _WRAPS: dict[str, Callable[..., Any]] = {

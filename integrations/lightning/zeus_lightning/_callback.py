@@ -14,10 +14,10 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.process.restore_registry import restore_registry
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.validate import checked_object
-from zeus_lightning._batch_counts import BatchCounts, epochs_of
 from zeus_lightning._energy_source import EnergySource
 from zeus_lightning._fit_session import Session
 from zeus_lightning._namespaces import Callback, LightningModule, Trainer
+from zeus_lightning._progress import BatchCounts, epochs_of
 
 if TYPE_CHECKING:
     from zeus_core.batches import MicroBatchOptimizer
@@ -33,19 +33,10 @@ _logger = logging.getLogger(__name__)
 class ZeusCallback(Callback):
     """Measures the energy of a `Trainer`, and logs it where its losses are: pass it in `callbacks=[...]`.
 
-    To the trainer's loggers, each `log_every_n_steps` optimizer steps:
-
-    ===========================  =====  =====================================================================
-    `train/energy_j`             J      training steps since the previous log, over all ranks and GPUs
-    `train/power_w`              W      mean power of these steps
-    `train/energy_per_token_j`   J      energy per token, if tokens are counted
-    `train/energy_per_sample_j`  J      energy per sample, if samples are counted and tokens are not
-    `train/total_energy_j`       J      the whole run so far, with evaluations, checkpoints and earlier parts
-    `train/power_limit_w`        W      power limit in force, the highest of this rank's GPUs, as of the last second
-    `train/sm_clock_mhz`         MHz    SM clock that the optimizer has locked, if it searches clocks
-    `train/co2_eq_g`             g      CO2 equivalent of the whole run so far, if an intensity is given
-    `train/cost`                 money  cost of the whole run so far, in the currency of the price, if one is given
-    ===========================  =====  =====================================================================
+    The trainer's loggers get, each `log_every_n_steps` optimizer steps and with `train/` before the name,
+    `energy_j` (the training steps since the previous log, over all ranks and GPUs), `power_w`,
+    `energy_per_token_j` or `energy_per_sample_j`, `total_energy_j` (the whole run so far), `power_limit_w`,
+    `sm_clock_mhz`, `co2_eq_g` and `cost`, each where it is known. docs/metrics.md describes them.
 
     The end of each evaluation, within `fit` or by itself, logs `validate/energy_j` or `test/energy_j`. The end of `fit`
     logs the metrics of `zeus_core.training.TrainingSummary.values`, `train_energy_j` first. The progress bar shows

@@ -12,6 +12,7 @@ from zeus_core.process.restore_registry import restore_registry
 from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.training import TrainingEnergy
 from zeus_lightning._namespaces import Logger, Trainer
+from zeus_lightning._progress import Steps
 
 
 class Session:
@@ -187,54 +188,3 @@ def _read(state: Any) -> tuple[int, Any]:
         return int(state["step"]), state["energy"]
     except (KeyError, TypeError, ValueError):
         return 0, {}
-
-
-class Steps:
-    """Optimizer steps of a training, derived from the batches and from what the trainer counts.
-
-    The trainer counts the steps of all its optimizers together, and reports only batches to callbacks. A step lasts
-    from its first batch to the one in which an optimizer, or several, have stepped.
-
-    Args:
-        trainer: The trainer.
-        done: Steps already done, in a resumed training.
-    """
-
-    def __init__(self, trainer: Trainer, done: int) -> None:
-        self._trainer = trainer
-        self._optimizer_steps = _optimizer_steps(trainer)
-        self._logged = done
-        self.done = done
-        """Number of steps that have ended."""
-        self.is_under_way = False
-        """Whether a step has begun and not ended."""
-
-    def begin(self) -> bool:
-        """Begin a batch. Return whether a step begins with it."""
-        was_under_way, self.is_under_way = self.is_under_way, True
-        return not was_under_way
-
-    def end(self) -> bool:
-        """Return whether a step has ended since the previous call."""
-        optimizer_steps = _optimizer_steps(self._trainer)
-        if optimizer_steps == self._optimizer_steps:
-            return False
-        self._optimizer_steps = optimizer_steps
-        self.is_under_way = False
-        self.done += 1
-        return True
-
-    def is_log_due(self) -> bool:
-        """Return whether it is time to log, by the trainer's `log_every_n_steps`; once each time."""
-        every = self._trainer.log_every_n_steps
-        if not every or self.done // every == self._logged // every:
-            return False
-        self._logged = self.done
-        return True
-
-
-def _optimizer_steps(trainer: Trainer) -> int:
-    """Return `trainer.global_step`, or more by a constant: one count stands still. It asks half as many objects."""
-    loop = trainer.fit_loop.epoch_loop
-    manual = loop.manual_optimization.optim_step_progress.total.completed
-    return int(loop.automatic_optimization.optim_progress.optimizer.step.total.completed + manual)

@@ -6,7 +6,8 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict, cast, get_args
 
 from zeus_core.errors import UsageError
 from zeus_core.kinds import KINDS, Kind, KnobName
@@ -267,3 +268,21 @@ class SearchArguments:
 
 def _beats(other: PowerLimitMeasurement, one: PowerLimitMeasurement) -> bool:
     return other.time < one.time and other.energy < one.energy
+
+
+class OptimizerOptions(TypedDict, total=False):
+    """The options that an adapter passes on to its `GlobalPowerLimitOptimizer`, whose they are: it has the defaults."""
+
+    wait_steps: int
+    warmup_steps: int | None
+    profile_steps: int | None
+    pl_step: int | None
+    profile_path: str | Path | None
+    knob: KnobName | None
+    original_clock_mhz: int | None
+    search: MakeSearch | None
+    max_steps: int | None
+    mode: Mode
+    carbon_aware: Directive | None
+    activities: str
+    changes_per_hour: int

@@ -14,7 +14,7 @@ from zeus_core.adapters import require
 require("accelerate")
 
 from zeus_huggingface.accelerate._accelerate_energy import ZeusAccelerate  # noqa: E402
-from zeus_huggingface.accelerate._accelerate_optimizer import PowerLimitOptimizer  # noqa: E402
+from zeus_huggingface.accelerate._loop import PowerLimitOptimizer  # noqa: E402
 from zeus_huggingface.accelerate._tracker import ZeusTracker  # noqa: E402
 
 __all__ = ["PowerLimitOptimizer", "ZeusAccelerate", "ZeusTracker"]

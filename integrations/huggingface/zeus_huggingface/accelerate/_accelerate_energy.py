@@ -15,10 +15,9 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.training import TrainingEnergy, TrainingSummary
 from zeus_core.training.account import TRAINING
 from zeus_core.validate import checked_whole_number, wrong_argument
-from zeus_huggingface._checkpoint import read_energy_state, write_energy_state
-from zeus_huggingface.accelerate._accelerate_optimizer import PowerLimitOptimizer
+from zeus_huggingface._energy_log import read_energy_state, write_energy_state
 from zeus_huggingface.accelerate._accelerator_checks import checked_accelerator, monitor_for, samples_of_batch
-from zeus_huggingface.accelerate._loop import AcceleratorLoop
+from zeus_huggingface.accelerate._loop import AcceleratorLoop, PowerLimitOptimizer
 from zeus_huggingface.accelerate._pending import PendingValues
 
 if TYPE_CHECKING:
@@ -43,20 +42,11 @@ class ZeusAccelerate(AcceleratorLoop):
                 evaluate()
 
     The first log after an optimizer step also contains
+    `energy_j` (the training steps since the previous log, over all ranks and GPUs), `power_w`,
+    `energy_per_token_j` or `energy_per_sample_j`, `total_energy_j` (the whole run so far), `power_limit_w`,
+    `sm_clock_mhz`, `co2_eq_g` and `cost`, each where it is known. docs/metrics.md describes them.
 
-    =====================  =====  =====================================================================
-    `energy_j`             J      training steps since the previous log, over all ranks and GPUs
-    `power_w`              W      mean power of these steps
-    `energy_per_token_j`   J      energy per token, if tokens are counted
-    `energy_per_sample_j`  J      energy per sample, if samples are counted and tokens are not
-    `total_energy_j`       J      the whole run so far, with evaluations, checkpoints and earlier parts
-    `power_limit_w`        W      power limit in force, the highest of this rank's GPUs, as of the last second
-    `sm_clock_mhz`         MHz    SM clock that the optimizer has locked, if it searches clocks
-    `co2_eq_g`             g      CO2 equivalent of the whole run so far, if an intensity is given
-    `cost`                 money  cost of the whole run so far, in the currency of the price, if one is given
-    =====================  =====  =====================================================================
-
-    and the first log after an evaluation contains `eval_energy_j`. The end, which is `accelerator.end_training()` or
+    The first log after an evaluation contains `eval_energy_j`. The end, which is `accelerator.end_training()` or
     the end of the `with` block, logs the metrics of `zeus_core.training.TrainingSummary.values`.
 
     In a multi-process job, all processes are certain to be at the same place only when an optimizer has stepped.

@@ -1,12 +1,11 @@
-"""Translates what happens in a loop written with accelerate into the events of an observer."""
+"""Translates what happens in a loop written with accelerate into the events of an observer, such as a search."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, Self, Unpack
 
 import torch
 from accelerate import Accelerator
@@ -16,15 +15,20 @@ from zeus_core.adapters.result import show_result
 from zeus_core.events import Activity, TrainingHooks
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.selection import warn_unless_measured
+from zeus_core.optimizer import GlobalPowerLimitOptimizer, OptimumSelector
+from zeus_core.optimizer.global_setting.search_options import OptimizerOptions
 from zeus_core.pytorch import torch_world
 from zeus_core.pytorch.work_facts import facts_of_models
 from zeus_core.training.account import TRAINING
-from zeus_huggingface.accelerate._accelerator_checks import checked_accelerator, is_compiling, trained_models
-from zeus_huggingface.accelerate._pass_rules import PassKind, PassRules
+from zeus_huggingface.accelerate._accelerator_checks import (
+    checked_accelerator,
+    is_compiling,
+    monitor_for,
+    trained_models,
+)
+from zeus_huggingface.accelerate._pass_rules import PassHook, PassKind, PassRules
 
 _RESULT = "_zeus_result"  # the attribute of an accelerator with the lines to show, while its loops end
-
-_Loop = TypeVar("_Loop", bound="AcceleratorLoop")
 
 
 class AcceleratorLoop:
@@ -122,7 +126,7 @@ class AcceleratorLoop:
         """Return the result for people, as labelled lines."""
         return self._observer.result()
 
-    def __enter__(self: _Loop) -> _Loop:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -180,7 +184,7 @@ class AcceleratorLoop:
             if model not in self._watched:
                 self._watched.add(model)
                 with suppress(RuntimeError):  # a `torch.jit.ScriptModule` takes no hook
-                    self._hooks.append(model.register_forward_pre_hook(_PassHook(self)))
+                    self._hooks.append(model.register_forward_pre_hook(PassHook(self._on_pass)))
 
     @contained
     def _on_pass(self, module: torch.nn.Module) -> None:
@@ -265,23 +269,45 @@ class AcceleratorLoop:
         self.close()
 
 
-class _PassHook:
-    """Reports the forward passes of a module to a loop, in the thread that trains. It does not keep the loop alive.
+class PowerLimitOptimizer(AcceleratorLoop):
+    """Chooses a GPU power limit while a loop trains: make one after `accelerator.prepare`, on all processes.
 
-    Within what is compiled it does nothing. Copied or pickled with the module, it becomes a function of Python's own
-    that returns the inputs as they are, so that a copy is loaded without this package too.
+        with PowerLimitOptimizer(accelerator) as search:
+            for batch in batches:
+                ...  # as before
+            with search.evaluation():
+                evaluate()
+
+    A step is an optimizer step. Checkpoints and evaluations, announced or detected, are excluded from the measurements.
+    The original limits are restored at `accelerator.end_training()` or the end of the `with` block, whichever comes
+    first.
+
+    All arguments that are not described here are those of `GlobalPowerLimitOptimizer`.
+
+    Args:
+        accelerator: The accelerator of the loop.
+        monitor: Measures the GPUs whose limit is searched; a new one for the GPU this process trains on if None.
+        strict: Where no GPU can be measured, raise; otherwise one warning says so, and nothing is searched.
+        quiet: Show no result at the end.
+
+    Attributes:
+        optimizer: The `GlobalPowerLimitOptimizer` behind it, with its trials and its choice.
+
+    Raises:
+        UsageError: An argument is wrong; the message names it.
+        DeviceError: No GPU can be measured, and `strict` is true.
     """
 
-    def __init__(self, loop: AcceleratorLoop) -> None:
-        self._loop = weakref.ref(loop)
-        self._thread = get_ident()
-
-    def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
-        if torch.compiler.is_compiling() or get_ident() != self._thread:
-            return
-        loop = self._loop()
-        if loop is not None:
-            loop._on_pass(module)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, ({}, "get")
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        monitor: ZeusMonitor | None = None,
+        optimum_selector: OptimumSelector | None = None,
+        *,
+        strict: bool = False,
+        quiet: bool = False,
+        **options: Unpack[OptimizerOptions],
+    ) -> None:
+        monitor = monitor_for(accelerator, monitor, strict)
+        self.optimizer = GlobalPowerLimitOptimizer(monitor, optimum_selector, **options, quiet=True)
+        super().__init__(accelerator, self.optimizer, monitor, quiet)

@@ -1,8 +1,14 @@
-"""Distinguishes the forward passes of an evaluation from those of a training step."""
+"""Sees the forward passes of trained models, and distinguishes those of an evaluation from those of a training step."""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from enum import Enum
+from threading import get_ident
+from typing import Any
+
+import torch
 
 # After as many steps, each with one pass without gradients before it, such a pass is taken for a part of the next step.
 _STEPS_OF_A_HABIT = 2
@@ -62,3 +68,29 @@ class PassRules:
         self._lone_passes = self._lone_passes + 1 if self._passes == [True] else 0
         self._passes = []
         self._is_before_backward = self._may_be_training = False
+
+
+class PassHook:
+    """Reports the forward passes of a module, in the thread that trains.
+
+    Within what is compiled it does nothing. Copied or pickled with the module, it becomes a function of Python's own
+    that returns the inputs as they are, so that a copy is loaded without this package too.
+
+    Args:
+        report: A method, called with the module. The hook does not keep its object alive.
+    """
+
+    def __init__(self, report: Callable[[torch.nn.Module], object]) -> None:
+        self._report = weakref.WeakMethod(report)
+        self._thread = get_ident()
+
+    def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
+        """Report a pass that begins."""
+        if torch.compiler.is_compiling() or get_ident() != self._thread:
+            return
+        report = self._report()
+        if report is not None:
+            report(module)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, ({}, "get")
