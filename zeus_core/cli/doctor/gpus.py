@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from zeus_core._sysfs import SYSFS_VARIABLE
 from zeus_core.cli._restore import BY_ROOT
-from zeus_core.cli.doctor.machine import Check, Driver, still_counters
+from zeus_core.cli.doctor.machine import Check, Driver
 from zeus_core.cli.text import readable, watts
 from zeus_core.errors import DeviceError, NotSupportedError, UsageError
 from zeus_core.kinds import POWER_LIMIT
@@ -23,6 +24,7 @@ _SIMULATIONS = ("ZEUS_SIMULATED_GPUS", SYSFS_VARIABLE)
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _CHOICES = (_VISIBLE, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", *_SIMULATIONS)
 _VIRTUAL_GPU = re.compile(r"^(NVIDIA )?GRID |-\d+[ABCQ]$")  # such as "GRID A100-10C", "NVIDIA A40-48Q"
+_POLL_SECONDS = 0.005
 _LOOK_SECONDS = 0.4  # four updates of the slowest known counters
 _NO_AGE = "since when is not known: no driver records it, and a limit lasts until the driver is unloaded"
 
@@ -130,6 +132,22 @@ def gpu_remarks(gpus: Sequence[Gpu]) -> list[list[str]]:
         else [f"a part of the same board as GPU {first[gpu.uuid]}, whose energy is that of both"]
         for index, gpu in enumerate(gpus)
     ]
+
+
+def still_counters(reads: Mapping[str, Callable[[], float | None]], seconds: float) -> list[str]:
+    """Return the names of the counters that can be read, and do not move for some time: at least two of their updates.
+
+    Args:
+        reads: Reads each counter, by its name.
+        seconds: How long to look at all of them; less if all move.
+    """
+    first = {name: value for name, read in reads.items() if (value := readable(read)) is not None}
+    still, begin, is_over = list(first), time.monotonic(), False
+    while still and not is_over:
+        time.sleep(_POLL_SECONDS)
+        is_over = time.monotonic() - begin >= seconds  # before the reading: a busy machine reads late
+        still = [name for name in still if readable(reads[name]) == first[name]]
+    return still
 
 
 def _remarks(gpu: Gpu, stands_still: bool) -> Iterator[str]:
