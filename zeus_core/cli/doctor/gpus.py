@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from zeus_core.settings.entry import LedgerEntry
 
 _SIMULATIONS = ("ZEUS_SIMULATED_GPUS", SYSFS_VARIABLE)
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-_CHOICES = (_VISIBLE, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", *_SIMULATIONS)
+_CHOICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", *_SIMULATIONS)
 _VIRTUAL_GPU = re.compile(r"^(NVIDIA )?GRID |-\d+[ABCQ]$")  # such as "GRID A100-10C", "NVIDIA A40-48Q"
 _POLL_SECONDS = 0.005
 _LOOK_SECONDS = 0.4  # four updates of the slowest known counters
@@ -44,8 +43,6 @@ def check_gpus(
 ) -> Iterator[Check]:
     """Check which GPUs are visible, which readings they support, and whether they are as they should be."""
     yield _check_visible(gpus, no_gpus_because, driver, environment)
-    if driver.has_gpu and _VISIBLE in environment:
-        yield _check_variable(environment[_VISIBLE], gpus, driver)
     if doubt := next(filter(None, (gpu.index_doubt for gpu in gpus)), None):
         yield Check("GPU order", "limited", doubt.because, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
     if gpus:
@@ -74,14 +71,6 @@ def _check_visible(
         sentence = f"{found}; GPU {silent[0]} of the driver does not answer"
         return Check("GPUs", "limited", sentence, f"sudo nvidia-smi --gpu-reset -i {silent[0]}")
     return Check("GPUs", "ok", found)
-
-
-def _check_variable(value: str, gpus: Sequence[Gpu], driver: Driver) -> Check:
-    shown = sum(gpu.uuid in driver.uuids for gpu in gpus)
-    sentence = f"{_VISIBLE}={value} shows {shown} of the driver's {len(driver.uuids)} GPUs"
-    if shown == len([entry for entry in value.split(",") if entry.strip()]) > 0:
-        return Check(_VISIBLE, "ok", sentence)
-    return Check(_VISIBLE, "limited" if shown else "missing", sentence, f"unset {_VISIBLE}")
 
 
 def _check_readings(gpus: Sequence[Gpu]) -> Iterator[Check]:
