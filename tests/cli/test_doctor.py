@@ -162,13 +162,6 @@ def test_a_laptop_that_shows_a_limit_is_not_promised_that_it_takes_one(make_driv
     assert "many laptops show a limit and take none" in check.sentence
 
 
-def test_a_vgpu_is_said_to_be_set_on_its_host(on_driver):
-    program, _ = on_driver(DeviceSpec("NVIDIA A40-48Q", has_energy_counter=False, has_power_limit=False))
-    checks = checks_of(program("doctor", "--json"))
-    assert "limits and clocks are set on the host" in checks["GPU 0"]["sentence"]
-    assert checks["energy counter"]["sentence"].endswith("integrated from their power")
-
-
 @pytest.fixture
 def pci_devices(tmp_path):
     """The PCI bus of a machine with a GPU of NVIDIA."""

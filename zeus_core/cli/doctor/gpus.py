@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 _SIMULATIONS = ("ZEUS_SIMULATED_GPUS", SYSFS_VARIABLE)
 _CHOICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", *_SIMULATIONS)
-_VIRTUAL_GPU = re.compile(r"^(NVIDIA )?GRID |-\d+[ABCQ]$")  # such as "GRID A100-10C", "NVIDIA A40-48Q"
 _POLL_SECONDS = 0.005
 _LOOK_SECONDS = 0.4  # four updates of the slowest known counters
 _NO_AGE = "since when is not known: no driver records it, and a limit lasts until the driver is unloaded"
@@ -155,8 +153,6 @@ def _remarks(gpu: Gpu, stands_still: bool) -> Iterator[str]:
             yield str(error)
         except DeviceError:
             pass
-    if _VIRTUAL_GPU.search(gpu.name):
-        yield "a vGPU: its limits and clocks are set on the host, and it draws a share of the board's power"
     if stands_still:
         estimated = "no energy is measured, as no power is shown" if power_watts is None else None
         yield f"the energy counter stands still: {estimated or 'energies are estimated from the power'}"

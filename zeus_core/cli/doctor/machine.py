@@ -59,13 +59,11 @@ class Driver:
 
     Attributes:
         version: Its version; None if it does not work.
-        cuda_version: The highest CUDA version it supports, "12.8"; None if unknown.
         uuids: The UUIDs of all GPUs it shows; empty for one that does not answer.
         fault: The reason why it does not work; None if it works.
     """
 
     version: str | None = None
-    cuda_version: str | None = None
     uuids: tuple[str, ...] = ()
     fault: str | None = None
 
@@ -93,14 +91,7 @@ def _find_driver() -> Driver:
 
     session = NvmlSession()
     uuids = tuple(uuid if isinstance(uuid, str) else "" for uuid in session.read_uuids())
-    version = readable(session.read_driver_version) or "unknown"
-    import pynvml
-
-    try:
-        cuda = pynvml.nvmlSystemGetCudaDriverVersion()
-    except pynvml.NVMLError:
-        return Driver(version, None, uuids)
-    return Driver(version, f"{cuda // 1000}.{cuda % 1000 // 10}", uuids)
+    return Driver(readable(session.read_driver_version) or "unknown", uuids)
 
 
 def other_drivers(gpus: Sequence[Gpu]) -> list[str]:
@@ -124,8 +115,7 @@ def check_driver(
         others: The versions of the drivers of visible GPUs of other vendors.
     """
     if driver.fault is None:
-        cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
-        return Check("NVIDIA driver", "ok", f"NVIDIA driver {driver.version}{cuda}")
+        return Check("NVIDIA driver", "ok", f"NVIDIA driver {driver.version}")
     has_gpu = has_nvidia_gpu(str(pci_devices))
     if others and not has_gpu:
         return Check("GPU driver", "ok", ", ".join(others))
