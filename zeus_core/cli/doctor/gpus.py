@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from zeus_core._sysfs import SYSFS_VARIABLE
 from zeus_core.cli._restore import BY_ROOT
 from zeus_core.cli.doctor.machine import Check, Driver
+from zeus_core.cli.gpu_state import Settings
 from zeus_core.cli.text import readable, watts
 from zeus_core.errors import DeviceError, NotSupportedError, UsageError
 from zeus_core.kinds import POWER_LIMIT
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
-    from zeus_core.settings.entry import LedgerEntry
 
 _SIMULATIONS = ("ZEUS_SIMULATED_GPUS", SYSFS_VARIABLE)
 _CHOICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", *_SIMULATIONS)
@@ -46,7 +45,7 @@ def check_gpus(
     if gpus:
         yield from _check_readings(gpus)
         yield check_limits(gpus)
-        yield _check_left(gpus)
+        yield _check_left()
 
 
 def _check_visible(
@@ -183,32 +182,21 @@ def check_limits(gpus: Sequence[Gpu]) -> Check:
     return Check(name, "missing", f"no visible GPU reports one{hint}")
 
 
-def _check_left(gpus: Sequence[Gpu]) -> Check:
+def _check_left() -> Check:
     """Check that no process that has ended has left a GPU changed."""
-    from zeus_core.settings.entry import LedgerEntry
-    from zeus_core.settings.ledger import known_ledgers
-
-    found = [(ledger, item) for ledger in known_ledgers() for item in ledger.read()]
-    stale = [item for ledger, item in found if isinstance(item, LedgerEntry) and ledger.is_stale(item)]
-    left = [_left_words(entry, gpus) for entry in stale]
-    left += [str(item) for _, item in found if not isinstance(item, LedgerEntry)]
+    settings = Settings.read(None)
+    stale = [entry for entry, is_stale in settings.entries if is_stale]
+    left = [
+        f"{entry.words} is not restored{f' ({entry.failure})' if entry.failure else ''}, left by {entry.holder}"
+        for entry in stale
+    ]
+    left += map(str, settings.unreadable)
     if left:
         # Root's own command does not trust the ledger of another user, nor does it restore what cannot be read.
         own = [entry.keeper is None and entry.uid != 0 and os.geteuid() != 0 for entry in stale]
         commands = [entry.command if is_own else BY_ROOT for entry, is_own in zip(stale, own, strict=True)]
         return Check("restored", "limited", "; ".join(left), " && ".join(dict.fromkeys(commands)) or None)
-    entries = [item for _, item in found if isinstance(item, LedgerEntry)]
-    held = [f"{entry.device_name} ({entry.device_uuid}) is controlled by {entry.holder}" for entry in entries]
+    held = [
+        f"{entry.device_name} ({entry.device_uuid}) is controlled by {entry.holder}" for entry, _ in settings.entries
+    ]
     return Check("restored", "ok", "; ".join(dict.fromkeys(held)) or "no process has left a GPU changed")
-
-
-def _left_words(entry: LedgerEntry, gpus: Sequence[Gpu]) -> str:
-    kind = entry.kind
-    gpu = next((gpu for gpu in gpus if gpu.uuid == entry.device_uuid), None)
-    value = None if gpu is None else readable(partial(kind.read, gpu))
-    default = None if gpu is None else readable(partial(kind.read_default, gpu))
-    in_force = f"the {kind.words}" if value is None else f"{kind.text(value)} in force"
-    beside = "" if default is None else f", board default {kind.text(default)}"
-    failure = f", and could not be restored: {entry.failure}" if entry.failure else ""
-    left = f"{in_force}{beside}, original {kind.text(entry.original)}, left by {entry.holder}{failure}"
-    return f"{entry.device_name} ({entry.device_uuid}): {left}"
