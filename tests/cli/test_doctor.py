@@ -71,8 +71,8 @@ def test_without_gpus_every_other_check_is_there(on_nothing, tmp_path):
 def test_where_all_is_well_nothing_needs_a_fix(on_driver):
     program, _ = on_driver(DeviceSpec(), DeviceSpec())
     checks = checks_of(program("doctor", "--json"))
-    assert checks.keys() == NAMES | {"energy counter", "instant power", "power limit", "restored"}
-    for name in ("NVIDIA driver", "GPUs", "energy counter", "instant power", "power limit"):
+    assert checks.keys() == NAMES | {"energy counter", "power limit", "restored"}
+    for name in ("NVIDIA driver", "GPUs", "energy counter", "power limit"):
         assert (checks[name]["state"], checks[name]["fix"]) == ("ok", None)
     assert checks["NVIDIA driver"]["sentence"].startswith("NVIDIA driver 570.86.15")
     assert checks["GPUs"]["sentence"] == "2 visible: NVIDIA H200"
@@ -92,13 +92,10 @@ def test_it_sets_nothing_to_find_out_what_may_be_set(on_driver):
 
 
 def test_what_single_gpus_lack_is_said_with_their_indices(on_driver):
-    program, _ = on_driver(
-        DeviceSpec(), DeviceSpec(name="Tesla P100", has_energy_counter=False), DeviceSpec(has_instant_power=False)
-    )
+    program, _ = on_driver(DeviceSpec(), DeviceSpec(name="Tesla P100", has_energy_counter=False), DeviceSpec())
     checks = checks_of(program("doctor", "--json"))
     assert checks["energy counter"]["state"] == "limited"
     assert "2 of 3 have it, not GPU 1" in checks["energy counter"]["sentence"]
-    assert "2 of 3 have it, not GPU 2" in checks["instant power"]["sentence"]
     assert checks["GPUs"]["sentence"] == "3 visible: NVIDIA H200, Tesla P100"
 
 
@@ -232,8 +229,6 @@ def test_a_limit_below_the_default_is_named(on_driver):
     assert "GPU 1: 300 W of 700 W, as requested" in check["sentence"]
     assert "GPU 2: 450 W of 700 W, held down by firmware or another limiter" in check["sentence"]
     assert "GPU 0" not in check["sentence"]
-    assert "since when is not known" in check["sentence"]
-    assert "a limit lasts until the driver is unloaded" in check["sentence"]
     assert here(check["fix"]) == f"sudo nvidia-smi -i {driver[1].uuid} -pl 700"
 
 
@@ -308,9 +303,9 @@ def test_a_machine_too_busy_to_look_twice_in_time_looks_twice():
     assert still_counters({"moves": itertools.count().__next__, "stands": lambda: 7}, seconds=0.0) == ["stands"]
 
 
-def test_readings_that_cannot_be_are_remarked_on(on_driver):
+def test_counters_that_cannot_be_used_are_remarked_on(on_driver):
     program, driver = on_driver(
-        DeviceSpec(has_energy_counter=False, power_gain=20.0),
+        DeviceSpec(),
         DeviceSpec(name="NVIDIA GH200 480GB", limit_scopes="gpu and module", rest_of_module_watts=100.0),
         DeviceSpec(),
         DeviceSpec(),
@@ -318,7 +313,6 @@ def test_readings_that_cannot_be_are_remarked_on(on_driver):
     driver[3].stick_counter()
     checks = checks_of(program("doctor", "--json"))
     assert "energy counter stands still" in checks["GPU 3"]["sentence"]
-    assert "shows 1500 W, more than the 770 W that the board can draw" in checks["GPU 0"]["sentence"]
     assert "covers the whole module" in checks["GPU 1"]["sentence"]
     assert "GPU 2" not in checks
 
@@ -377,7 +371,6 @@ def test_boards_of_amd_need_no_driver_of_nvidia(on_amd):
     assert checks["GPU driver"]["sentence"].startswith("amdgpu of Linux ")
     assert "AMD Instinct MI250X, 2 dies (simulated)" in checks["GPUs"]["sentence"]
     assert "no number comes from hardware" in checks["GPUs"]["sentence"]
-    assert "a part of the same board as GPU 0" in checks["GPU 1"]["sentence"]
     assert "stands still at 0 J" in checks["GPU 2"]["sentence"]
     assert "power1_cap" in checks["set power limits"]["sentence"]
     assert checks["lock clocks"]["state"] == "missing"
