@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._identity import printable
-from zeus_core.cli.arguments import add_gpus, add_period, check_gpu_indices, notes_on_silent
+from zeus_core.cli.arguments import MAX_SECONDS, add_gpus, check_gpu_indices, notes_on_silent, number
 from zeus_core.cli.gpu_state import HEADER, SIDES, Settings, facts_of, load_of, row_of
 from zeus_core.cli.text import complain, joules, table, watts, write
 from zeus_core.documents import Document
@@ -138,9 +138,15 @@ class Top:
 
 def _add_arguments(parser: argparse.ArgumentParser, once: str, as_json: str) -> None:
     add_gpus(parser)
-    add_period(parser)
+    parser.add_argument(
+        "--period", type=_period, default=1.0, metavar="SECONDS", help="time from one view to the next (1)"
+    )
     parser.add_argument("--once", action="store_true", help=once)
     parser.add_argument("--json", action="store_true", help=as_json)
+
+
+def _period(text: str) -> float:
+    return number(text, 0.001, MAX_SECONDS, "is not a number of seconds above 0, at least 0.001, such as 1 or 0.5")
 
 
 def _chosen_gpus(indices: Sequence[int] | None) -> dict[int, Gpu]:
