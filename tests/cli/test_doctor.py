@@ -11,12 +11,11 @@ import pytest
 from tests.cli.conftest import Program
 from tests.nvml_driver import DeviceSpec
 from tests.support.fake_sysfs import FakeSysfs
-from tests.support.variants import long_but_first
 from zeus_core._sysfs import find_cards
 from zeus_core.cli import main
-from zeus_core.cli.doctor import machine, rights
-from zeus_core.cli.doctor.gpus import check_limits
-from zeus_core.cli.doctor.machine import Driver, check_driver, check_rapl, still_counters
+from zeus_core.cli.doctor import machine
+from zeus_core.cli.doctor.gpus import check_limits, still_counters
+from zeus_core.cli.doctor.machine import Driver, check_driver, check_rapl
 from zeus_core.cli.doctor.rights import Rights, check_clock_rights, check_limit_rights, read_rights, rights_of
 from zeus_core.device import discover_gpus
 from zeus_core.device import rapl as rapl_module
@@ -72,8 +71,8 @@ def test_without_gpus_every_other_check_is_there(on_nothing, tmp_path):
 def test_where_all_is_well_nothing_needs_a_fix(on_driver):
     program, _ = on_driver(DeviceSpec(), DeviceSpec())
     checks = checks_of(program("doctor", "--json"))
-    assert checks.keys() == NAMES | {"energy counter", "instant power", "power limit", "restored"}
-    for name in ("NVIDIA driver", "GPUs", "energy counter", "instant power", "power limit"):
+    assert checks.keys() == NAMES | {"energy counter", "power limit", "restored"}
+    for name in ("NVIDIA driver", "GPUs", "energy counter", "power limit"):
         assert (checks[name]["state"], checks[name]["fix"]) == ("ok", None)
     assert checks["NVIDIA driver"]["sentence"].startswith("NVIDIA driver 570.86.15")
     assert checks["GPUs"]["sentence"] == "2 visible: NVIDIA H200"
@@ -93,28 +92,17 @@ def test_it_sets_nothing_to_find_out_what_may_be_set(on_driver):
 
 
 def test_what_single_gpus_lack_is_said_with_their_indices(on_driver):
-    program, _ = on_driver(
-        DeviceSpec(), DeviceSpec(name="Tesla P100", has_energy_counter=False), DeviceSpec(has_instant_power=False)
-    )
+    program, _ = on_driver(DeviceSpec(), DeviceSpec(name="Tesla P100", has_energy_counter=False), DeviceSpec())
     checks = checks_of(program("doctor", "--json"))
     assert checks["energy counter"]["state"] == "limited"
     assert "2 of 3 have it, not GPU 1" in checks["energy counter"]["sentence"]
-    assert "2 of 3 have it, not GPU 2" in checks["instant power"]["sentence"]
     assert checks["GPUs"]["sentence"] == "3 visible: NVIDIA H200, Tesla P100"
 
 
-@pytest.mark.parametrize(
-    ("value", "state", "shown"),
-    long_but_first([("0,9", "limited", 1), ("1,0", "ok", 2), ("1", "ok", 1), ("", "missing", 0)], count=2),
-)
-def test_the_effect_of_cuda_visible_devices(on_driver, value, state, shown):
-    program, _ = on_driver(DeviceSpec(), DeviceSpec(), CUDA_VISIBLE_DEVICES=value)
-    checks = checks_of(program("doctor", "--json"))
-    check = checks["CUDA_VISIBLE_DEVICES"]
-    assert check["state"] == state
-    assert check["sentence"] == f"CUDA_VISIBLE_DEVICES={value} shows {shown} of the driver's 2 GPUs"
-    assert check["fix"] == (None if state == "ok" else "unset CUDA_VISIBLE_DEVICES")
-    assert checks["GPUs"]["state"] == ("ok" if shown else "missing")
+def test_a_variable_that_hides_all_gpus_is_named(on_driver):
+    program, _ = on_driver(DeviceSpec(), CUDA_VISIBLE_DEVICES="")
+    check = checks_of(program("doctor", "--json"), code=0)["GPUs"]
+    assert (check["state"], check["fix"]) == ("missing", "unset CUDA_VISIBLE_DEVICES")
 
 
 def test_a_gpu_that_does_not_answer_is_named(on_driver):
@@ -169,13 +157,6 @@ def test_a_laptop_that_shows_a_limit_is_not_promised_that_it_takes_one(make_driv
     check = check_limit_rights(Rights(True, "this process is root"), discover_gpus({}))
     assert (check.state, check.fix) == ("limited", None)
     assert "many laptops show a limit and take none" in check.sentence
-
-
-def test_a_vgpu_is_said_to_be_set_on_its_host(on_driver):
-    program, _ = on_driver(DeviceSpec("NVIDIA A40-48Q", has_energy_counter=False, has_power_limit=False))
-    checks = checks_of(program("doctor", "--json"))
-    assert "limits and clocks are set on the host" in checks["GPU 0"]["sentence"]
-    assert checks["energy counter"]["sentence"].endswith("integrated from their power")
 
 
 @pytest.fixture
@@ -248,8 +229,6 @@ def test_a_limit_below_the_default_is_named(on_driver):
     assert "GPU 1: 300 W of 700 W, as requested" in check["sentence"]
     assert "GPU 2: 450 W of 700 W, held down by firmware or another limiter" in check["sentence"]
     assert "GPU 0" not in check["sentence"]
-    assert "since when is not known" in check["sentence"]
-    assert "a limit lasts until the driver is unloaded" in check["sentence"]
     assert here(check["fix"]) == f"sudo nvidia-smi -i {driver[1].uuid} -pl 700"
 
 
@@ -313,28 +292,8 @@ def test_rights_are_of_no_use_where_the_gpu_has_nothing_to_set(make_driver):
         assert (check(denied, gpus).state, check(denied, gpus).fix) == ("missing", "sudo")
 
 
-class MovingRapl(FakeRapl):
-    """A tree whose counters move between two readings, except those of some zones."""
-
-    still: tuple[str, ...] = ()
-
-    def read_text(self, path):
-        if path.name == "energy_uj" and path.parent.name not in self.still:
-            self.add_energy(path.parent.name, 1000)
-        return super().read_text(path)
-
-
-def test_counters_of_cpus_that_stand_still_are_named(tmp_path):
+def test_rapl_that_can_be_read_is_well(tmp_path):
     rapl = FakeRapl(tmp_path)
-    rapl.add_zone("dram", within=rapl.add_package(0))
-    rapl.add_package(1)
-    check = check_rapl(rapl.root, rapl.read_text)
-    assert (check.state, check.fix) == ("limited", None)
-    assert check.sentence.startswith("2 CPU package(s) can be read, 1 of them with DRAM; CPU 0's counter stands still")
-
-
-def test_rapl_that_moves_is_well(tmp_path):
-    rapl = MovingRapl(tmp_path)
     rapl.add_zone("dram", within=rapl.add_package(0))
     check = check_rapl(rapl.root, rapl.read_text)
     assert (check.state, check.sentence) == ("ok", "1 CPU package(s) can be read, 1 of them with DRAM")
@@ -344,18 +303,9 @@ def test_a_machine_too_busy_to_look_twice_in_time_looks_twice():
     assert still_counters({"moves": itertools.count().__next__, "stands": lambda: 7}, seconds=0.0) == ["stands"]
 
 
-def test_memory_alone_that_stands_still_is_named(tmp_path):
-    rapl = MovingRapl(tmp_path)
-    rapl.still = (rapl.add_zone("dram", within=rapl.add_package(0)),)
-    check = check_rapl(rapl.root, rapl.read_text)
-    assert check.state == "limited"
-    assert "DRAM 0's counter stands still, and its energy is lost" in check.sentence
-    assert "CPU 0's" not in check.sentence
-
-
-def test_readings_that_cannot_be_are_remarked_on(on_driver):
+def test_counters_that_cannot_be_used_are_remarked_on(on_driver):
     program, driver = on_driver(
-        DeviceSpec(has_energy_counter=False, power_gain=20.0),
+        DeviceSpec(),
         DeviceSpec(name="NVIDIA GH200 480GB", limit_scopes="gpu and module", rest_of_module_watts=100.0),
         DeviceSpec(),
         DeviceSpec(),
@@ -363,7 +313,6 @@ def test_readings_that_cannot_be_are_remarked_on(on_driver):
     driver[3].stick_counter()
     checks = checks_of(program("doctor", "--json"))
     assert "energy counter stands still" in checks["GPU 3"]["sentence"]
-    assert "shows 1500 W, more than the 770 W that the board can draw" in checks["GPU 0"]["sentence"]
     assert "covers the whole module" in checks["GPU 1"]["sentence"]
     assert "GPU 2" not in checks
 
@@ -422,7 +371,6 @@ def test_boards_of_amd_need_no_driver_of_nvidia(on_amd):
     assert checks["GPU driver"]["sentence"].startswith("amdgpu of Linux ")
     assert "AMD Instinct MI250X, 2 dies (simulated)" in checks["GPUs"]["sentence"]
     assert "no number comes from hardware" in checks["GPUs"]["sentence"]
-    assert "a part of the same board as GPU 0" in checks["GPU 1"]["sentence"]
     assert "stands still at 0 J" in checks["GPU 2"]["sentence"]
     assert "power1_cap" in checks["set power limits"]["sentence"]
     assert checks["lock clocks"]["state"] == "missing"
@@ -446,24 +394,6 @@ def test_under_wsl2_the_doctor_says_who_sets_limits(tmp_path, make_driver, monke
     assert not found.may_control
     assert (check.state, check.fix) == ("missing", "nvidia-smi.exe -i 0 -pl WATTS  # as an administrator of Windows")
     assert "under WSL2 the driver of Windows sets limits and clocks" in check.sentence
-
-
-@pytest.mark.parametrize(
-    ("user", "is_contained", "fix"),
-    [
-        (0, True, "docker run -v {0}:{0} IMAGE"),
-        (1000, True, "docker run --user 0 -v {0}:{0} IMAGE"),
-        (1000, False, "sudo python train.py"),
-    ],
-)
-def test_the_files_of_limits_are_mounted_for_root(on_amd, monkeypatch, user, is_contained, fix):
-    (gpu,) = [AmdGpu(card) for card in find_cards(str(on_amd[1].root))[:1]]
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    monkeypatch.setattr(rights, "is_in_container", lambda: is_contained)
-    monkeypatch.setenv("ZEUS_DAEMON_SOCKET", "/nowhere")
-    check = check_limit_rights(Rights(False, "no root", "sudo python train.py"), [gpu])
-    assert check.fix == fix.format(gpu.limit_path)
 
 
 def test_rights_are_those_to_write_the_files_of_limits(on_amd, monkeypatch):

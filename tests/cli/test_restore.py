@@ -62,9 +62,7 @@ def test_the_doctor_reports_what_was_left(left):
     program, driver, _ = left
     check = residue(program)
     assert check["state"] == "limited"
-    assert (
-        "250 W in force, board default 650 W, original 450 W, left by process 4000001 (train.py)" in (check["sentence"])
-    )
+    assert f"({driver[0].uuid}) to 450 W is not restored, left by process 4000001 (train.py)" in check["sentence"]
     ours = f"sudo nvidia-smi -i {driver[0].uuid} -pl 450"  # in a ledger that root does not trust
     fix = check["fix"].removesuffix("  # on the host")
     assert fix == ("sudo zeus-core restore --stale" if os.geteuid() == 0 else ours)
@@ -127,7 +125,7 @@ def test_what_cannot_be_restored_is_kept_and_told(left):
     assert "could not be restored" in ended.stdout
     assert f"sudo nvidia-smi -i {driver[0].uuid} -pl 450" in ended.stdout
     assert "failed" in program("top", "--once").stdout
-    assert "and could not be restored" in residue(program)["sentence"]
+    assert "to 450 W is not restored (setting the power" in residue(program)["sentence"]
     allow(driver)
     assert program("restore", "--stale").returncode == 0
 

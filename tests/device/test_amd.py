@@ -537,7 +537,7 @@ def test_why_there_is_no_counter_is_a_remark(tree):
     tree.add("1.9")
     tree.add("1.8")
     unknown, known = gpu_remarks(discover_gpus({}))
-    assert unknown == ["gpu_metrics 1.9 of 512 bytes is not known: there is no energy counter"]
+    assert unknown == "gpu_metrics 1.9 of 512 bytes is not known: there is no energy counter"
     assert "not known" not in str(known)
 
 

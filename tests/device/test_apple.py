@@ -148,7 +148,7 @@ def test_twelve_seconds_on_a_small_mac_are_known_to_a_third(chip, time_source, m
 def test_a_counter_of_two_seconds_is_looked_at_for_as_long(chip, time_source, monkeypatch, capsys, begins_at):
     monkeypatch.setattr(time, "sleep", time_source.advance)
     time_source.advance(begins_at)
-    assert gpu_remarks(discover_gpus({})) == [[]]
+    assert gpu_remarks(discover_gpus({})) == [None]
     chip.watts, chip.begin = 0.0, time_source.now()
     assert "stands still" in str(gpu_remarks(discover_gpus({})))
 

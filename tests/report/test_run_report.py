@@ -252,15 +252,6 @@ def test_a_baseline_of_other_gpus_or_work_is_refused(plain, tmp_path, capsys):
     assert "parameters: 1000 against 2000" in capsys.readouterr().err
 
 
-def test_several_baselines_span_what_differs_from_run_to_run(plain, tmp_path, capsys):
-    slower = kept_run(tmp_path / "slower", factor=1.1, steps=20)
-    new = kept_run(tmp_path / "new", factor=1.05, steps=20)
-    condition = ["report", str(new), "--fail-if", "energy_per_token_j > baseline", "--format", "csv", "--baseline"]
-    assert main([*condition, str(plain)]) == 1
-    assert main([*condition, str(plain), "--baseline", str(slower)]) == 0
-    assert "as the intervals leave it open" in capsys.readouterr().err
-
-
 NUMBERS = {"energy_j": Quantity(100.0, 98.0, 102.0), "power_w": Quantity(300.0, 300.0, 300.0)}
 
 
@@ -508,7 +499,6 @@ def test_many_runs_are_a_table(searched):
     for name, _ in runs:
         assert name in page.text
     assert text.index("run-7<") < text.index("run-59<") < text.index("run-0<")
-    assert text.count("<details>") == len(runs), "each opens to its activities"
     markdown = runs_markdown(runs)
     assert all(f"| {name} |" in markdown for name, _ in runs)
     assert markdown.count("\n## ") == 0
@@ -517,5 +507,5 @@ def test_many_runs_are_a_table(searched):
 
 def test_few_runs_are_all_in_full(searched):
     runs = [(f"run {number}", read_run(searched)) for number in range(12)]
-    assert "<details>" not in run_page(runs)
+    assert run_page(runs).count("<h2>run ") == 12
     assert runs_markdown(runs).count("\n## run ") == 12

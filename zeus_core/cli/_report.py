@@ -51,14 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONDITION",
         help="exit with 1 if it holds for certain, such as 'energy_per_sample_j > 1.05 * baseline'; may be repeated",
     )
-    parser.add_argument(
-        "--baseline",
-        type=path,
-        action="append",
-        default=[],
-        metavar="RUN",
-        help="the run that --fail-if compares with; several span the range from run to run",
-    )
+    parser.add_argument("--baseline", type=path, metavar="RUN", help="the run that --fail-if compares with")
     parser.add_argument("--location", metavar="PLACE", help="where the computers are, for a card or JSON")
     parser.add_argument("--training-type", choices=("pre-training", "fine-tuning"), help="for a card or JSON")
     add_electricity(parser)
@@ -84,11 +77,11 @@ def execute(arguments: argparse.Namespace) -> int:
     for option in ("location", "training_type"):
         if getattr(arguments, option) is not None and kind not in ("card", "json"):
             raise UsageError(f"--{option.replace('_', '-')} is given, which only --format card and json have")
-    found, baselines = _read_runs(arguments.runs), [read_run(place) for place in arguments.baseline]
+    found, baseline = _read_runs(arguments.runs), None if arguments.baseline is None else read_run(arguments.baseline)
     electricity = electricity_from(arguments)
     with _refusing_damaged_files():
         runs = [(name, charged(run, electricity)) for name, run in found]
-        notes = judged(conditions, runs, [charged(run, electricity) for run in baselines])
+        notes = judged(conditions, runs, None if baseline is None else charged(baseline, electricity))
         text = _report_text(kind, runs, notes, arguments)
     _write_output(text, arguments.output)
     for note, _ in notes:

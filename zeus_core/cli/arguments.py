@@ -15,6 +15,11 @@ from zeus_core.validate import checked_slowdown, shown
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
 
+_ABOVE_ZERO = math.nextafter(0.0, 1.0)  # the lowest number above 0, as an inclusive bound
+MAX_SECONDS = 1e9  # 31 years, and less than Python can wait
+_MAX_COUNT = 10**9
+_MAX_PORT = 65535
+
 
 def add_modes(
     parser: argparse.ArgumentParser, modes: Mapping[str, tuple[str, str]]
@@ -43,21 +48,14 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_period(parser: argparse.ArgumentParser) -> None:
-    """Declare `--period`."""
-    parser.add_argument(
-        "--period", type=_period, default=1.0, metavar="SECONDS", help="time from one view to the next (1)"
-    )
-
-
 def seconds(text: str) -> float:
     """Parse a time above 0."""
-    return number(text, _ABOVE_ZERO, _MAX_SECONDS, "is not a number of seconds above 0, at most 1e9, such as 1 or 0.5")
+    return number(text, _ABOVE_ZERO, MAX_SECONDS, "is not a number of seconds above 0, at most 1e9, such as 1 or 0.5")
 
 
 def seconds_or_zero(text: str) -> float:
     """Parse a time that may be 0."""
-    return number(text, 0.0, _MAX_SECONDS, "is not a number of seconds, 0 to 1e9, such as 0.005")
+    return number(text, 0.0, MAX_SECONDS, "is not a number of seconds, 0 to 1e9, such as 0.005")
 
 
 def slowdown(text: str) -> float:
@@ -108,10 +106,6 @@ def check_exists(file: Path, hint: str = "") -> None:
         raise UsageError(f"{shown(str(file))} is a folder, not a file{hint}")
 
 
-def _period(text: str) -> float:
-    return number(text, 0.001, _MAX_SECONDS, "is not a number of seconds above 0, at least 0.001, such as 1 or 0.5")
-
-
 def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> list[int]:
     """Check the requested GPU indices; None requests all that answer, each board once.
 
@@ -131,19 +125,11 @@ def check_gpu_indices(indices: Sequence[int] | None, gpus: Sequence[Gpu]) -> lis
     return list(indices)
 
 
-_MAX_PORT = 65535
-_MAX_SECONDS = 1e9  # 31 years, and less than Python can wait
-_MAX_COUNT = 10**9
-
-
 def notes_on_silent(gpus: Sequence[Gpu]) -> list[str]:
     """Return a sentence for each GPU that does not answer."""
     from zeus_core.device.gpu import SilentGpu
 
     return [f"GPU {index} is not measured: {gpu.fault}" for index, gpu in enumerate(gpus) if isinstance(gpu, SilentGpu)]
-
-
-_ABOVE_ZERO = math.nextafter(0.0, 1.0)  # the lowest number above 0, as an inclusive bound
 
 
 def number(text: str, minimum: float, maximum: float, complaint: str) -> float:

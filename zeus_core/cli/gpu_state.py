@@ -14,103 +14,61 @@ if TYPE_CHECKING:
     from zeus_core.settings.entry import LedgerEntry
     from zeus_core.settings.entry_files import UnreadableEntry
 
-LOAD_HEADER = ("GPU", "name", "busy", "memory", "temp", "power", "limit", "enforced", "SM clock", "used by")
-LOAD_SIDES = "><>>>>>>><"
-BOARD_HEADER = ("GPU", "UUID", "default", "limits", "SM clocks", "energy")
-BOARD_SIDES = "><>>><"
+HEADER = ("GPU", "name", "busy", "memory", "temp", "power", "limit", "enforced", "possible", "SM clock", "used by")
+SIDES = "><>>>>>>>><"
 
 
-@dataclass(frozen=True)
-class Load:
-    """The state of a GPU now; None is not known.
-
-    Attributes:
-        users: The user and the job of each process on it.
-    """
-
-    utilization: float | None
-    memory_used_bytes: int | None
-    memory_bytes: int | None
-    temperature_celsius: float | None
-    power_watts: float | None
-    limit_watts: float | None
-    enforced_limit_watts: float | None
-    sm_clock_mhz: float | None
-    users: tuple[tuple[str, str], ...] | None
-
-    @classmethod
-    def of(cls, gpu: Gpu) -> Load:
-        """Read it."""
-        from zeus_core.device.sharing import identities_on
-        from zeus_core.ports.run_identity import identity_of
-
-        processes = identities_on(gpu)
-        people = None if processes is None else [identity_of(*process) for process in processes]
-        memory = readable(gpu.read_memory_bytes)
-        return cls(
-            utilization=readable(gpu.read_utilization),
-            memory_used_bytes=memory and memory[0],
-            memory_bytes=memory and memory[1],
-            temperature_celsius=readable(gpu.read_temperature_celsius),
-            power_watts=readable(gpu.read_power_watts),
-            limit_watts=readable(gpu.read_power_limit_watts),
-            enforced_limit_watts=readable(gpu.read_enforced_power_limit_watts),
-            sm_clock_mhz=readable(gpu.read_sm_clock_mhz),
-            users=None if people is None else tuple(sorted({(person.user, person.job) for person in people})),
-        )
-
-    def cells(self) -> tuple[str, ...]:
-        """Return its cells of the table."""
-        used, size = ((value or 0) / 2**30 for value in (self.memory_used_bytes, self.memory_bytes))
-        return (
-            NOT_MEASURED if self.utilization is None else f"{self.utilization:.0%}",
-            NOT_MEASURED if self.memory_bytes is None else f"{used:.0f}/{size:.0f} GiB",
-            _quantity(self.temperature_celsius, "°C"),
-            *map(watts, (self.power_watts, self.limit_watts, self.enforced_limit_watts)),
-            _quantity(self.sm_clock_mhz, "MHz"),
-            ", ".join(" ".join(filter(None, pair)) for pair in self.users or ()) or NOT_MEASURED,
-        )
+def facts_of(gpu: Gpu) -> dict[str, Any]:
+    """Read what does not change, as fields of the JSON document: its identity, and the ranges of its settings."""
+    limits, clocks = readable(gpu.read_power_limit_range_watts), readable(gpu.read_supported_sm_clocks_mhz)
+    return {
+        "name": gpu.name,
+        "uuid": gpu.uuid,
+        "is_simulated": gpu.is_simulated,
+        "default_limit_watts": readable(gpu.read_default_power_limit_watts),
+        "lowest_limit_watts": limits and limits.lowest_watts,
+        "highest_limit_watts": limits and limits.highest_watts,
+        "lowest_sm_clock_mhz": min(clocks) if clocks else None,
+        "highest_sm_clock_mhz": max(clocks) if clocks else None,
+        "has_energy_counter": readable(gpu.read_energy_counter_joules) is not None,
+    }
 
 
-@dataclass(frozen=True)
-class Board:
-    """The facts of a GPU and the range of its settings; None is not known."""
+def load_of(gpu: Gpu) -> dict[str, Any]:
+    """Read its state now, as fields of the JSON document. `users` has the user and the job of each process on it."""
+    from zeus_core.device.sharing import identities_on
+    from zeus_core.ports.run_identity import identity_of
 
-    name: str
-    uuid: str
-    is_simulated: bool
-    default_limit_watts: float | None
-    lowest_limit_watts: float | None
-    highest_limit_watts: float | None
-    lowest_sm_clock_mhz: int | None
-    highest_sm_clock_mhz: int | None
-    has_energy_counter: bool
+    processes = identities_on(gpu)
+    people = None if processes is None else [identity_of(*process) for process in processes]
+    memory = readable(gpu.read_memory_bytes)
+    return {
+        "utilization": readable(gpu.read_utilization),
+        "memory_used_bytes": memory and memory[0],
+        "memory_bytes": memory and memory[1],
+        "temperature_celsius": readable(gpu.read_temperature_celsius),
+        "power_watts": readable(gpu.read_power_watts),
+        "limit_watts": readable(gpu.read_power_limit_watts),
+        "enforced_limit_watts": readable(gpu.read_enforced_power_limit_watts),
+        "sm_clock_mhz": readable(gpu.read_sm_clock_mhz),
+        "users": None if people is None else sorted({(person.user, person.job) for person in people}),
+    }
 
-    @classmethod
-    def of(cls, gpu: Gpu) -> Board:
-        """Read it."""
-        limits, clocks = readable(gpu.read_power_limit_range_watts), readable(gpu.read_supported_sm_clocks_mhz)
-        return cls(
-            name=gpu.name,
-            uuid=gpu.uuid,
-            is_simulated=gpu.is_simulated,
-            default_limit_watts=readable(gpu.read_default_power_limit_watts),
-            lowest_limit_watts=limits and limits.lowest_watts,
-            highest_limit_watts=limits and limits.highest_watts,
-            lowest_sm_clock_mhz=min(clocks) if clocks else None,
-            highest_sm_clock_mhz=max(clocks) if clocks else None,
-            has_energy_counter=readable(gpu.read_energy_counter_joules) is not None,
-        )
 
-    def cells(self) -> tuple[str, ...]:
-        """Return its cells of the table."""
-        return (
-            self.uuid,
-            watts(self.default_limit_watts),
-            _range(self.lowest_limit_watts, self.highest_limit_watts, "W"),
-            _range(self.lowest_sm_clock_mhz, self.highest_sm_clock_mhz, "MHz"),
-            "counter" if self.has_energy_counter else "no counter",
-        )
+def row_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a GPU below `HEADER`, but for its index, by its facts and its load."""
+    used, size = ((fields[name] or 0) / 2**30 for name in ("memory_used_bytes", "memory_bytes"))
+    lowest, highest = fields["lowest_limit_watts"], fields["highest_limit_watts"]
+    return (
+        fields["name"],
+        NOT_MEASURED if fields["utilization"] is None else f"{fields['utilization']:.0%}",
+        NOT_MEASURED if fields["memory_bytes"] is None else f"{used:.0f}/{size:.0f} GiB",
+        _quantity(fields["temperature_celsius"], "°C"),
+        *(watts(fields[name]) for name in ("power_watts", "limit_watts", "enforced_limit_watts")),
+        NOT_MEASURED if lowest is None else f"{number_text(lowest)} to {watts(highest)}",
+        _quantity(fields["sm_clock_mhz"], "MHz"),
+        ", ".join(" ".join(filter(None, pair)) for pair in fields["users"] or ()) or NOT_MEASURED,
+    )
 
 
 @dataclass(frozen=True)
@@ -172,9 +130,3 @@ class Settings:
 
 def _quantity(value: float | None, unit: str) -> str:
     return NOT_MEASURED if value is None else f"{number_text(value)} {unit}"
-
-
-def _range(lowest: float | None, highest: float | None, unit: str) -> str:
-    if lowest is None or highest is None:
-        return NOT_MEASURED
-    return f"{number_text(lowest)} to {number_text(highest)} {unit}"

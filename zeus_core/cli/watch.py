@@ -11,12 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from zeus_core._identity import printable
-from zeus_core.cli.arguments import add_gpus, add_period, check_gpu_indices, notes_on_silent
-from zeus_core.cli.gpu_state import BOARD_HEADER, BOARD_SIDES, LOAD_HEADER, LOAD_SIDES, Board, Load, Settings
+from zeus_core.cli.arguments import MAX_SECONDS, add_gpus, check_gpu_indices, notes_on_silent, number
+from zeus_core.cli.gpu_state import HEADER, SIDES, Settings, facts_of, load_of, row_of
 from zeus_core.cli.text import complain, joules, table, watts, write
 from zeus_core.documents import Document
 from zeus_core.errors import DeviceError, NoDeviceError
@@ -121,17 +120,17 @@ class Top:
             gpus, fault = _chosen_gpus(arguments.gpus), None
         except DeviceError as error:
             gpus, fault = {}, str(error)
-        boards = {index: Board.of(gpu) for index, gpu in gpus.items()}
+        facts = {index: facts_of(gpu) for index, gpu in gpus.items()}
         chosen = None if arguments.gpus is None else gpus.values()
         if not (arguments.once or arguments.json or fault):
-            _show(lambda: _top_view(gpus, boards, Settings.read(chosen)), arguments)
+            _show(lambda: _top_view(gpus, facts, Settings.read(chosen)), arguments)
             return 0
         settings = Settings.read(chosen)
         if arguments.json:
-            shown = [{"index": index, **asdict(boards[index]), **asdict(Load.of(gpu))} for index, gpu in gpus.items()]
+            shown = [{"index": index, **facts[index], **load_of(gpu)} for index, gpu in gpus.items()]
             _print_json("zeus-core top", {"gpus": shown, "no_gpus_because": fault, **settings.fields()}, version=2)
         else:
-            write(_top_view(gpus, boards, settings), sys.stdout)
+            write(_top_view(gpus, facts, settings), sys.stdout)
         if fault:
             complain(f"zeus-core: {fault}")
         return 1 if fault or settings.are_left() else 0
@@ -139,9 +138,15 @@ class Top:
 
 def _add_arguments(parser: argparse.ArgumentParser, once: str, as_json: str) -> None:
     add_gpus(parser)
-    add_period(parser)
+    parser.add_argument(
+        "--period", type=_period, default=1.0, metavar="SECONDS", help="time from one view to the next (1)"
+    )
     parser.add_argument("--once", action="store_true", help=once)
     parser.add_argument("--json", action="store_true", help=as_json)
+
+
+def _period(text: str) -> float:
+    return number(text, 0.001, MAX_SECONDS, "is not a number of seconds above 0, at least 0.001, such as 1 or 0.5")
 
 
 def _chosen_gpus(indices: Sequence[int] | None) -> dict[int, Gpu]:
@@ -242,10 +247,8 @@ def running_total(meter: MachineMeter) -> str:
     return table([("device", "energy"), *rows], "<>")
 
 
-def _top_view(gpus: Mapping[int, Gpu], boards: Mapping[int, Board], settings: Settings) -> str:
+def _top_view(gpus: Mapping[int, Gpu], facts: Mapping[int, Mapping[str, Any]], settings: Settings) -> str:
     if not gpus:
         return settings.text(gpus)
-    loads = [(str(index), gpu.name, *Load.of(gpu).cells()) for index, gpu in gpus.items()]
-    facts = [(str(index), *board.cells()) for index, board in boards.items()]
-    tables = [table([LOAD_HEADER, *loads], LOAD_SIDES), settings.text(gpus), table([BOARD_HEADER, *facts], BOARD_SIDES)]
-    return "\n\n".join(tables)
+    rows = [(str(index), *row_of({**facts[index], **load_of(gpu)})) for index, gpu in gpus.items()]
+    return "\n\n".join([table([HEADER, *rows], SIDES), settings.text(gpus)])

@@ -73,21 +73,21 @@ class Condition:
         return outcomes.pop() if len(outcomes) == 1 else None, " against ".join(sides)
 
 
-def judged(conditions: Sequence[Condition], runs: Runs, baselines: Sequence[RunRecord]) -> list[tuple[str, bool]]:
+def judged(conditions: Sequence[Condition], runs: Runs, baseline: RunRecord | None) -> list[tuple[str, bool]]:
     """Return a sentence for each run and condition, and whether it is bad news.
 
     Args:
         conditions: The conditions.
         runs: The runs with their names.
-        baselines: The runs to compare with; each number spans the range from the lowest to the highest of them.
+        baseline: The run to compare with; None for none.
 
     Raises:
         UsageError: A number is not known, or a baseline is of other GPUs or other work.
     """
-    against = _span([metrics_of(baseline) for baseline in baselines]) if baselines else None
+    against = None if baseline is None else metrics_of(baseline)
     notes = []
     for name, run in runs if conditions else ():
-        if differing := list(dict.fromkeys(text for one in baselines for text in differences(run, one))):
+        if baseline is not None and (differing := differences(run, baseline)):
             raise UsageError(
                 f"{name} and its baseline differ in {'; '.join(differing)}: give a baseline of the same GPUs and work"
             )
@@ -96,13 +96,3 @@ def judged(conditions: Sequence[Condition], runs: Runs, baselines: Sequence[RunR
             words = {True: "FAILED", False: "passed", None: "passed, as the intervals leave it open"}[holds]
             notes.append((f"{name}: {condition.text}: {words}: {sides}", holds is True))
     return notes
-
-
-def _span(baselines: Sequence[Mapping[str, Quantity]]) -> dict[str, Quantity]:
-    """Return the numbers that all baselines have, from the lowest to the highest."""
-    common = [name for name in baselines[0] if all(name in baseline for baseline in baselines)]
-    known = {name: [baseline[name] for baseline in baselines] for name in common}
-    return {
-        name: Quantity(ends[0].value, min(one.low for one in ends), max(one.high for one in ends))
-        for name, ends in known.items()
-    }

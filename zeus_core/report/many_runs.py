@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zeus_core.events import Activity
-from zeus_core.report.run_lines import Runs, activities_in_order, energy_line, hardware, quantity_text, saving_line
+from zeus_core.report.run_lines import Runs, energy_line, hardware, quantity_text, saving_line
 from zeus_core.report.run_metrics import RUN_METRICS, metrics_of
 from zeus_core.report.run_sections import Section
 from zeus_core.training.record.loss_curve import energy_to, equal_loss
@@ -60,8 +60,3 @@ def side_by_side(runs: Runs) -> Section:
     names = dict.fromkeys([*RUN_METRICS, *(name for own in known for name in own)])
     rows += [(name, *(own.get(name, "-") for own in known)) for name in names if any(name in own for own in known)]
     return Section("comparison", "The runs side by side", "", ("", *(name for name, _ in runs)), rows)
-
-
-def activities_line(run: RunRecord) -> str:
-    """Return the energy of each activity: "steps 1.2 MJ, idle 30 kJ"."""
-    return ", ".join(f"{each.words} {energy_text(tally.measured_joules)}" for each, tally in activities_in_order(run))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from zeus_core.report.many_runs import activities_line, are_many, overview, side_by_side
+from zeus_core.report.many_runs import are_many, overview, side_by_side
 from zeus_core.report.page import Html, card, fill, page, section_html
 from zeus_core.report.run_lines import (
     Runs,
@@ -45,7 +45,7 @@ def run_page(
     for text, is_bad in notes:
         body.append(fill('<p class="mark $kind">$text</p>', kind="bad" if is_bad else "good", text=text))
     if are_many(runs):
-        return page(title, "".join([*body, _overview(runs)]))
+        return page(title, "".join([*body, section_html(overview(runs))]))
     if len(runs) > 1:
         body.append(section_html(side_by_side(runs), activity_bars(runs)))
     for name, run in runs:
@@ -90,15 +90,3 @@ def _cards(run: RunRecord) -> list[Html]:
         longer = percentage(comparison.slowdown_factor - 1, comparison.slowdown_uncertainty, sign="+")
         cards.append(card("longer steps at it", longer))
     return cards
-
-
-def _overview(runs: Runs) -> Html:
-    """Return a table with a row for each run, which opens to its activities."""
-    known = dict(runs)
-    section = overview(runs)
-    rows = []
-    for name, *cells in section.rows:
-        activities = activities_line(known[name])
-        opened = fill("<details><summary>$name</summary>$more</details>", name=name, more=activities)
-        rows.append((opened, *cells))
-    return section_html(section._replace(rows=rows))

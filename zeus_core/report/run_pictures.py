@@ -21,7 +21,6 @@ _WIDTH = 860
 _HEIGHT = 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 20, 30
 _POWER_BINS = 240
-_LOG_FROM = 2.5
 _MAX_MARKS = 24  # of changes of the setting: more would hide the power
 
 
@@ -133,10 +132,8 @@ def search_picture(search: SearchResult) -> str:
     joules = [trial.joules_per_step for trial, _ in points]
     off = [min(energy_error_fraction(trial), 0.5) * trial.joules_per_step for trial, _ in points]
     lows, highs = ([energy + sign * error for energy, error in zip(joules, off, strict=True)] for sign in (-1, 1))
-    is_log = max(seconds) > _LOG_FROM * min(seconds)  # the lowest limits take several times as long
-    low, high = _padded(min(seconds), max(seconds))  # and room for a label
-    ends = (min(seconds) / 1.08, max(seconds) * 1.3) if is_log else (low, high + 0.1 * (high - low))
-    scale = Scale(*ends, *_padded(min(lows), max(highs)), is_log=is_log)
+    begin, end = _padded(min(seconds), max(seconds))
+    scale = Scale(begin, end + 0.1 * (end - begin), *_padded(min(lows), max(highs)))  # with room for a label
     parts = [scale.grid("J per step", lambda value: duration_text(value))]
     parts.append(shape("polyline", "thin", points=scale.line(zip(seconds, joules, strict=True))))
     labels = []
@@ -161,17 +158,13 @@ class Scale:
     bottom_y = _HEIGHT - _BOTTOM
     """The lower end of the axes, in the picture."""
 
-    def __init__(self, begin: float, end: float, bottom: float, top: float, is_log: bool = False) -> None:
+    def __init__(self, begin: float, end: float, bottom: float, top: float) -> None:
         self._begin, self._end = begin, end if end > begin else begin + 1.0
-        self._is_log = is_log  # of time
         self._bottom, self._top = bottom, top if top > bottom else bottom + 1.0
 
     def x(self, value: float) -> float:
         """Return where a value lies from left to right."""
-        share = (value - self._begin) / (self._end - self._begin)
-        if self._is_log:
-            share = math.log(value / self._begin) / math.log(self._end / self._begin)
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * share
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (value - self._begin) / (self._end - self._begin)
 
     def y(self, value: float) -> float:
         """Return where a value lies from top to bottom."""
@@ -184,7 +177,7 @@ class Scale:
             lines.append(shape("path", "axis", d=f"M{_LEFT},{self.y(value):.1f}H{_WIDTH - _RIGHT}"))
             lines.append(text_at(_LEFT - 8, self.y(value) + 4, number_text(value), "end"))
         if label is not None:
-            values = (_round_powers if self._is_log else _round_numbers)(self._begin, self._end)
+            values = _round_numbers(self._begin, self._end)
             lines += [text_at(self.x(value), self.bottom_y + 20, label(value), "middle") for value in values]
         return f'{"".join(lines)}<text class="unit" x="0" y="12">{unit}</text>'
 
@@ -203,12 +196,6 @@ def _round_numbers(low: float, high: float) -> list[float]:
     step = next(step * factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 6)
     first = math.ceil(low / step)
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def _round_powers(low: float, high: float) -> list[float]:
-    """Return round numbers within a range, evenly in their ratios."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [value for power in powers for factor in (1, 2, 5) if low <= (value := factor * 10.0**power) <= high]
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:

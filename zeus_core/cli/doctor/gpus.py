@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from zeus_core._sysfs import SYSFS_VARIABLE
 from zeus_core.cli._restore import BY_ROOT
-from zeus_core.cli.doctor.machine import Check, Driver, still_counters
-from zeus_core.cli.text import readable, watts
+from zeus_core.cli.doctor.machine import Check, Driver
+from zeus_core.cli.gpu_state import Settings
+from zeus_core.cli.text import readable
 from zeus_core.errors import DeviceError, NotSupportedError, UsageError
 from zeus_core.kinds import POWER_LIMIT
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
-    from zeus_core.settings.entry import LedgerEntry
 
 _SIMULATIONS = ("ZEUS_SIMULATED_GPUS", SYSFS_VARIABLE)
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-_CHOICES = (_VISIBLE, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", *_SIMULATIONS)
-_VIRTUAL_GPU = re.compile(r"^(NVIDIA )?GRID |-\d+[ABCQ]$")  # such as "GRID A100-10C", "NVIDIA A40-48Q"
+_CHOICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", *_SIMULATIONS)
+_POLL_SECONDS = 0.005
 _LOOK_SECONDS = 0.4  # four updates of the slowest known counters
-_NO_AGE = "since when is not known: no driver records it, and a limit lasts until the driver is unloaded"
 
 
 def find_gpus(environment: Mapping[str, str]) -> tuple[list[Gpu], str | None]:
@@ -42,14 +39,12 @@ def check_gpus(
 ) -> Iterator[Check]:
     """Check which GPUs are visible, which readings they support, and whether they are as they should be."""
     yield _check_visible(gpus, no_gpus_because, driver, environment)
-    if driver.has_gpu and _VISIBLE in environment:
-        yield _check_variable(environment[_VISIBLE], gpus, driver)
     if doubt := next(filter(None, (gpu.index_doubt for gpu in gpus)), None):
         yield Check("GPU order", "limited", doubt.because, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
     if gpus:
         yield from _check_readings(gpus)
         yield check_limits(gpus)
-        yield _check_left(gpus)
+        yield _check_left()
 
 
 def _check_visible(
@@ -74,85 +69,72 @@ def _check_visible(
     return Check("GPUs", "ok", found)
 
 
-def _check_variable(value: str, gpus: Sequence[Gpu], driver: Driver) -> Check:
-    shown = sum(gpu.uuid in driver.uuids for gpu in gpus)
-    sentence = f"{_VISIBLE}={value} shows {shown} of the driver's {len(driver.uuids)} GPUs"
-    if shown == len([entry for entry in value.split(",") if entry.strip()]) > 0:
-        return Check(_VISIBLE, "ok", sentence)
-    return Check(_VISIBLE, "limited" if shown else "missing", sentence, f"unset {_VISIBLE}")
-
-
 def _check_readings(gpus: Sequence[Gpu]) -> Iterator[Check]:
-    are_measured = all(map(_is_measured, gpus))
-    without = "their energy is integrated from their power" if are_measured else "no energy is measured"
-    yield _check_each("energy counter", gpus, _has_counter, without)
-    for index, remarks in enumerate(gpu_remarks(gpus)):
-        if remarks:
-            yield Check(f"GPU {index}", "limited", "; ".join(remarks))
-    without = "their power is an average" if are_measured else "they show an average, or none"
-    yield _check_each("instant power", gpus, _has_instant_power, without)
+    lacking = [str(index) for index, gpu in enumerate(gpus) if not _has_counter(gpu)]
+    if lacking:
+        without = "energy is integrated from power" if all(map(_is_measured, gpus)) else "no energy is measured"
+        sentence = f"{len(gpus) - len(lacking)} of {len(gpus)} have it, not GPU {', '.join(lacking)}: {without}"
+        yield Check("energy counter", "limited" if len(lacking) < len(gpus) else "missing", sentence)
+    else:
+        yield Check("energy counter", "ok", f"{'all' if len(gpus) > 1 else 'the'} {len(gpus)} visible GPU(s) have it")
+    for index, remark in enumerate(gpu_remarks(gpus)):
+        if remark is not None:
+            yield Check(f"GPU {index}", "limited", remark)
     if off := ",".join(gpu.uuid for gpu in gpus if readable(gpu.read_persistence_mode) is False):
         sentence = "off: the driver starts anew with each program, which takes seconds, and forgets limits meanwhile"
         yield Check("persistence mode", "limited", sentence, f"sudo nvidia-smi -i {off} -pm 1")
-
-
-def _check_each(name: str, gpus: Sequence[Gpu], has: Callable[[Gpu], bool], consequence: str) -> Check:
-    lacking = [str(index) for index, gpu in enumerate(gpus) if not has(gpu)]
-    if not lacking:
-        return Check(name, "ok", f"{'all' if len(gpus) > 1 else 'the'} {len(gpus)} visible GPU(s) have it")
-    sentence = f"{len(gpus) - len(lacking)} of {len(gpus)} have it, not GPU {', '.join(lacking)}: {consequence}"
-    return Check(name, "limited" if len(lacking) < len(gpus) else "missing", sentence)
 
 
 def _has_counter(gpu: Gpu) -> bool:
     return readable(gpu.read_energy_counter_joules) is not None
 
 
-def _has_instant_power(gpu: Gpu) -> bool:
-    return gpu.power_average_seconds == 0 and readable(gpu.read_power_watts) is not None
-
-
 def _is_measured(gpu: Gpu) -> bool:
     return _has_counter(gpu) or readable(gpu.read_power_watts) is not None
 
 
-def gpu_remarks(gpus: Sequence[Gpu]) -> list[list[str]]:
-    """Return what is wrong with the readings of each GPU, in words."""
+def gpu_remarks(gpus: Sequence[Gpu]) -> list[str | None]:
+    """Return why the energy of each GPU is not counted, in words; None where it is."""
     # The period of other boards is found by watching their counters, which takes longer than the look itself.
     periods = [gpu.energy_counter_period_seconds for gpu in gpus if gpu.driver is None]
     # Reading a counter also compares it with the power, where they may differ.
     reads = {str(index): gpu.read_energy_counter_joules for index, gpu in enumerate(gpus)}
     still = still_counters(reads, max([_LOOK_SECONDS, *(2 * period for period in periods)]))
-    first = {gpu.uuid: index for index, gpu in reversed(list(enumerate(gpus)))}
-    return [
-        list(_remarks(gpu, str(index) in still))
-        if first[gpu.uuid] == index
-        else [f"a part of the same board as GPU {first[gpu.uuid]}, whose energy is that of both"]
-        for index, gpu in enumerate(gpus)
-    ]
+    return [_remark(gpu, str(index) in still) for index, gpu in enumerate(gpus)]
 
 
-def _remarks(gpu: Gpu, stands_still: bool) -> Iterator[str]:
-    from zeus_core.monitor.meter import peak_watts
+def still_counters(reads: Mapping[str, Callable[[], float | None]], seconds: float) -> list[str]:
+    """Return the names of the counters that can be read, and do not move for some time: at least two of their updates.
 
-    power_watts, most_watts = readable(gpu.read_power_watts), peak_watts(gpu)
-    if power_watts is not None and power_watts > most_watts:
-        excess = f"{watts(power_watts)}, more than the {watts(most_watts)} that the board can draw"
-        yield f"the power sensor shows {excess}: such readings are dropped"
+    Args:
+        reads: Reads each counter, by its name.
+        seconds: How long to look at all of them; less if all move.
+    """
+    first = {name: value for name, read in reads.items() if (value := readable(read)) is not None}
+    still, begin, is_over = list(first), time.monotonic(), False
+    while still and not is_over:
+        time.sleep(_POLL_SECONDS)
+        is_over = time.monotonic() - begin >= seconds  # before the reading: a busy machine reads late
+        still = [name for name in still if readable(reads[name]) == first[name]]
+    return still
+
+
+def _remark(gpu: Gpu, stands_still: bool) -> str | None:
     if not _is_measured(gpu):
-        yield gpu.no_power_because or "neither energy nor power can be read"
-    else:
-        try:
-            gpu.read_energy_counter_joules()
-        except NotSupportedError as error:
-            yield str(error)
-        except DeviceError:
-            pass
-    if _VIRTUAL_GPU.search(gpu.name):
-        yield "a vGPU: its limits and clocks are set on the host, and it draws a share of the board's power"
+        return gpu.no_power_because or "neither energy nor power can be read"
     if stands_still:
-        estimated = "no energy is measured, as no power is shown" if power_watts is None else None
-        yield f"the energy counter stands still: {estimated or 'energies are estimated from the power'}"
+        has_power = readable(gpu.read_power_watts) is not None
+        instead = (
+            "energies are estimated from the power" if has_power else "no energy is measured, as no power is shown"
+        )
+        return f"the energy counter stands still: {instead}"
+    try:
+        gpu.read_energy_counter_joules()
+    except NotSupportedError as error:
+        return str(error)
+    except DeviceError:
+        return None
+    return None
 
 
 def check_limits(gpus: Sequence[Gpu]) -> Check:
@@ -171,7 +153,7 @@ def check_limits(gpus: Sequence[Gpu]) -> Check:
         if is_requested:
             commands.append(POWER_LIMIT.command([gpu.uuid], default_watts))
     if lowered:
-        return Check(name, "limited", f"{'; '.join(lowered)}; {_NO_AGE}", " && ".join(commands) or None)
+        return Check(name, "limited", "; ".join(lowered), " && ".join(commands) or None)
     values = sorted({default_watts for default_watts in defaults if default_watts is not None})
     if values:
         return Check(name, "ok", f"the default, {' or '.join(f'{value:g} W' for value in values)}, is in force")
@@ -180,32 +162,21 @@ def check_limits(gpus: Sequence[Gpu]) -> Check:
     return Check(name, "missing", f"no visible GPU reports one{hint}")
 
 
-def _check_left(gpus: Sequence[Gpu]) -> Check:
+def _check_left() -> Check:
     """Check that no process that has ended has left a GPU changed."""
-    from zeus_core.settings.entry import LedgerEntry
-    from zeus_core.settings.ledger import known_ledgers
-
-    found = [(ledger, item) for ledger in known_ledgers() for item in ledger.read()]
-    stale = [item for ledger, item in found if isinstance(item, LedgerEntry) and ledger.is_stale(item)]
-    left = [_left_words(entry, gpus) for entry in stale]
-    left += [str(item) for _, item in found if not isinstance(item, LedgerEntry)]
+    settings = Settings.read(None)
+    stale = [entry for entry, is_stale in settings.entries if is_stale]
+    left = [
+        f"{entry.words} is not restored{f' ({entry.failure})' if entry.failure else ''}, left by {entry.holder}"
+        for entry in stale
+    ]
+    left += map(str, settings.unreadable)
     if left:
         # Root's own command does not trust the ledger of another user, nor does it restore what cannot be read.
         own = [entry.keeper is None and entry.uid != 0 and os.geteuid() != 0 for entry in stale]
         commands = [entry.command if is_own else BY_ROOT for entry, is_own in zip(stale, own, strict=True)]
         return Check("restored", "limited", "; ".join(left), " && ".join(dict.fromkeys(commands)) or None)
-    entries = [item for _, item in found if isinstance(item, LedgerEntry)]
-    held = [f"{entry.device_name} ({entry.device_uuid}) is controlled by {entry.holder}" for entry in entries]
+    held = [
+        f"{entry.device_name} ({entry.device_uuid}) is controlled by {entry.holder}" for entry, _ in settings.entries
+    ]
     return Check("restored", "ok", "; ".join(dict.fromkeys(held)) or "no process has left a GPU changed")
-
-
-def _left_words(entry: LedgerEntry, gpus: Sequence[Gpu]) -> str:
-    kind = entry.kind
-    gpu = next((gpu for gpu in gpus if gpu.uuid == entry.device_uuid), None)
-    value = None if gpu is None else readable(partial(kind.read, gpu))
-    default = None if gpu is None else readable(partial(kind.read_default, gpu))
-    in_force = f"the {kind.words}" if value is None else f"{kind.text(value)} in force"
-    beside = "" if default is None else f", board default {kind.text(default)}"
-    failure = f", and could not be restored: {entry.failure}" if entry.failure else ""
-    left = f"{in_force}{beside}, original {kind.text(entry.original)}, left by {entry.holder}{failure}"
-    return f"{entry.device_name} ({entry.device_uuid}): {left}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -19,13 +18,10 @@ from zeus_core.errors import DeviceError
 
 if TYPE_CHECKING:
     from zeus_core.device import Gpu
-    from zeus_core.device.cpu import Cpu
     from zeus_core.device.rapl import ReadText
 
 CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
-_POLL_SECONDS = 0.005
-_LOOK_SECONDS = 0.1  # a hundred updates of RAPL
 _BINDING = "nvidia-ml-py"
 
 # By NVML error.
@@ -63,13 +59,11 @@ class Driver:
 
     Attributes:
         version: Its version; None if it does not work.
-        cuda_version: The highest CUDA version it supports, "12.8"; None if unknown.
         uuids: The UUIDs of all GPUs it shows; empty for one that does not answer.
         fault: The reason why it does not work; None if it works.
     """
 
     version: str | None = None
-    cuda_version: str | None = None
     uuids: tuple[str, ...] = ()
     fault: str | None = None
 
@@ -97,14 +91,7 @@ def _find_driver() -> Driver:
 
     session = NvmlSession()
     uuids = tuple(uuid if isinstance(uuid, str) else "" for uuid in session.read_uuids())
-    version = readable(session.read_driver_version) or "unknown"
-    import pynvml
-
-    try:
-        cuda = pynvml.nvmlSystemGetCudaDriverVersion()
-    except pynvml.NVMLError:
-        return Driver(version, None, uuids)
-    return Driver(version, f"{cuda // 1000}.{cuda % 1000 // 10}", uuids)
+    return Driver(readable(session.read_driver_version) or "unknown", uuids)
 
 
 def other_drivers(gpus: Sequence[Gpu]) -> list[str]:
@@ -128,8 +115,7 @@ def check_driver(
         others: The versions of the drivers of visible GPUs of other vendors.
     """
     if driver.fault is None:
-        cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
-        return Check("NVIDIA driver", "ok", f"NVIDIA driver {driver.version}{cuda}")
+        return Check("NVIDIA driver", "ok", f"NVIDIA driver {driver.version}")
     has_gpu = has_nvidia_gpu(str(pci_devices))
     if others and not has_gpu:
         return Check("GPU driver", "ok", ", ".join(others))
@@ -181,7 +167,7 @@ def _version_of(distribution: str) -> str | None:
 
 
 def check_rapl(root: Path | None = None, *read_text: ReadText) -> Check:
-    """Check that the energy counters of CPUs and their memory can be read, and move.
+    """Check that the energy counters of CPUs and their memory can be read.
 
     Args:
         root: The powercap tree; /sys/class/powercap if None.
@@ -198,33 +184,4 @@ def check_rapl(root: Path | None = None, *read_text: ReadText) -> Check:
         return Check("CPU energy", "missing", reason or "there are no counters", fix)
     with_dram = sum(cpu.has_dram for cpu in discovery.cpus)
     found = f"{len(discovery.cpus)} CPU package(s) can be read, {with_dram} of them with DRAM"
-    still = [f"{name}'s counter stands still, and its energy is lost" for name in _still_cpus(discovery.cpus)]
-    sentence = "; ".join([found, *still, *filter(None, [reason])])
-    return Check("CPU energy", "limited" if still or reason else "ok", sentence, fix)
-
-
-def _still_cpus(cpus: Sequence[Cpu]) -> list[str]:
-    """Return the labels of the packages and memories whose counters stand still, such as "DRAM 0"."""
-    reads = {
-        f"{kind} {cpu.index}": lambda cpu=cpu, place=place: cpu.read_energy_counters_joules()[place]
-        for cpu in cpus
-        for place, kind in enumerate(("CPU", "DRAM") if cpu.has_dram else ("CPU",))
-    }
-    periods = [getattr(cpu, "energy_counter_period_seconds", 0.0) for cpu in cpus]
-    return still_counters(reads, max([_LOOK_SECONDS, *(2 * period for period in periods)]))
-
-
-def still_counters(reads: Mapping[str, Callable[[], float | None]], seconds: float) -> list[str]:
-    """Return the names of the counters that can be read, and do not move for some time: at least two of their updates.
-
-    Args:
-        reads: Reads each counter, by its name.
-        seconds: How long to look at all of them; less if all move.
-    """
-    first = {name: value for name, read in reads.items() if (value := readable(read)) is not None}
-    still, begin, is_over = list(first), time.monotonic(), False
-    while still and not is_over:
-        time.sleep(_POLL_SECONDS)
-        is_over = time.monotonic() - begin >= seconds  # before the reading: a busy machine reads late
-        still = [name for name in still if readable(reads[name]) == first[name]]
-    return still
+    return Check("CPU energy", "limited" if reason else "ok", "; ".join(filter(None, [found, reason])), fix)
