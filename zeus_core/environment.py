@@ -15,7 +15,8 @@ from types import MappingProxyType
 VARIABLE = "ZEUS"
 """Environment variable: "1" measures each trainer, "off" turns off all that the command line and variables ask for.
 
-The Pythons below `zeus-core run --trainer` have a folder of it in place of "1". There they note what they do.
+The Pythons below `zeus-core run --trainer` have a folder of it in place of "1". There they note what they do, and loops
+that are followed keep their run files while they train.
 """
 
 _NO = ("off", "no", "false", "0")

@@ -144,9 +144,9 @@ def test_the_window_ends_before_anything_else_is_read(monkeypatch):
     order = []
     meter = GuardedMeter(None)
     monkeypatch.setattr(meter, "end", lambda: order.append("window"))
-    monkeypatch.setattr(ReachedPrograms, "end", lambda _: order.append("notes of programs"))
+    monkeypatch.setattr(ReachedPrograms, "end", lambda _: order.append("journals of trainings"))
     assert run_measured(["true"], meter, is_quiet=True, asked=Asked(finds_trainings=True)) == 0
-    assert order == ["window", "notes of programs"]
+    assert order == ["window", "journals of trainings"]
 
 
 def test_a_table_is_aligned():

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.variants import long_but_first
+from zeus_core.cli.run._reached import ReachedPrograms
 from zeus_core.environment import reached
 from zeus_core.launch import lightning_callbacks
+from zeus_core.training import TrainingEnergy
 
 PYTHON = sys.executable
 
@@ -248,6 +250,22 @@ def test_a_program_with_jax_is_told_what_it_can_use(folder, on_nothing):
     ended = run(on_nothing, PYTHON, "-c", "import jax")
     assert "a Python program with JAX ran" in ended.stderr
     assert "--limit 300W" in ended.stderr
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_loop_that_was_killed_is_shown_if_a_line_of_its_journal_is_whole(monitor, gpu, work, is_whole):
+    programs = ReachedPrograms({})
+    folder = Path(programs.environment["ZEUS"]) / "loop"
+    energy = TrainingEnergy(monitor, folder=folder, quiet=True)
+    energy.on_train_begin()
+    with energy.step():
+        gpu.execute(work)
+    energy.state_dict()
+    (journal,) = folder.glob("*/rank-0.jsonl")
+    journal.write_text(journal.read_text() if is_whole else "")  # as on a disk that is full
+    programs.end()
+    assert len(programs.unfinished) == is_whole
+    assert not folder.exists()
 
 
 def test_lightning_is_given_nothing_and_loads_nothing_unless_asked_for(monkeypatch, capsys):

@@ -1,5 +1,6 @@
-"""Whole programs below `zeus-core run --trainer`, whose ranks may destroy their group before our last word."""
+"""Whole programs below `zeus-core run --trainer`, which end as programs do: before our last word, or without it."""
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -9,7 +10,7 @@ import pytest
 from tests.support.result_boxes import rows
 
 LOOP = """
-    import os, sys
+    import glob, os, signal, sys, time
     import torch, torch.distributed as dist
     model = torch.nn.Linear(8, 2)
     def train(model, until):
@@ -62,3 +63,23 @@ def test_ranks_that_destroy_their_group_first_have_their_energy(run, destroy):
     assert " J (" in box["energy"]
     assert "Traceback" not in done.stderr
     assert "local rank" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        pytest.param("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV, marks=pytest.mark.long),
+        pytest.param("os._exit(3)", 3, marks=pytest.mark.long),
+    ],
+)
+def test_a_loop_that_is_killed_leaves_what_was_known(run, end, code):
+    program = f"""
+        train(model, lambda: glob.glob(os.environ["ZEUS"] + "/*/*/run.json") or time.sleep(0.01))
+        {end}
+    """
+    done, box = run(program)
+    assert done.returncode == code
+    assert int(box["steps"]) > 0
+    assert "J" in box["energy"]
+    assert box["ended"].startswith("without its last word")

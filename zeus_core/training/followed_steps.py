@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
+import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 from zeus_core.adapters.result import show_result
+from zeus_core.environment import run_folder
 from zeus_core.events import TrainingOptimizer
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
@@ -19,6 +23,8 @@ from zeus_core.units import duration_text, energy_text
 _PARTIAL = 0.5
 _MANY_STEPS = 100  # so many say the same with their first one and without
 
+_FIRST_KEPT_SECONDS, _KEPT_SECONDS = 1.0, 10.0  # how long the files of the run may be behind
+
 MakeOptimizer = Callable[[ZeusMonitor], TrainingOptimizer | None]
 
 
@@ -26,6 +32,12 @@ def is_training_beside(steps: FollowedSteps | None) -> bool:
     """Whether a training of this process is under way that measures itself."""
     own = None if steps is None else steps.energy
     return any(energy is not own and process == os.getpid() for energy, process in list(under_way.items()))
+
+
+def _own_folder() -> Path | None:
+    """Return a folder for the files of a loop in that of the `zeus-core run` above; None without one."""
+    folder = run_folder()
+    return Path(folder, uuid.uuid4().hex) if folder and os.access(folder, os.W_OK) else None
 
 
 class FollowedSteps:
@@ -47,7 +59,8 @@ class FollowedSteps:
 
     def __init__(self, monitor: ZeusMonitor, world: World, make_optimizer: MakeOptimizer | None = None) -> None:
         optimizer = None if make_optimizer is None else make_optimizer(monitor)
-        self.energy: TrainingEnergy = TrainingEnergy(monitor, optimizer, world=world, quiet=True)
+        folder = _own_folder()
+        self.energy: TrainingEnergy = TrainingEnergy(monitor, optimizer, world=world, folder=folder, quiet=True)
         if make_optimizer is not None and optimizer is None:
             self.energy.leave_settings_alone()
         self.steps: int = 0
@@ -59,6 +72,7 @@ class FollowedSteps:
         self._first_seconds = 0.0
         self.energy.on_train_begin()
         self._begun = self._time_source.now()
+        self._keep_at = math.inf if folder is None else self._begun + _FIRST_KEPT_SECONDS
         self.energy.on_step_begin()
         atexit.register(self.end)
         self._finalizer = at_end_of_worker(self.end)
@@ -69,6 +83,9 @@ class FollowedSteps:
             self._first_seconds = self._time_source.now() - self._begun
         self.steps += 1
         self.energy.on_next_step()
+        if self._time_source.now() >= self._keep_at:
+            self._keep_at = self._time_source.now() + _KEPT_SECONDS
+            self.energy.state_dict()  # brings the files up to date: nobody says when the program is killed
 
     def end(self) -> None:
         """End the training, and show its result, once. In a forked child it does nothing."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeus_core.adapters.result import show_result
 from zeus_core.cli.arguments import add_gpus
 from zeus_core.cli.electricity_arguments import add_electricity, electricity_from
 from zeus_core.cli.run._reached import ReachedPrograms
@@ -132,6 +133,9 @@ def run_measured(
                 charges=_charges(electricity, meter),
                 has_training=programs is not None and programs.has_training,
             )
+            if not is_quiet:
+                for rows in [] if programs is None else programs.unfinished:
+                    show_result(rows)
             _report(record, output, is_quiet, name)
     except CommandError as error:
         write(f"zeus-core: {error}", sys.stderr)
