@@ -13,7 +13,7 @@ from tests.nvml_driver import DeviceSpec
 from tests.support.fake_sysfs import FakeSysfs
 from zeus_core._sysfs import find_cards
 from zeus_core.cli import main
-from zeus_core.cli.doctor import machine
+from zeus_core.cli.doctor import machine, rights
 from zeus_core.cli.doctor.gpus import check_limits, still_counters
 from zeus_core.cli.doctor.machine import Driver, check_driver, check_rapl
 from zeus_core.cli.doctor.rights import Rights, check_clock_rights, check_limit_rights, read_rights, rights_of
@@ -394,6 +394,24 @@ def test_under_wsl2_the_doctor_says_who_sets_limits(tmp_path, make_driver, monke
     assert not found.may_control
     assert (check.state, check.fix) == ("missing", "nvidia-smi.exe -i 0 -pl WATTS  # as an administrator of Windows")
     assert "under WSL2 the driver of Windows sets limits and clocks" in check.sentence
+
+
+@pytest.mark.parametrize(
+    ("user", "is_contained", "fix"),
+    [
+        (0, True, "docker run -v {0}:{0} IMAGE"),
+        (1000, True, "docker run --user 0 -v {0}:{0} IMAGE"),
+        (1000, False, "sudo python train.py"),
+    ],
+)
+def test_the_files_of_limits_are_mounted_for_root(on_amd, monkeypatch, user, is_contained, fix):
+    (gpu,) = [AmdGpu(card) for card in find_cards(str(on_amd[1].root))[:1]]
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(rights, "is_in_container", lambda: is_contained)
+    monkeypatch.setenv("ZEUS_DAEMON_SOCKET", "/nowhere")
+    check = check_limit_rights(Rights(False, "no root", "sudo python train.py"), [gpu])
+    assert check.fix == fix.format(gpu.limit_path)
 
 
 def test_rights_are_those_to_write_the_files_of_limits(on_amd, monkeypatch):

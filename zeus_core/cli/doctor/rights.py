@@ -109,11 +109,9 @@ def _check(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
         return Check(name, "missing", "no visible GPU has this")
     if (doubt := index_doubt_of(gpus)) is not None:
         return Check(name, "missing", doubt, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
-    files = [str(gpu.limit_path) for gpu in gpus if gpu.limit_path is not None]
-    if len(files) == len(gpus):  # to write a file, its own permissions count
-        refused = [file for file in files if not os.access(file, os.W_OK)]
-        because = f"this process may not write {refused[0]}" if refused else f"this process may write {files[0]}"
-        rights = Rights(not refused, because, None if is_in_container() or os.geteuid() == 0 else rights.fix)
+    files = [gpu.limit_path for gpu in gpus]
+    if files and all(files):
+        rights = _rights_to_write([str(file) for file in files], rights)
     if not rights.may_control:
         return _check_daemon(name, rights, gpus, kind)
     refusals = [refusal for gpu in gpus if (refusal := kind.refusal_by(gpu.name)) is not None]
@@ -122,6 +120,17 @@ def _check(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
     if lacking:
         return Check(name, "limited", f"{rights.because}, but GPU {', '.join(lacking)} does not have this")
     return Check(name, "ok", rights.because)
+
+
+def _rights_to_write(files: Sequence[str], rights: Rights) -> Rights:
+    """Derive the rights from those to write the files of limits."""
+    refused = [file for file in files if not os.access(file, os.W_OK)]
+    if not refused:
+        return Rights(True, f"this process may write {files[0]}" + (" and the others" if len(files) > 1 else ""))
+    mounts = " ".join(f"-v {shlex.quote(file)}:{shlex.quote(file)}" for file in refused)
+    user = "" if os.geteuid() == 0 else "--user 0 "  # the files belong to root
+    fix = f"docker run {user}{mounts} IMAGE" if not user or is_in_container() else rights.fix
+    return Rights(False, f"this process may not write {refused[0]}", fix)
 
 
 def _check_daemon(name: str, rights: Rights, gpus: Sequence[Gpu], kind: Kind) -> Check:
