@@ -32,7 +32,7 @@ import numpy as np
 
 from zeus_core.carbon._controller import WorkController
 from zeus_core.carbon._signal_replay import best_mixture, replay
-from zeus_core.carbon.operating_points import OperatingPoint
+from zeus_core.carbon.operating_points import TrainingPoint
 from zeus_core.carbon.outlook import foresight
 from zeus_core.electricity import RecordedSignal, Signal
 from zeus_core.electricity.signal import mean_value
@@ -142,15 +142,15 @@ def grids(seed: int) -> dict[str, Grid]:
     return result
 
 
-def workloads(folder: Path, gpu: str) -> Iterator[tuple[str, list[OperatingPoint]]]:
+def workloads(folder: Path, gpu: str) -> Iterator[tuple[str, list[TrainingPoint]]]:
     """Yield the points of a training of each network: one step is one epoch."""
-    tables: dict[tuple[str, str], list[OperatingPoint]] = {}
+    tables: dict[tuple[str, str], list[TrainingPoint]] = {}
     with (folder / "power_limit" / f"summary_power_{gpu}.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             work = ", ".join(row[name] for name in ("dataset", "network", "batch_size", "optimizer"))
             seconds, watts = float(row["time_per_epoch"]), float(row["average_power"])
             tables.setdefault((row["network"], work), []).append(
-                OperatingPoint(int(row["power_limit"]), 1.0 / seconds, watts)
+                TrainingPoint(int(row["power_limit"]), 1.0 / seconds, watts)
             )
     seen = set[str]()
     for (network, work), points in tables.items():
@@ -159,12 +159,12 @@ def workloads(folder: Path, gpu: str) -> Iterator[tuple[str, list[OperatingPoint
             yield f"{gpu.upper()} {work}", points
 
 
-def published_rule(points: list[OperatingPoint], signal: Signal) -> Callable[[float, float], OperatingPoint]:
+def published_rule(points: list[TrainingPoint], signal: Signal) -> Callable[[float, float], TrainingPoint]:
     """Return the rule of Chase: the least [power x intensity + highest power x highest intensity] / speed."""
     highest_watts = max(point.power_watts for point in points)
     highest = max(part.value for part in signal.parts(BEGIN_SECONDS - 7 * 24 * HOUR_SECONDS, BEGIN_SECONDS))
 
-    def policy(now: float, left: float) -> OperatingPoint:
+    def policy(now: float, left: float) -> TrainingPoint:
         value = signal.parts(now, now)[0].value
         return min(
             points, key=lambda point: (point.power_watts * value + highest_watts * highest) / point.steps_per_second
@@ -174,12 +174,12 @@ def published_rule(points: list[OperatingPoint], signal: Signal) -> Callable[[fl
 
 
 def suspending(
-    points: list[OperatingPoint], idle: OperatingPoint, signal: Signal, deadline: float
-) -> Callable[[float, float], OperatingPoint]:
+    points: list[TrainingPoint], idle: TrainingPoint, signal: Signal, deadline: float
+) -> Callable[[float, float], TrainingPoint]:
     """Return the rule: full power below the mean of the last day, else pause while the deadline allows it."""
     quickest = max(points, key=lambda point: point.steps_per_second)
 
-    def policy(now: float, left: float) -> OperatingPoint:
+    def policy(now: float, left: float) -> TrainingPoint:
         is_dirty = signal.parts(now, now)[0].value > mean_value(signal.parts(now - 24 * HOUR_SECONDS, now))
         has_time = now + HOUR_SECONDS + left / quickest.steps_per_second <= deadline
         return idle if is_dirty and has_time else quickest
@@ -187,9 +187,7 @@ def suspending(
     return policy
 
 
-def changes(
-    points: list[OperatingPoint], idle: OperatingPoint, grid: Grid, factor: float, seed: int
-) -> dict[str, float]:
+def changes(points: list[TrainingPoint], idle: TrainingPoint, grid: Grid, factor: float, seed: int) -> dict[str, float]:
     """Return the change of emissions against full power of each policy, and how late ours was, in seconds."""
     signal = grid.truth
     quickest = max(points, key=lambda point: point.steps_per_second)
@@ -250,7 +248,7 @@ def main() -> int:
         signal = RecordedSignal.from_csv(path, "g/kWh", "UTC")
         courses[path.name] = [Grid(signal, signal)] * len(seeds)
     trainings = [
-        (points, OperatingPoint.pause(IDLE_WATTS[gpu]))
+        (points, TrainingPoint.pause(IDLE_WATTS[gpu]))
         for gpu in IDLE_WATTS
         for _, points in list(workloads(arguments.traces, gpu))[:3]
     ]

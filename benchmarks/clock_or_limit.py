@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from zeus_core.errors import UsageError  # noqa: E402
 from zeus_core.pipeline import PipelineProfile, schedules  # noqa: E402
-from zeus_core.pipeline.planner.pipeline_problem import Problem  # noqa: E402
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem  # noqa: E402
 
 SLOWDOWNS = (0.005, 0.02, 0.05, 0.10)
 MAX_ROUNDS = 30  # until the time of an iteration and the power of its GPUs agree
@@ -52,7 +52,7 @@ class Pipeline:
     """Iterations of a measured pipeline at any clock and under any limit."""
 
     def __init__(self, profile: PipelineProfile, microbatches: int) -> None:
-        self._problem = Problem(profile, schedules.one_f_one_b(profile.stages, microbatches))
+        self._problem = PipelineProblem(profile, schedules.one_f_one_b(profile.stages, microbatches))
         options = [profile.get(*kind).options for kind in self._problem.kinds]
         clocks = [{option.clock_mhz for option in of_kind} for of_kind in options]
         self.clocks = sorted((clock for clock in set.intersection(*clocks) if clock is not None), reverse=True)

@@ -40,7 +40,7 @@ from zeus_core.pipeline import (
     make_plan,
     schedules,
 )
-from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
 from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pipeline.planner.pipeline_schedule import Schedule
 from zeus_core.pipeline.profile.interpolation import interpolated
@@ -117,7 +117,7 @@ class Job(SimulatedJob):
 class Watched(PipelineFrequencyOptimizer):
     """Notes the phase of each step, and the latest prediction, plan and profile."""
 
-    phases: list[Phase]
+    phases: list[PlanningPhase]
     latest: Any = None
     planned_mhz: tuple[int | None, ...] = ()
     measured_profile: PipelineProfile | None = None
@@ -167,8 +167,10 @@ def report(
     """Print two lines; see `run`."""
     first = observers[0]
     course = [phase.value for phase, _ in groupby(first.phases)]
-    replayed = [number for number, phase in enumerate(first.phases) if phase is Phase.REPLAYING][-REPLAYED_STEPS:]
-    found = [number for number, phase in enumerate(first.phases) if phase is Phase.BASELINE]
+    replayed = [number for number, phase in enumerate(first.phases) if phase is PlanningPhase.REPLAYING][
+        -REPLAYED_STEPS:
+    ]
+    found = [number for number, phase in enumerate(first.phases) if phase is PlanningPhase.BASELINE]
     if len(replayed) < REPLAYED_STEPS:
         print(f"{stages} ranks, {call_seconds * 1e3:g} ms: no plan in force: {course}")
         return False

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from zeus_core.device import SimulatedGpu, Work, find_preset
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pipeline import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
 from zeus_core.ports.background import ThreadBackground
 from zeus_core.testing import VirtualBackground, VirtualTime
 
@@ -134,7 +134,7 @@ def hook_seconds(changes_clock: bool) -> tuple[float, float]:
         optimizer.on_step_end()
         return seconds
 
-    while optimizer.phase is not Phase.REPLAYING:
+    while optimizer.phase is not PlanningPhase.REPLAYING:
         step(lambda kind: gpu.execute(work[kind]))
     stage: Any = optimizer._course.stage
     background.thread = ThreadBackground()

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.support.pipeline_training import Run, Watched, true_profile
 from zeus_core.device import SimulatedNoise, Work
 from zeus_core.pipeline import Frontier, PipelineFrequencySettings, make_plan, schedules
-from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
 from zeus_core.pipeline.testing import SimulatedJob
 
 MOST_ITERATIONS = 60
@@ -53,9 +53,9 @@ def run(shape: tuple[int, int], model: str, seed: int, arguments: argparse.Names
     noise = SimulatedNoise(arguments.time_cv, arguments.power_cv, seed=seed)
     job = SimulatedJob(schedule, work, model, noise=noise)
     trained = Run(job, STEPS, lambda rank: Watched(rank, SETTINGS), 300.0)
-    profiled = len(trained.steps_of(Phase.PROFILING))
-    before = [*trained.steps_of(Phase.WARMING_UP), *trained.steps_of(Phase.BASELINE)]
-    after = trained.steps_of(Phase.REPLAYING)[-LAST_STEPS:] or before
+    profiled = len(trained.steps_of(PlanningPhase.PROFILING))
+    before = [*trained.steps_of(PlanningPhase.WARMING_UP), *trained.steps_of(PlanningPhase.BASELINE)]
+    after = trained.steps_of(PlanningPhase.REPLAYING)[-LAST_STEPS:] or before
 
     def means(steps: list[int]) -> tuple[float, float]:
         seconds = fmean(max(rank.step_seconds[step] for rank in trained.ranks) for step in steps)

@@ -18,7 +18,7 @@ from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.pipeline import PipelineFrequencySettings, PipelineProfile, schedules
-from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
 from zeus_core.pipeline.planner.clock_plan import read_plan
 from zeus_core.pipeline.testing import SimulatedJob
 from zeus_core.testing import VirtualTime
@@ -118,9 +118,9 @@ def test_a_pipeline_is_not_profiled_again_and_its_plan_is_replayed(samples):
         settings = PipelineFrequencySettings(**settings)
         return Run(job, 30, lambda rank: Watched(rank, settings, identity={"layers": [0, 4]})).course
 
-    assert Phase.PROFILING in FULL_COURSE
-    assert Phase.PROFILING not in course(profile_path=str(samples / "pipeline" / "profile.json"))
-    assert Phase.PROFILING not in course(plan_path=str(samples / "pipeline" / "plan.json"))
+    assert PlanningPhase.PROFILING in FULL_COURSE
+    assert PlanningPhase.PROFILING not in course(profile_path=str(samples / "pipeline" / "profile.json"))
+    assert PlanningPhase.PROFILING not in course(plan_path=str(samples / "pipeline" / "plan.json"))
     profile = PipelineProfile.from_json(json.loads((samples / "pipeline" / "instructions.json").read_text()))
     plan = read_plan(samples / "pipeline" / "plan.json")
     assert {row.stage for row in profile.instructions} == {0, 1}
@@ -131,7 +131,7 @@ def test_a_pipeline_is_not_profiled_again_and_its_plan_is_replayed(samples):
         optimizer.load_state_dict(json.loads((samples / "pipeline" / "checkpoint.json").read_text()))
         return optimizer
 
-    assert Phase.PROFILING not in Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 30, resumed).course
+    assert PlanningPhase.PROFILING not in Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 30, resumed).course
 
 
 def test_what_a_killed_process_left_is_restored(samples, make_driver):

@@ -425,3 +425,11 @@ def test_only_the_doors_of_simulated_gpus_ask_whether_one_is_simulated():
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance" and "Simulated" in ast.unparse(node)
     }
     assert found - ASKS_YET == set()
+
+
+def test_a_class_has_a_name_of_its_own():
+    """But for what a user writes in the same place of each framework."""
+    paths = [*MODULES, *REPOSITORY.glob("integrations/*/*/**/*.py")]
+    statements = [statement for path in paths for statement in ast.parse(path.read_text(encoding="utf-8")).body]
+    names = Counter(one.name for one in statements if isinstance(one, ast.ClassDef) and not one.name.startswith("_"))
+    assert {name for name, count in names.items() if count > 1} <= {"UnevenBatches"}

@@ -14,9 +14,9 @@ from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.units import duration_text, energy_text, rows_html
 
-__all__ = ["Device", "DeviceEnergy", "Kind", "Measurement", "Method"]
+__all__ = ["Device", "DeviceEnergy", "DeviceKind", "Measurement", "Method"]
 
-Kind = Literal["gpu", "cpu", "dram"]
+DeviceKind = Literal["gpu", "cpu", "dram"]
 """A GPU, a CPU package, or the memory attached to a CPU package."""
 
 Method = Literal["counted", "integrated", "estimated", "lost"]
@@ -36,7 +36,7 @@ class Device(NamedTuple):
             package of a CPU and its DRAM.
     """
 
-    kind: Kind
+    kind: DeviceKind
     index: int  # type: ignore[assignment]  # hides the method `index` of tuples, which nobody needs
     uuid: str
 
@@ -130,7 +130,7 @@ class Measurement:
             dram_energy: Joules of the DRAM of each CPU package; None if it was not measured.
             uncertainty_joules: How far each energy can be off.
         """
-        kinds: dict[Kind, Mapping[int, float | None]] = {
+        kinds: dict[DeviceKind, Mapping[int, float | None]] = {
             "gpu": gpu_energy,
             "cpu": {} if cpu_energy is None else cpu_energy,
             "dram": {} if dram_energy is None else dram_energy,
@@ -156,7 +156,7 @@ class Measurement:
         Args:
             measurements: One for each rank, at least one. The result takes as long as the longest.
         """
-        time, counted = 0.0, dict[tuple[Kind, str], tuple[Device, DeviceEnergy]]()
+        time, counted = 0.0, dict[tuple[DeviceKind, str], tuple[Device, DeviceEnergy]]()
         for measurement in measurements:
             time = max(time, measurement.time)
             for device, energy in measurement.devices.items():
@@ -165,7 +165,7 @@ class Measurement:
                     counted[identity] = device, energy
         return cls(time, _with_unique_indices(counted.values()))
 
-    def of(self, kind: Kind) -> dict[int, DeviceEnergy]:
+    def of(self, kind: DeviceKind) -> dict[int, DeviceEnergy]:
         """Return the energy of each device of a kind, by index: `measurement.of("gpu")[0].method`."""
         return {device.index: energy for device, energy in self.devices.items() if device.kind == kind}
 
@@ -271,7 +271,7 @@ class Measurement:
                 raise UsageError(f"Measurement.{name} is {value}; it must be at least 0")
         return measurement
 
-    def _sum(self, *kinds: Kind) -> DeviceEnergy:
+    def _sum(self, *kinds: DeviceKind) -> DeviceEnergy:
         return sum((energy for kind in kinds for energy in self.of(kind).values()), DeviceEnergy())
 
     def _combined(self, other: Measurement, combine: Callable[[Any, Any], Any]) -> Measurement:
@@ -292,7 +292,7 @@ def _with_unique_indices(energies: Iterable[tuple[Device, DeviceEnergy]]) -> dic
     """Number the devices of a kind anew if two of them have the same index."""
     parts = list(energies)
     numbered: dict[Device, DeviceEnergy] = {}
-    for kind in get_args(Kind):
+    for kind in get_args(DeviceKind):
         of_kind = [part for part in parts if part[0].kind == kind]
         is_clear = len({device.index for device, _ in of_kind}) == len(of_kind)
         for number, (device, energy) in enumerate(of_kind):

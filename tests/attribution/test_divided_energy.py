@@ -2,12 +2,12 @@
 
 from zeus_core.attribution.divided_energy import DividedEnergy
 from zeus_core.attribution.power_sum import PowerSum
-from zeus_core.attribution.timeline import Timeline
+from zeus_core.attribution.timeline import ClassTimeline
 
 
 def test_what_begins_with_a_time_that_is_lost_can_be_divided():
     """No part has energy then, when the first power of a silent GPU has just been read."""
-    timeline = Timeline(0.0, "before", "idle", stepping="steps")
+    timeline = ClassTimeline(0.0, "before", "idle", stepping="steps")
     energy = DividedEnergy(PowerSum(0.1, 15.0), 500.0, timeline, PowerSum(0.1, 15.0))
     timeline.change(0.1, "steps")
     energy.add_edge(1.0, 1.001, None, 300.0)

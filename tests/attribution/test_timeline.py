@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeus_core.attribution.timeline import Timeline
+from zeus_core.attribution.timeline import ClassTimeline
 
 PHASES = 10
 SHORT, LONG = st.floats(0.01, 0.045), st.floats(0.055, 0.4)  # steps shorter than 0.05 s have no phases
@@ -15,7 +15,7 @@ SHORT, LONG = st.floats(0.01, 0.045), st.floats(0.055, 0.4)  # steps shorter tha
 @settings(deadline=None, max_examples=40)
 @given(st.lists(SHORT | LONG, min_size=2, max_size=30), st.floats(0.0, 3.0), st.floats(0.01, 9.0))
 def test_each_piece_lies_in_the_phase_of_its_step(lengths, begin, seconds):
-    timeline = Timeline(1.0, None, "steps", "steps")
+    timeline = ClassTimeline(1.0, None, "steps", "steps")
     begins = list(itertools.accumulate(lengths, initial=1.0))
     for at in begins:
         timeline.begin_step(at)
@@ -39,7 +39,7 @@ def phases(parts):
 
 
 def test_a_step_that_a_pass_interrupts_goes_on_with_its_phases():
-    timeline = Timeline(0.0, None, "steps", "steps")
+    timeline = ClassTimeline(0.0, None, "steps", "steps")
     for number in range(3):
         timeline.begin_step(1.0 * number)
     timeline.change(2.25, "pass")
@@ -50,7 +50,7 @@ def test_a_step_that_a_pass_interrupts_goes_on_with_its_phases():
 
 
 def test_a_step_before_an_evaluation_is_as_long_as_it_was():
-    timeline = Timeline(0.0, None, "steps", "steps")
+    timeline = ClassTimeline(0.0, None, "steps", "steps")
     for number in range(3):
         timeline.begin_step(1.0 * number)
     timeline.end_step()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.variants import long_but_first
 from zeus_core.carbon._controller import WorkController
 from zeus_core.carbon._signal_replay import Replayed, best_mixture, replay
-from zeus_core.carbon.operating_points import OperatingPoint
+from zeus_core.carbon.operating_points import TrainingPoint
 from zeus_core.electricity import ConstantSignal, RecordedSignal, Signal, SignalPart, WeeklyTariff
 from zeus_core.errors import UsageError
 from zeus_core.measurement import Measurement
@@ -22,10 +22,10 @@ HOUR, DAY = 3600.0, 86_400.0
 BEGIN = 1_772_323_200.0
 # Measured: an A40 that trains ResNet-50 (Zeus artifact, imagenet, batch size 128); epochs per hour, watts.
 POINTS = [
-    OperatingPoint(limit, speed / HOUR, watts)
+    TrainingPoint(limit, speed / HOUR, watts)
     for limit, speed, watts in [(300, 0.960, 244.0), (250, 0.946, 216.0), (200, 0.901, 179.0), (150, 0.587, 144.0)]
 ]
-PAUSE = OperatingPoint.pause(30.0)
+PAUSE = TrainingPoint.pause(30.0)
 EPOCHS = 24 * 0.960
 
 
@@ -135,7 +135,7 @@ def test_a_signal_that_ends_and_one_that_never_knew_anything() -> None:
 
 def test_a_point_from_a_trial() -> None:
     trial = Trial(200, 50, Measurement.from_energies(25.0, {0: 4000.0}))
-    assert OperatingPoint.from_trial(trial) == OperatingPoint(200, 2.0, 160.0)
+    assert TrainingPoint.from_trial(trial) == TrainingPoint(200, 2.0, 160.0)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from zeus_core.carbon._controller import WorkController
-from zeus_core.carbon._forecasts import Course, Forecaster, SignalModel
+from zeus_core.carbon._forecasts import Forecaster, SignalCourse, SignalModel
 from zeus_core.carbon._signal_replay import best_mixture, replay
 from zeus_core.carbon._uncertain_schedule import expected_costs
-from zeus_core.carbon.operating_points import OperatingPoint
+from zeus_core.carbon.operating_points import TrainingPoint
 from zeus_core.carbon.outlook import foresight
 from zeus_core.electricity import RecordedSignal
 
@@ -19,7 +19,7 @@ HOUR = 3600.0
 BEGIN = 1_772_323_200.0
 PAST, LATER = 24 * 21, 24 * 8  # hours
 HOURS = np.arange(-PAST, LATER)
-POINTS = [OperatingPoint(300, 1.0, 290.0), OperatingPoint(200, 0.88, 200.0), OperatingPoint.pause(25.0)]
+POINTS = [TrainingPoint(300, 1.0, 290.0), TrainingPoint(200, 0.88, 200.0), TrainingPoint.pause(25.0)]
 
 
 def recorded(values: np.ndarray, missing: range = range(0), forecast: np.ndarray | None = None) -> RecordedSignal:
@@ -44,7 +44,7 @@ def forgetting(memory_hours: float, seed: int = 0) -> np.ndarray:
     return 400 + 100 * np.array(course)
 
 
-def course_of(signal: RecordedSignal, hours: int = 72, hour: int = 0) -> Course:
+def course_of(signal: RecordedSignal, hours: int = 72, hour: int = 0) -> SignalCourse:
     return Forecaster(signal, HOUR).course([BEGIN + HOUR * (hour + number) for number in range(hours + 1)])
 
 
@@ -105,19 +105,19 @@ def test_a_constant_and_a_short_history() -> None:
 
 
 def test_what_is_certain_costs_what_a_schedule_costs() -> None:
-    course = Course.certain(np.array([500.0, 100.0, 500.0]))
+    course = SignalCourse.certain(np.array([500.0, 100.0, 500.0]))
     costs = expected_costs(
         sorted(POINTS, key=lambda point: point.steps_per_second), np.full(3, HOUR), course, 0.88 * HOUR
     )
     assert costs[0] == pytest.approx(HOUR * (500 * 25 + 100 * 200)), "a pause, and then the slow point"
     assert costs[0] == costs.min()
-    assert np.isinf(expected_costs(POINTS[:1], np.full(1, HOUR), Course.certain(np.array([1.0])), 2 * HOUR)).all()
+    assert np.isinf(expected_costs(POINTS[:1], np.full(1, HOUR), SignalCourse.certain(np.array([1.0])), 2 * HOUR)).all()
 
 
 def test_who_may_wait_for_better_values_does_so() -> None:
     """The mean of the next hour is the present value, and yet to wait is right: it may be low, or one works later."""
-    likely = Course(np.full(12, 400.0), np.array([0.0] + [200.0] * 11), np.zeros(12))
-    certain = Course.certain(np.full(12, 400.0))
+    likely = SignalCourse(np.full(12, 400.0), np.array([0.0] + [200.0] * 11), np.zeros(12))
+    certain = SignalCourse.certain(np.full(12, 400.0))
     hull = [POINTS[2], POINTS[0]]
     waits = [expected_costs(hull, np.full(12, HOUR), course, 2 * HOUR).argmin() == 0 for course in (likely, certain)]
     assert waits == [True, False]

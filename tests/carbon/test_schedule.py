@@ -10,23 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from zeus_core.carbon._carbon_schedule import Interval, WorkSchedule, cheapest_schedule
-from zeus_core.carbon.operating_points import OperatingPoint, checked_points, lower_hull
+from zeus_core.carbon._carbon_schedule import SignalInterval, WorkSchedule, cheapest_schedule
+from zeus_core.carbon.operating_points import TrainingPoint, checked_points, lower_hull
 
 HOUR = 3600.0
-POINTS = [OperatingPoint(300, 1.0, 300.0), OperatingPoint(200, 0.9, 205.0), OperatingPoint(100, 0.5, 110.0)]
-PAUSE = OperatingPoint.pause(30.0)
+POINTS = [TrainingPoint(300, 1.0, 300.0), TrainingPoint(200, 0.9, 205.0), TrainingPoint(100, 0.5, 110.0)]
+PAUSE = TrainingPoint.pause(30.0)
 
 speeds_and_watts = st.tuples(st.floats(0.1, 5.0), st.floats(50.0, 500.0))
 some_points = st.lists(speeds_and_watts, min_size=1, max_size=6).map(
-    lambda pairs: [OperatingPoint(100 + number, *pair) for number, pair in enumerate(pairs)]
+    lambda pairs: [TrainingPoint(100 + number, *pair) for number, pair in enumerate(pairs)]
 )
 some_intervals = st.lists(st.tuples(st.floats(60, 4000), st.floats(0, 900)), min_size=1, max_size=10).map(
-    lambda pairs: [Interval(*pair) for pair in pairs]
+    lambda pairs: [SignalInterval(*pair) for pair in pairs]
 )
 
 
-def cheapest_by_linear_program(points: list[OperatingPoint], intervals: list[Interval], steps: float) -> float:
+def cheapest_by_linear_program(points: list[TrainingPoint], intervals: list[SignalInterval], steps: float) -> float:
     """The least amount over all ends at the end of an interval, in any mix of points; infinite if there is none."""
     best = math.inf
     for count in range(1, len(intervals) + 1):
@@ -43,10 +43,10 @@ def cheapest_by_linear_program(points: list[OperatingPoint], intervals: list[Int
 
 @given(some_points, st.none() | st.floats(0.0, 60.0), some_intervals, st.floats(0.01, 1.0))
 def test_it_is_the_optimum(
-    points: list[OperatingPoint], idle_watts: float | None, intervals: list[Interval], share: float
+    points: list[TrainingPoint], idle_watts: float | None, intervals: list[SignalInterval], share: float
 ) -> None:
     if idle_watts is not None:
-        points = [*points, OperatingPoint.pause(idle_watts)]
+        points = [*points, TrainingPoint.pause(idle_watts)]
     most = max(point.steps_per_second for point in points) * sum(interval.seconds for interval in intervals)
     schedule = cheapest_schedule(points, intervals, share * most)
     assert schedule.is_possible
@@ -58,30 +58,30 @@ def test_it_is_the_optimum(
 
 
 def test_equal_prices_do_the_work_first() -> None:
-    schedule = cheapest_schedule([*POINTS, PAUSE], [Interval(HOUR, 400.0)] * 10, 5 * HOUR)
+    schedule = cheapest_schedule([*POINTS, PAUSE], [SignalInterval(HOUR, 400.0)] * 10, 5 * HOUR)
     assert list(schedule.steps_per_second) == sorted(schedule.steps_per_second, reverse=True)
 
 
 def test_work_is_where_electricity_is_clean() -> None:
-    intervals = [Interval(HOUR, 500.0), Interval(HOUR, 100.0), Interval(HOUR, 500.0)]
+    intervals = [SignalInterval(HOUR, 500.0), SignalInterval(HOUR, 100.0), SignalInterval(HOUR, 500.0)]
     schedule = cheapest_schedule([*POINTS, PAUSE], intervals, 0.9 * HOUR)
     assert schedule.steps_per_second == pytest.approx((0.0, 0.9))
 
 
 def test_what_cannot_be_done_in_time_is_done_as_quickly_as_possible() -> None:
-    schedule = cheapest_schedule(POINTS, [Interval(HOUR, 400.0)], 1.01 * HOUR)
+    schedule = cheapest_schedule(POINTS, [SignalInterval(HOUR, 400.0)], 1.01 * HOUR)
     assert schedule == WorkSchedule((1.0,), math.inf, is_possible=False)
     assert not cheapest_schedule(POINTS, [], 1.0).is_possible
 
 
 def test_negative_prices_are_no_reason_to_waste() -> None:
-    schedule = cheapest_schedule([*POINTS, PAUSE], [Interval(HOUR, -10.0), Interval(HOUR, 400.0)], HOUR)
+    schedule = cheapest_schedule([*POINTS, PAUSE], [SignalInterval(HOUR, -10.0), SignalInterval(HOUR, 400.0)], HOUR)
     assert schedule.steps_per_second[0] == pytest.approx(1.0)
     assert schedule.amount == 0
 
 
 def test_points_that_no_schedule_needs_are_left_out() -> None:
-    wasteful, slow = OperatingPoint(250, 0.9, 290.0), OperatingPoint(90, 0.4, 150.0)
+    wasteful, slow = TrainingPoint(250, 0.9, 290.0), TrainingPoint(90, 0.4, 150.0)
     assert lower_hull([*POINTS, wasteful, slow, PAUSE]) == [PAUSE, *reversed(POINTS)]
     assert lower_hull([POINTS[0]]) == [POINTS[0]]
 
@@ -91,10 +91,10 @@ def test_points_that_no_schedule_needs_are_left_out() -> None:
     [
         [],
         [PAUSE],
-        [OperatingPoint(300, -1.0, 200.0)],
-        [OperatingPoint(300, 1.0, math.nan)],
+        [TrainingPoint(300, -1.0, 200.0)],
+        [TrainingPoint(300, 1.0, math.nan)],
     ],
 )
-def test_bad_points(points: list[OperatingPoint]) -> None:
+def test_bad_points(points: list[TrainingPoint]) -> None:
     with pytest.raises(ValueError, match="points"):
         checked_points(points)

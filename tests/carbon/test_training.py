@@ -15,7 +15,7 @@ from zeus_core.carbon import CarbonAware
 from zeus_core.carbon._controller import WorkController
 from zeus_core.carbon._credit import RunSpent
 from zeus_core.carbon.follower import Follower
-from zeus_core.carbon.operating_points import OperatingPoint
+from zeus_core.carbon.operating_points import TrainingPoint
 from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.electricity import Electricity, RecordedSignal, Signal, WeeklyTariff
 from zeus_core.errors import UsageError
@@ -142,10 +142,10 @@ def test_it_waits_out_the_dear_hours_and_keeps_its_deadline() -> None:
 
 def test_its_choices_are_those_of_the_pure_policy() -> None:
     """A new policy, told the same at the same time, chooses the same; and training runs at what was chosen."""
-    decisions: list[tuple[list[OperatingPoint], float, float, float, OperatingPoint, int]] = []
+    decisions: list[tuple[list[TrainingPoint], float, float, float, TrainingPoint, int]] = []
 
     class Watched(WorkController):
-        def use_points(self, points: Sequence[OperatingPoint]) -> None:
+        def use_points(self, points: Sequence[TrainingPoint]) -> None:
             self.points = list(points)
             super().use_points(points)
 
@@ -153,7 +153,7 @@ def test_its_choices_are_those_of_the_pure_policy() -> None:
             self.deadline = deadline_seconds
             super().use_deadline(deadline_seconds)
 
-        def choose(self, now_seconds: float, steps_left: float) -> OperatingPoint:
+        def choose(self, now_seconds: float, steps_left: float) -> TrainingPoint:
             point = super().choose(now_seconds, steps_left)
             decisions.append((self.points, self.deadline, now_seconds, steps_left, point, len(run.limits)))
             return point

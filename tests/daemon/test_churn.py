@@ -12,7 +12,7 @@ from zeus_core.errors import DeviceHeldError
 from zeus_core.kinds import POWER_LIMIT
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.ledger import Ledger
-from zeus_core.settings.restoring import Outcome
+from zeus_core.settings.restoring import RestoreOutcome
 
 # Numbers of processes that are used again, simulated
 
@@ -29,7 +29,7 @@ def use_numbers_again(folder, count, claim_every):
 
     def restore(entry):
         values[entry.device_uuid] = entry.original
-        return Outcome(entry, "restored")
+        return RestoreOutcome(entry, "restored")
 
     for number in range(count):
         owner = processes.begin(chooser.choice(list(processes.began)))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.recurring import EPOCH_JOULES, EPOCHS, Untried, job_in, train, trained
 from zeus_core.jobs import Target
-from zeus_core.jobs._job_records import Evaluation, RunRecord
+from zeus_core.jobs._job_records import Evaluation, JobRun
 from zeus_core.jobs._job_store import JobStore
 from zeus_core.jobs._next_batch_size import epoch_costs
 from zeus_core.jobs.policies import AdaptiveBatchSize, BatchProblem
@@ -116,7 +116,7 @@ def record(size, outcome, joules_per_epoch, epochs=4.0, **changes):
     cost = joules_per_epoch * (epochs - 1) + 700.0 if begin else joules_per_epoch * epochs
     last = Evaluation(epochs, 0.5, 10.0, cost, cost)
     settings = {"max_cost": None, "gpu_model": "A40", "ranks": 1, "evaluations": (*begin, last), **changes}
-    return RunRecord(str(size), size, outcome, "", 0.0, **settings)
+    return JobRun(str(size), size, outcome, "", 0.0, **settings)
 
 
 def test_a_killed_or_running_run_shows_the_cost_of_its_epochs():

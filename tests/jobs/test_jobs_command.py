@@ -11,7 +11,7 @@ import pytest
 from tests.support.recurring import BEST, job_in, trained
 from zeus_core.cli import main
 from zeus_core.jobs._job_history import JobHistory
-from zeus_core.jobs._job_records import Evaluation, RunRecord, StoredRun
+from zeus_core.jobs._job_records import Evaluation, JobRun, StoredRun
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path, capsys):
 
 def run(number, size, cost, outcome="reached", model="A40"):
     evaluation = Evaluation(1.0, 0.9, 1.0, cost, cost)
-    return StoredRun(number, RunRecord(str(number), size, outcome, "", 0.0, gpu_model=model, evaluations=(evaluation,)))
+    return StoredRun(number, JobRun(str(number), size, outcome, "", 0.0, gpu_model=model, evaluations=(evaluation,)))
 
 
 def test_regret_is_the_cost_beyond_that_of_the_best_each_time():

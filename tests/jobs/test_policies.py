@@ -9,7 +9,7 @@ from benchmarks._published_batch_size import PublishedBatchSize
 from tests.jobs.policy_contract import BatchSizePolicyContract
 from zeus_core.errors import UsageError
 from zeus_core.jobs.policies import AdaptiveBatchSize, BatchProblem, BatchRun
-from zeus_core.jobs.policies._gaussian_process import Kernel, Observation, posterior
+from zeus_core.jobs.policies._gaussian_process import CensoredValue, Kernel, posterior
 from zeus_core.jobs.policies.fixed_batch_sizes import DefaultBatchSize, GridBatchSize
 
 
@@ -211,7 +211,7 @@ class TestThePublishedPolicy:
 
 def test_a_bound_moves_values_around_it_and_known_values_stay():
     kernel = Kernel(deviation=1.0, length=3.0, own_deviation=0.1)
-    observations = [Observation(5.0, 1.0, 0.01), Observation(6.0, 1.5, 0.1, is_censored=True)]
+    observations = [CensoredValue(5.0, 1.0, 0.01), CensoredValue(6.0, 1.5, 0.1, is_censored=True)]
     means, covariance = posterior(kernel, observations, np.array([5.0, 6.0, 7.0]))
     assert means[0] == pytest.approx(1.0, abs=0.05)
     assert means[1] > 1.5
@@ -221,8 +221,8 @@ def test_a_bound_moves_values_around_it_and_known_values_stay():
 
 def test_a_bound_below_what_is_known_tells_nothing():
     kernel = Kernel(deviation=1.0, length=3.0, own_deviation=0.1)
-    known = [Observation(5.0, 1.0, 0.01), Observation(6.0, 2.0, 0.01)]
+    known = [CensoredValue(5.0, 1.0, 0.01), CensoredValue(6.0, 2.0, 0.01)]
     places = np.array([6.0, 7.0])
     without, _ = posterior(kernel, known, places)
-    with_bound, _ = posterior(kernel, [*known, Observation(6.0, 0.5, 0.1, is_censored=True)], places)
+    with_bound, _ = posterior(kernel, [*known, CensoredValue(6.0, 0.5, 0.1, is_censored=True)], places)
     assert with_bound == pytest.approx(without, abs=1e-3)

@@ -15,7 +15,7 @@ from zeus_core.monitor import ZeusMonitor
 from zeus_core.optimizer.global_setting._search_facts import SearchView
 from zeus_core.optimizer.global_setting.phases import Phase
 from zeus_core.optimizer.global_setting.search_optimizer import search_record
-from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
+from zeus_core.optimizer.global_setting.trials import SearchBlocks
 from zeus_core.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 from zeus_core.optimizer.search_result import SearchResult, restored_text, restoring_rows
 from zeus_core.optimizer.search_state import MeasuredBlock
@@ -353,7 +353,7 @@ def test_a_temperature_that_explains_a_drift_is_named(celsius, has_drifted, word
 @pytest.mark.parametrize(("chosen", "shown_joules"), [(335, 90.0), (320, 80.0)])
 def test_the_confirmation_is_that_of_the_choice_it_moved_back_to(chosen, shown_joules):
     """The limit moved to 335 W, to 300 W and back: the steps at 300 W were shown as those of the choice."""
-    measured = MeasuredBlocks((), 400, POWER_LIMIT)
+    measured = SearchBlocks((), 400, POWER_LIMIT)
     for setting, joules in ((335, 90.0), (300, 80.0)):
         trial = Trial(setting, 10, Measurement.from_energies(3.0, {0: 10 * joules}))
         measured.add_confirmation(MeasuredBlock(trial, 0, 10), is_fixed=False)

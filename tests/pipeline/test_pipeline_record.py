@@ -3,7 +3,7 @@
 import pytest
 
 from zeus_core.events import Activity
-from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
 from zeus_core.pipeline.pipeline_record import RecordedPipeline
 from zeus_core.ports.device_events import HostEvents
 from zeus_core.tracing.trace_file import read_trace
@@ -15,7 +15,7 @@ class Observer:
 
     clocks_mhz = (1200, None, 900, 1410)
 
-    phase = Phase.REPLAYING
+    phase = PlanningPhase.REPLAYING
 
     def __init__(self):
         self.told = []

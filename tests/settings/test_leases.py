@@ -32,7 +32,7 @@ from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.entry_files import UnreadableEntry
 from zeus_core.settings.keeper import Keeper
 from zeus_core.settings.ledger import Ledger, known_ledgers, own_ledger
-from zeus_core.settings.restoring import Outcome, is_ours, restore_entry
+from zeus_core.settings.restoring import RestoreOutcome, is_ours, restore_entry
 from zeus_core.testing import FaultyGpu, VirtualTime
 from zeus_core.validate import shown
 
@@ -495,8 +495,8 @@ def test_settings_without_an_owner_stay_where_the_ledger_is_unwritable(ledger, g
 
 
 def test_a_limit_of_others_is_reported_also_where_it_is_unknown(gpu):
-    assert "somebody else has set 200 W since" in str(Outcome(entry_of(gpu), "replaced", 200.0))
-    assert "somebody else has set another power limit since" in str(Outcome(entry_of(gpu), "replaced"))
+    assert "somebody else has set 200 W since" in str(RestoreOutcome(entry_of(gpu), "replaced", 200.0))
+    assert "somebody else has set another power limit since" in str(RestoreOutcome(entry_of(gpu), "replaced"))
 
 
 def test_a_file_of_an_earlier_version_is_read(ledger, gpu):

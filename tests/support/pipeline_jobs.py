@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from zeus_core.pipeline import schedules
 from zeus_core.pipeline.optimizer import PipelineRank
-from zeus_core.pipeline.profile.pipeline_job import GpuFacts, PipelineJob, RankInformation
+from zeus_core.pipeline.profile.pipeline_job import PipelineJob, StageFacts, StageGpu
 from zeus_core.pipeline.profile.rank_profile import InstructionRow, RankProfile
 
 CLOCKS = (1410, 1200, 1050)
@@ -12,10 +12,10 @@ CLOCKS = (1410, 1200, 1050)
 
 def introduce(number, rank, pipeline=0, *, schedule=None, **changes):
     schedule = schedule or schedules.one_f_one_b(2, 3)
-    rank_information = RankInformation(
+    rank_information = StageFacts(
         PipelineRank(rank, pipeline),
         schedule.ranks[rank],
-        GpuFacts(f"GPU-{number}", "A100", 400.0, "570.1"),
+        StageGpu(f"GPU-{number}", "A100", 400.0, "570.1"),
         0.1,
         CLOCKS,
         {"layers": 12},

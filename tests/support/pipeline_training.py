@@ -12,7 +12,7 @@ from zeus_core.errors import DriverFaultError
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pipeline import PipelineFrequencyOptimizer, PipelineProfile, PipelineRank, schedules
 from zeus_core.pipeline.optimizer import _planning
-from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
 from zeus_core.pipeline.planner.clock_options import MeasuredOption
 from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
 from zeus_core.pipeline.testing import SimulatedJob
@@ -108,11 +108,11 @@ def true_profile(work, model=A100):
 
 
 FULL_COURSE = [
-    Phase.WARMING_UP,
-    Phase.BASELINE,
-    Phase.PROFILING,
-    Phase.PLANNING,
-    Phase.REPLAYING,
+    PlanningPhase.WARMING_UP,
+    PlanningPhase.BASELINE,
+    PlanningPhase.PROFILING,
+    PlanningPhase.PLANNING,
+    PlanningPhase.REPLAYING,
 ]
 
 

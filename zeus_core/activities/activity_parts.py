@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
+from zeus_core.optimizer.global_setting.trials import SearchBlocks
 from zeus_core.search.comparison import Comparison, percentage
 from zeus_core.search.run.run_plan import Prediction
 
@@ -22,7 +22,7 @@ class ActivityPart(NamedTuple):
         seconds: Their time.
     """
 
-    measured: MeasuredBlocks
+    measured: SearchBlocks
     original: int
     setting: int
     visits: int

@@ -16,14 +16,14 @@ from zeus_core.activities.activities_search import STEPS
 from zeus_core.activities.activity_limiter import ActivityLimiter
 from zeus_core.activities.activity_orders import ActivityOrder, ActivityOrders
 from zeus_core.activities.activity_parts import ActivityPart, ActivityResult
-from zeus_core.activities.activity_visits import FOLLOWS, WAITING, Visits
+from zeus_core.activities.activity_visits import FOLLOWS, WAITING, RankActivities
 from zeus_core.activities.visits_of_ranks import VisitsPart, due_of
 from zeus_core.codec import encode
 from zeus_core.measurement import Measurement
 from zeus_core.optimizer.global_setting.orders import Order, Orders
-from zeus_core.optimizer.global_setting.phases import Outcome, Phase
+from zeus_core.optimizer.global_setting.phases import Phase, PhaseEnd
 from zeus_core.optimizer.global_setting.setting_search import CHECKED_STEPS, SettingSearch
-from zeus_core.optimizer.global_setting.trials import MeasuredBlocks, trial_from_parts
+from zeus_core.optimizer.global_setting.trials import SearchBlocks, trial_from_parts
 from zeus_core.optimizer.search_state import MeasuredBlock, SearchState, parts_from_state
 from zeus_core.optimizer.trial_store import Conditions
 from zeus_core.search import Trial
@@ -54,11 +54,11 @@ class ActivitySearch(SettingSearch):
     _orders: ActivityOrders
     order: ActivityOrder
 
-    def __init__(self, visits: Visits, before: ActivitySearch | None, resumed: Any, *arguments: Any) -> None:
+    def __init__(self, visits: RankActivities, before: ActivitySearch | None, resumed: Any, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.visits: Visits = visits
+        self.visits: RankActivities = visits
         """The visits on this rank."""
-        self.of_activities: dict[str, MeasuredBlocks] = {}
+        self.of_activities: dict[str, SearchBlocks] = {}
         """All that was measured of the visits of each activity."""
         self._ended: list[tuple[str, MeasuredBlock]] = []  # to be reported
         self._waited: Trial | None = None  # for a server, by this rank
@@ -67,7 +67,7 @@ class ActivitySearch(SettingSearch):
         known = partial(self._known, before, resumed)
         for name, state in self._exchange.decide_of(dict[str, SearchState], known, Phase.PREPARE).items():
             visits.resume(self.limiter, name, state.run_steps, state.run_seconds)
-            self.of_activities[name] = MeasuredBlocks(state.blocks, self.original, self.kind)
+            self.of_activities[name] = SearchBlocks(state.blocks, self.original, self.kind)
 
     def _known(self, before: ActivitySearch | None, resumed: Any) -> dict[str, SearchState]:
         """Return what is known of the visits of activities, by name; see `Preparation`."""
@@ -111,7 +111,7 @@ class ActivitySearch(SettingSearch):
         is_over = partial(due_of, orders=order.visits, with_choices=False)
         return self._exchange.longest(lambda: float(bool(is_over([self._measured()]))), phase) > 0
 
-    def conclude(self) -> Outcome | None:
+    def conclude(self) -> PhaseEnd | None:
         """See `SettingSearch`. The blocks of activities that are over end before."""
         phase, exchange = Phase.CONCLUDE, self._exchange
         due = exchange.conclude_of(dict[str, int], self._measured, list[str], self._due_first, phase)
@@ -123,7 +123,7 @@ class ActivitySearch(SettingSearch):
         self._late = (exchange.longest(lambda: late_seconds, phase), exchange.longest(lambda: latency, phase))
         self._ended = list(ended.items())
         for name, block in self._ended:
-            measured = self.of_activities.setdefault(name, MeasuredBlocks((), self.original, self.kind))
+            measured = self.of_activities.setdefault(name, SearchBlocks((), self.original, self.kind))
             if self.chosen_of(name) == block.trial.setting:
                 measured.add_confirmation(block, is_fixed=False)
             else:
@@ -375,7 +375,7 @@ class ActivitySearch(SettingSearch):
         parts = {name: activities[name].take_part() for name in due if name in activities}
         return {name: part for name, part in parts.items() if part is not None}
 
-    def _ask(self, phase: Phase, tell: Callable[[], object] = lambda: None) -> Outcome | None:
+    def _ask(self, phase: Phase, tell: Callable[[], object] = lambda: None) -> PhaseEnd | None:
         def tell_all() -> None:
             group = self._orders.group
             group.at_step(self.run.steps)

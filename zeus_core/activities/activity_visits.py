@@ -45,7 +45,7 @@ class _Level(NamedTuple):
     recorder: TrialRecorder | None
 
 
-class Visits:
+class RankActivities:
     """The activity under way, and the visits of all of them, on this rank.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 from zeus_core.activities.activity_limiter import ActivityLimiter
 from zeus_core.activities.activity_search import ActivitySearch
-from zeus_core.activities.activity_visits import Visits
+from zeus_core.activities.activity_visits import RankActivities
 from zeus_core.device import Gpu
 from zeus_core.errors import UsageError
 from zeus_core.events import Event
@@ -33,7 +33,7 @@ class OwnSettings:
         _check(options)
         self._changes_per_hour = options.changes_per_hour
         self._time_source = recorder.time_source
-        self._visits = Visits(recorder)
+        self._visits = RankActivities(recorder)
         self._latest: ActivitySearch | None = None
 
     def receive(self, event: Event) -> None:

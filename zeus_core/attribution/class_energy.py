@@ -21,7 +21,7 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 
 from zeus_core.attribution.columns import LAGS_SECONDS, padded
-from zeus_core.attribution.expected_energy import Drawn, ExpectedEnergy, Interval, Kind
+from zeus_core.attribution.expected_energy import Drawn, ExpectedEnergy, KnotInterval, PowerClass
 from zeus_core.attribution.regression import Array
 from zeus_core.attribution.timeline import Estimate, Part
 
@@ -40,7 +40,7 @@ class _Sums:
         self.columns: Array = np.zeros((len(LAGS_SECONDS), 0))  # B
         self.crossing: Array = np.zeros(0)  # how much power crosses its edges if the knots are late
         self.late: Array = np.zeros(0)  # the same, times how late they can be
-        self.unlike: dict[Kind, float] = {}  # the sum of a^2
+        self.unlike: dict[PowerClass, float] = {}  # the sum of a^2
         self.noise = 0.0  # the variance of energies that samples of the power give
 
     def grow(self, columns: int) -> None:
@@ -83,7 +83,7 @@ class ClassEnergy:
         """The mean power of all intervals; None if there is none."""
         return self.of_parts.mean_watts
 
-    def add(self, interval: Interval) -> dict[Hashable, float]:
+    def add(self, interval: KnotInterval) -> dict[Hashable, float]:
         """Add an interval, and divide its energy; if nobody knows it, estimate that of the classes that were seen.
 
         Returns:

@@ -17,7 +17,7 @@ from zeus_core.attribution.amount import Amount, add_expected, is_class, lose, r
 from zeus_core.attribution.power_sum import PowerSum
 from zeus_core.attribution.sensor_comparison import SensorComparison
 from zeus_core.attribution.settled_energy import SettledEnergy
-from zeus_core.attribution.timeline import Part, Timeline
+from zeus_core.attribution.timeline import ClassTimeline, Part
 from zeus_core.attribution.updates import CounterUpdates, Knot
 
 _SETTLED_AFTER_SECONDS = 0.6  # later than the edges of parts that a piece can be near, and some updates
@@ -50,7 +50,7 @@ class DividedEnergy:
         self,
         source: CounterUpdates | PowerSum,
         peak_watts: float,
-        timeline: Timeline,
+        timeline: ClassTimeline,
         spare: PowerSum,
         comparison: SensorComparison | None = None,
         record: Callable[[Knot], None] | None = None,

@@ -36,11 +36,11 @@ _PHASE_STDERR = 0.4  # of the mean power: how far a tenth of a step may differ f
 # change by no more than that share.
 _SOLVE_EVERY, _SOLVE_SHARE = 4, 0.02
 
-Kind = tuple[Hashable, bool]
+PowerClass = tuple[Hashable, bool]
 """A class, and whether an interval beside a part estimates it better."""
 
 
-class Interval(NamedTuple):
+class KnotInterval(NamedTuple):
     """The time between two knots.
 
     Attributes:
@@ -75,7 +75,7 @@ class Drawn(NamedTuple):
     """
 
     part: Part
-    kind: Kind
+    kind: PowerClass
     constant: Array
     row: Array
     joules: float
@@ -99,7 +99,7 @@ class ExpectedEnergy:
         self._peak_watts = peak_watts
         self._columns = PowerColumns()
         self.regression: PowerRegression = PowerRegression(len(LAGS_SECONDS))
-        self._unlike: dict[Kind, tuple[float, float]] = {}  # intervals and the sum of d^2
+        self._unlike: dict[PowerClass, tuple[float, float]] = {}  # intervals and the sum of d^2
         self._errors: dict[Hashable, tuple[float, float]] = {}  # the sum of d^2 without and with an interval beside
         self._beside: tuple[float, Array] | None = None  # y' and z of the latest interval, if it lies in one part
         self._latest: Hashable = None
@@ -123,7 +123,7 @@ class ExpectedEnergy:
     def _level_watts(self) -> float:
         return max(self.mean_watts or 0.0, _MIN_WATTS)
 
-    def of(self, interval: Interval) -> tuple[list[Drawn], dict[Hashable, Array], list[Hashable]]:
+    def of(self, interval: KnotInterval) -> tuple[list[Drawn], dict[Hashable, Array], list[Hashable]]:
         """Return what the parts of the next interval are expected to draw, but for classes that were never seen.
 
         Returns:
@@ -200,7 +200,7 @@ class ExpectedEnergy:
     def _possible(self, part: Part, joules: float) -> float:
         return max(joules, _MIN_SHARE * self._level_watts * part.seconds)
 
-    def learn(self, interval: Interval, energy_joules: float, drawn: Sequence[Drawn]) -> None:
+    def learn(self, interval: KnotInterval, energy_joules: float, drawn: Sequence[Drawn]) -> None:
         """Learn from what an interval has drawn."""
         timing = self._level_watts**2 * (interval.knots[0] ** 2 + interval.knots[1] ** 2)
         variance = _NOISE**2 * (self._level_watts * interval.seconds) ** 2 + timing + interval.stderr_joules**2
@@ -220,7 +220,7 @@ class ExpectedEnergy:
         if self._unsolved >= _SOLVE_EVERY:
             self.solve()
 
-    def unlikeness(self, kind: Kind) -> float:
+    def unlikeness(self, kind: PowerClass) -> float:
         """Return the mean square by which parts draw more or less than expected, as a fraction of that: k."""
         count, squares = self._unlike.get(kind, (0.0, 0.0))
         key, is_beside = kind

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from zeus_core.attribution.amount import is_class
 from zeus_core.attribution.sensor import SENSOR_DELAY_SECONDS
-from zeus_core.attribution.timeline import Timeline
+from zeus_core.attribution.timeline import ClassTimeline
 
 _DIFFERENT = 0.2  # of the power by the counter: boards state 5 % for a sensor, and users report 75 % and more
 _STANDARD_ERRORS = 3.0  # some hundred looks at a training of an hour, each with the scatter of a few samples
@@ -79,7 +79,7 @@ class SensorComparison:
         next_at: When to read the power next.
     """
 
-    def __init__(self, timeline: Timeline, average_seconds: float, samples_per_second: float) -> None:
+    def __init__(self, timeline: ClassTimeline, average_seconds: float, samples_per_second: float) -> None:
         self._timeline = timeline
         self._window_seconds = average_seconds + SENSOR_DELAY_SECONDS
         self._spacing_seconds = self._usual_seconds = 1 / samples_per_second

@@ -13,10 +13,10 @@ from collections.abc import Hashable, Sequence
 
 from zeus_core.attribution.amount import Amount, in_quanta, lose, whole_quanta
 from zeus_core.attribution.class_energy import ClassEnergy
-from zeus_core.attribution.expected_energy import Interval
+from zeus_core.attribution.expected_energy import KnotInterval
 from zeus_core.attribution.power_sum import PowerSum, Sampled
 from zeus_core.attribution.sensor_comparison import SensorComparison
-from zeus_core.attribution.timeline import Part, Timeline
+from zeus_core.attribution.timeline import ClassTimeline, Part
 from zeus_core.attribution.updates import STILL_PERIODS, CounterUpdates, Knot
 
 # The longest time without a reading whose energy is estimated from that beside it: a driver may skip one update, not
@@ -49,7 +49,7 @@ class SettledEnergy:
         self,
         source: CounterUpdates | PowerSum,
         peak_watts: float,
-        timeline: Timeline,
+        timeline: ClassTimeline,
         spare: PowerSum,
         comparison: SensorComparison | None,
     ) -> None:
@@ -153,7 +153,7 @@ class SettledEnergy:
         is_estimated: bool,
     ) -> None:
         parts = self._timeline.parts(begin, end)
-        divided = self.classes.add(Interval(parts, joules, knots, stderr_joules, after))
+        divided = self.classes.add(KnotInterval(parts, joules, knots, stderr_joules, after))
         if joules is None:
             divided = {key: whole_quanta(of_class) for key, of_class in divided.items()}
             self.estimated_joules += sum(divided.values())

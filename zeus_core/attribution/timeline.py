@@ -17,7 +17,7 @@ _MAX_STEP_SECONDS = 60.0  # longer ones hold a stop that nothing reported
 _MIN_STEP_SECONDS = 0.05  # phases of shorter ones would show little: one interval between two updates holds several
 
 
-class Piece(NamedTuple):
+class ClassPiece(NamedTuple):
     """An uninterrupted time of one class, within which the power has no reason to change.
 
     Attributes:
@@ -39,7 +39,7 @@ class Part(NamedTuple):
     """
 
     key: Hashable
-    pieces: Sequence[Piece]
+    pieces: Sequence[ClassPiece]
     span: Hashable = None
 
     @property
@@ -72,7 +72,7 @@ class _Change(NamedTuple):
         return self.own_seconds + (moment - self.at if self.is_stepping else 0.0)
 
 
-class Timeline:
+class ClassTimeline:
     """The classes of all time, from the first moment on.
 
     Moments come in the order of time, from one thread; another one may ask for parts meanwhile.
@@ -146,7 +146,7 @@ class Timeline:
         while begin < end:
             change, last = changes[number], changes[number + 1].at if number + 1 < len(changes) else math.inf
             until = min(end, last)
-            pieces = [Piece(until - begin)] if until > begin else []
+            pieces = [ClassPiece(until - begin)] if until > begin else []
             if pieces and change.is_stepping:
                 pieces = _pieces(change.own_until(begin), change.own_until(until), steps) or pieces
             if pieces:
@@ -156,7 +156,7 @@ class Timeline:
         return parts
 
 
-def _pieces(begin: float, end: float, steps: list[float]) -> list[Piece]:
+def _pieces(begin: float, end: float, steps: list[float]) -> list[ClassPiece]:
     """Return the pieces between two moments of one part; all times are those of its class."""
     cuts = [begin, end]
     number = max(bisect.bisect_right(steps, begin) - 1, 0)
@@ -172,7 +172,9 @@ def _pieces(begin: float, end: float, steps: list[float]) -> list[Piece]:
             ]
         number += 1
     cuts.sort()
-    return [Piece(high - low, _phase((low + high) / 2, spans)) for low, high in itertools.pairwise(cuts) if high > low]
+    return [
+        ClassPiece(high - low, _phase((low + high) / 2, spans)) for low, high in itertools.pairwise(cuts) if high > low
+    ]
 
 
 def _step_span(steps: list[float], number: int) -> tuple[float, float] | None:

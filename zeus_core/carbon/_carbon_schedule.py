@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from zeus_core.carbon.operating_points import OperatingPoint, lower_hull
+from zeus_core.carbon.operating_points import TrainingPoint, lower_hull
 from zeus_core.units import kilowatt_hours_from_joules
 
 # The schedule may end before the deadline, which saves idle power. So many ends are tried, and as many near the best.
@@ -18,7 +18,7 @@ _Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class SignalInterval:
     """A time in which the signal is expected to stay the same.
 
     Attributes:
@@ -45,7 +45,9 @@ class WorkSchedule:
     is_possible: bool
 
 
-def cheapest_schedule(points: Sequence[OperatingPoint], intervals: Sequence[Interval], steps: float) -> WorkSchedule:
+def cheapest_schedule(
+    points: Sequence[TrainingPoint], intervals: Sequence[SignalInterval], steps: float
+) -> WorkSchedule:
     """Find the schedule that emits or costs least.
 
     In each interval, going from a point of the hull to the next quicker one buys steps at a price. The cheapest of all
@@ -82,7 +84,7 @@ def cheapest_schedule(points: Sequence[OperatingPoint], intervals: Sequence[Inte
 class _Offers:
     """The prices at which steps can be bought: one for each interval and each point of the hull but the slowest."""
 
-    def __init__(self, hull: Sequence[OperatingPoint], values: _Floats) -> None:
+    def __init__(self, hull: Sequence[TrainingPoint], values: _Floats) -> None:
         speeds = np.array([point.steps_per_second for point in hull])
         watts = np.array([point.power_watts for point in hull])
         self._slowest_speed, self._slowest_watts = speeds[0], watts[0]

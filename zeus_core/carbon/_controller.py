@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from zeus_core.carbon._carbon_schedule import Interval, WorkSchedule, cheapest_schedule
-from zeus_core.carbon._forecasts import Course, Forecaster
+from zeus_core.carbon._carbon_schedule import SignalInterval, WorkSchedule, cheapest_schedule
+from zeus_core.carbon._forecasts import Forecaster, SignalCourse
 from zeus_core.carbon._uncertain_schedule import expected_costs
-from zeus_core.carbon.operating_points import OperatingPoint, checked_points, lower_hull
+from zeus_core.carbon.operating_points import TrainingPoint, checked_points, lower_hull
 from zeus_core.electricity import Signal
 from zeus_core.electricity.signal import checked_signal, checked_time
 from zeus_core.validate import checked_number
@@ -48,7 +48,7 @@ class WorkController:
 
     def __init__(
         self,
-        points: Sequence[OperatingPoint],
+        points: Sequence[TrainingPoint],
         signal: Signal,
         deadline_seconds: float,
         interval_seconds: float = 3600.0,
@@ -62,11 +62,11 @@ class WorkController:
             "interval_seconds", interval_seconds, 60.0, _DAY_SECONDS, "seconds, from 60 to one day"
         )
         self._forecaster = Forecaster(self._signal, self._interval_seconds)
-        self._present: OperatingPoint | None = None
+        self._present: TrainingPoint | None = None
         self.schedule: WorkSchedule = WorkSchedule((), 0.0, is_possible=True)
         """The schedule for the course that was expected at the last choice."""
 
-    def use_points(self, points: Sequence[OperatingPoint]) -> None:
+    def use_points(self, points: Sequence[TrainingPoint]) -> None:
         """Decide by these points from now on, as more was measured.
 
         Raises:
@@ -115,7 +115,7 @@ class WorkController:
         now_seconds = checked_time("now_seconds", now_seconds)
         return (math.floor(now_seconds / self._interval_seconds) + 1) * self._interval_seconds
 
-    def choose(self, now_seconds: float, steps_left: float) -> OperatingPoint:
+    def choose(self, now_seconds: float, steps_left: float) -> TrainingPoint:
         """Return the point to be at until the next decision.
 
         If the deadline cannot be kept this is the quickest point, and `schedule.is_possible` is False.
@@ -148,11 +148,11 @@ class WorkController:
             self._present = [point for point, cost in cheapest if cost - lowest <= _SAME * lowest][-1]
         return self._present
 
-    def _unaware(self, intervals: Sequence[Interval], course: Course, steps: float) -> WorkSchedule | None:
+    def _unaware(self, intervals: Sequence[SignalInterval], course: SignalCourse, steps: float) -> WorkSchedule | None:
         """Return the schedule that follows no signal, if what following would gain is within its error; else None."""
         seconds = np.array([interval.seconds for interval in intervals])
         mean = float(np.average(course.mean, weights=seconds))
-        unaware = cheapest_schedule(self._hull, [Interval(each.seconds, mean) for each in intervals], steps)
+        unaware = cheapest_schedule(self._hull, [SignalInterval(each.seconds, mean) for each in intervals], steps)
         more_joules = seconds * (self._watts(unaware, len(seconds)) - self._watts(self.schedule, len(seconds)))
         departures, variance = more_joules * course.deviation, 0.0
         together = 0.0  # of an interval with all before it: the signal is a Markov chain
@@ -188,14 +188,15 @@ class WorkController:
             edges.append(min(self.next_decision_seconds(edges[-1]), end_seconds))
         return edges
 
-    def _quick_enough(self, steps_per_second: float) -> OperatingPoint:
+    def _quick_enough(self, steps_per_second: float) -> TrainingPoint:
         """Return the slowest point of the hull with that speed: what it does too much now is not to be done later."""
         enough = (point for point in self._hull if point.steps_per_second >= steps_per_second * (1 - 1e-9))
         return next(enough, self._hull[-1])
 
 
-def _intervals(edges: Sequence[float], course: Course) -> list[Interval]:
+def _intervals(edges: Sequence[float], course: SignalCourse) -> list[SignalInterval]:
     """Return the intervals between some edges, with the values that are expected."""
     return [
-        Interval(end - begin, float(value)) for (begin, end), value in zip(pairwise(edges), course.mean, strict=True)
+        SignalInterval(end - begin, float(value))
+        for (begin, end), value in zip(pairwise(edges), course.mean, strict=True)
     ]

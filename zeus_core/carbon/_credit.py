@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zeus_core.carbon._signal_replay import Mixture, Replayed, best_mixture, replay
-from zeus_core.carbon.operating_points import OperatingPoint
+from zeus_core.carbon.operating_points import TrainingPoint
 from zeus_core.electricity import Signal
 from zeus_core.search.comparison import percentage
 from zeus_core.units import amount_text, energy_text
@@ -89,8 +89,8 @@ class Credit:
 
 def credit_of(
     spent: RunSpent,
-    original: OperatingPoint,
-    others: Sequence[OperatingPoint],
+    original: TrainingPoint,
+    others: Sequence[TrainingPoint],
     errors: Mapping[int, float],
     signal: Signal,
     steps: int,

@@ -10,7 +10,7 @@ from zeus_core.carbon._controller import WorkController
 from zeus_core.carbon._credit import Credit, RunSpent, credit_of
 from zeus_core.carbon._decision import DecisionLog, signal_name, time_text
 from zeus_core.carbon._terms import Terms
-from zeus_core.carbon.operating_points import OperatingPoint
+from zeus_core.carbon.operating_points import TrainingPoint
 from zeus_core.electricity import ElectricityAccount
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.optimizer.global_setting.director import Decision, DirectedSearch, DuePause
@@ -147,11 +147,11 @@ class Following:
         run = self._latest.steps, self._latest.seconds
         return credit_of(self.spent, original, others, errors, self._aware.signal, *run, self._search.unit)
 
-    def _controller_of(self, points: list[OperatingPoint]) -> WorkController:
+    def _controller_of(self, points: list[TrainingPoint]) -> WorkController:
         aware = self._aware
         points = list(points)
         if aware.may_pause and self._idle_watts is not None:
-            points.append(OperatingPoint.pause(self._idle_watts))
+            points.append(TrainingPoint.pause(self._idle_watts))
         if self._controller is None:
             self._controller = WorkController(
                 points, aware.signal, clock_seconds(self._time_source), aware.interval_seconds
@@ -192,16 +192,16 @@ class Following:
         """Return all that was measured, by setting."""
         return pooled_by_setting(self._search.cycle_trials)
 
-    def _points(self) -> list[OperatingPoint]:
+    def _points(self) -> list[TrainingPoint]:
         """Return what was measured, as fast as training is with all that happens between its steps."""
         settings = self._search.settings
         return [self._point(one) for one in self._measured().values() if settings[-1] <= one.setting <= settings[0]]
 
-    def _point(self, trial: Trial) -> OperatingPoint:
-        point, lag = OperatingPoint.from_trial(trial), self._lag()
-        return OperatingPoint(trial.setting, point.steps_per_second / lag, point.power_watts / lag)
+    def _point(self, trial: Trial) -> TrainingPoint:
+        point, lag = TrainingPoint.from_trial(trial), self._lag()
+        return TrainingPoint(trial.setting, point.steps_per_second / lag, point.power_watts / lag)
 
-    def _predicted(self, original: OperatingPoint, errors: dict[int, float]) -> list[OperatingPoint]:
+    def _predicted(self, original: TrainingPoint, errors: dict[int, float]) -> list[TrainingPoint]:
         """Return what settings between those that were measured would do; add how far the energy can be off."""
         lowest = min(errors)
         points = []
@@ -210,7 +210,7 @@ class Following:
             if prediction is not None:
                 speed = original.steps_per_second / prediction.slowdown_factor
                 watts = original.power_watts * (1 - prediction.saving_fraction) / prediction.slowdown_factor
-                points.append(OperatingPoint(setting, speed, watts))
+                points.append(TrainingPoint(setting, speed, watts))
                 low, high = prediction.saving_interval
                 errors[setting] = (high - low) / 2 / (1 - prediction.saving_fraction)
         return points

@@ -49,7 +49,7 @@ _GUESSED_ERROR_FRACTION, _LEAST_ERRORS = 0.1, 24
 
 
 @dataclass(frozen=True)
-class Course:
+class SignalCourse:
     """The values that are expected, one for each interval.
 
     Attributes:
@@ -63,7 +63,7 @@ class Course:
     persistence: _Floats
 
     @classmethod
-    def certain(cls, values: _Floats) -> Course:
+    def certain(cls, values: _Floats) -> SignalCourse:
         """Return the course of a signal that is known ahead."""
         return cls(values, np.zeros(len(values)), np.zeros(len(values)))
 
@@ -134,7 +134,7 @@ class SignalModel:
         covariance: _Floats = (1 - self.noise) * ((1 - self.day) * weather + self.day * day)
         return covariance
 
-    def course(self, times: _Floats, values: _Floats, noises: _Floats, wanted: _Floats) -> Course:
+    def course(self, times: _Floats, values: _Floats, noises: _Floats, wanted: _Floats) -> SignalCourse:
         """Return what is expected at some times.
 
         Args:
@@ -146,7 +146,7 @@ class SignalModel:
         mean = values.mean()
         spread = float(values.std())
         if spread <= 0:
-            return Course.certain(np.full(len(wanted), mean))
+            return SignalCourse.certain(np.full(len(wanted), mean))
         covariance = self.covariance(times[:, None] - times[None]) + _MEAN_VARIANCE
         covariance += np.diag(self.noise + (noises / spread) ** 2)
         triangle = np.linalg.cholesky(covariance)
@@ -158,7 +158,9 @@ class SignalModel:
         at_once = np.maximum(1 + _MEAN_VARIANCE - (known**2).sum(axis=0), 1e-9)
         later = self.covariance(np.diff(wanted)) + _MEAN_VARIANCE - (known[:, 1:] * known[:, :-1]).sum(axis=0)
         persistence = np.clip(later / np.sqrt(at_once[1:] * at_once[:-1]), 0.0, 1.0)
-        return Course(mean + known.T @ whitened, np.sqrt(variance * at_once), np.concatenate(([0.0], persistence)))
+        return SignalCourse(
+            mean + known.T @ whitened, np.sqrt(variance * at_once), np.concatenate(([0.0], persistence))
+        )
 
 
 def _can_swing(memory_hours: float, period_hours: float | None) -> bool:
@@ -180,11 +182,11 @@ class Forecaster:
         self._seconds = max(interval_seconds, _HOUR_SECONDS)
         self._model = -math.inf, SignalModel()  # with the midnight until which it is made
 
-    def course(self, edges: Sequence[float]) -> Course:
+    def course(self, edges: Sequence[float]) -> SignalCourse:
         """Return the values in the intervals between some edges, in seconds since 1970, of which the first is now."""
         if len(edges) == 1 or self._signal.facts.is_known_ahead:
             means = [mean_value(self._signal.parts(begin, end)) for begin, end in pairwise(edges)]
-            return Course.certain(np.array(means))
+            return SignalCourse.certain(np.array(means))
         (present,) = self._signal.parts(edges[0], edges[0])
         wanted: _Floats = (np.array(edges[:-1]) + np.array(edges[1:])) / 2 / _HOUR_SECONDS
         past_edges, past = self._history(edges[0], _USED_DAYS)
@@ -198,7 +200,7 @@ class Forecaster:
         times = np.concatenate(((past_edges[:-1] + self._seconds / 2) / _HOUR_SECONDS, wanted))
         known = ~np.isnan(values)
         if not known.any():
-            return Course.certain(np.full(len(wanted), present.value))
+            return SignalCourse.certain(np.full(len(wanted), present.value))
         course = self._model_at(edges[0]).course(times[known], values[known], errors[known], wanted)
         if not present.is_stale:
             course.mean[0], course.deviation[0] = present.value, 0.0

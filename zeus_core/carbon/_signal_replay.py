@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from zeus_core.carbon.operating_points import OperatingPoint, lower_hull
+from zeus_core.carbon.operating_points import TrainingPoint, lower_hull
 from zeus_core.electricity import Signal
 from zeus_core.electricity.signal import mean_value
 from zeus_core.units import kilowatt_hours_from_joules
 
-Policy = Callable[[float, float], OperatingPoint]
+Policy = Callable[[float, float], TrainingPoint]
 """Returns the point to be at, from the time (seconds since 1970) and the steps left."""
 
 
@@ -55,7 +55,7 @@ def replay(
         RuntimeError: The policy pauses for 100 days.
     """
     now, amount, joules, switches = begin_seconds, 0.0, 0.0, 0
-    present: OperatingPoint | None = None
+    present: TrainingPoint | None = None
     last_progress = now
     while steps > 0:
         point = policy(now, steps)
@@ -86,7 +86,7 @@ class Mixture:
         replayed: Its emissions or cost.
     """
 
-    points: tuple[OperatingPoint, ...]
+    points: tuple[TrainingPoint, ...]
     shares: tuple[float, ...]
     replayed: Replayed
 
@@ -98,7 +98,7 @@ class Mixture:
 
 
 def best_mixture(
-    points: Sequence[OperatingPoint], signal: Signal, begin_seconds: float, steps: float, end_seconds: float
+    points: Sequence[TrainingPoint], signal: Signal, begin_seconds: float, steps: float, end_seconds: float
 ) -> Mixture:
     """Return the cheapest training that is done by a time and does not follow the signal, or else the quickest.
 
@@ -122,10 +122,10 @@ def best_mixture(
         if slow.steps_per_second < speed < quick.steps_per_second:
             share = (speed - slow.steps_per_second) / (quick.steps_per_second - slow.steps_per_second)
             watts = slow.power_watts + share * (quick.power_watts - slow.power_watts)
-            mixed = _at(OperatingPoint(None, speed, watts), signal, begin_seconds, steps)
+            mixed = _at(TrainingPoint(None, speed, watts), signal, begin_seconds, steps)
             in_time.append(Mixture((slow, quick), (1 - share, share), mixed))
     return min(in_time, key=lambda one: one.replayed.amount, default=candidates[-1])
 
 
-def _at(point: OperatingPoint, signal: Signal, begin_seconds: float, steps: float) -> Replayed:
+def _at(point: TrainingPoint, signal: Signal, begin_seconds: float, steps: float) -> Replayed:
     return replay(lambda now, left: point, signal, begin_seconds, steps)

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from zeus_core.carbon._forecasts import Course
-from zeus_core.carbon.operating_points import OperatingPoint
+from zeus_core.carbon._forecasts import SignalCourse
+from zeus_core.carbon.operating_points import TrainingPoint
 
 _Floats = npt.NDArray[np.float64]
 
@@ -30,7 +30,7 @@ _AMOUNTS = 48  # of steps left
 _CAUTION = 0.3
 
 
-def expected_costs(hull: Sequence[OperatingPoint], seconds: _Floats, course: Course, steps: float) -> _Floats:
+def expected_costs(hull: Sequence[TrainingPoint], seconds: _Floats, course: SignalCourse, steps: float) -> _Floats:
     """Return what the steps left are expected to cost if the first interval is spent at each point.
 
     Args:

@@ -22,7 +22,7 @@ from zeus_core.units import number_text
 from zeus_core.validate import shown
 
 if TYPE_CHECKING:
-    from zeus_core.carbon.operating_points import OperatingPoint
+    from zeus_core.carbon.operating_points import TrainingPoint
     from zeus_core.carbon.outlook import Outlook
     from zeus_core.electricity import RecordedSignal
 
@@ -180,8 +180,8 @@ def _gain_text(outlooks: Sequence[Outlook], signal: RecordedSignal) -> str:
     )
 
 
-def _read_points(file: Path) -> list[OperatingPoint]:
-    from zeus_core.carbon.operating_points import OperatingPoint
+def _read_points(file: Path) -> list[TrainingPoint]:
+    from zeus_core.carbon.operating_points import TrainingPoint
     from zeus_core.optimizer.trial_store import latest_trials
 
     try:
@@ -190,7 +190,7 @@ def _read_points(file: Path) -> list[OperatingPoint]:
         raise UsageError(f"--points is {shown(str(file))}, which cannot be read: {error}") from error
     if not trials:
         raise UsageError(f"--points is {shown(str(file))}, which has no trials of a search")
-    return [OperatingPoint.from_trial(trial) for trial in trials]
+    return [TrainingPoint.from_trial(trial) for trial in trials]
 
 
 def _deadline(text: str, now: float) -> float:

@@ -11,7 +11,7 @@ from zeus_core.validate import checked_number
 
 
 @dataclass(frozen=True)
-class OperatingPoint:
+class TrainingPoint:
     """The speed and the power of training at one setting.
 
     Attributes:
@@ -25,17 +25,17 @@ class OperatingPoint:
     power_watts: float
 
     @classmethod
-    def from_trial(cls, trial: Trial) -> OperatingPoint:
+    def from_trial(cls, trial: Trial) -> TrainingPoint:
         """Make the point that a trial measured."""
         return cls(trial.setting, 1.0 / trial.seconds_per_step, trial.joules_per_step / trial.seconds_per_step)
 
     @classmethod
-    def pause(cls, idle_watts: float) -> OperatingPoint:
+    def pause(cls, idle_watts: float) -> TrainingPoint:
         """Make the point of a pause, in which all devices together draw their idle power."""
         return cls(None, 0.0, idle_watts)
 
 
-def checked_points(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
+def checked_points(points: Sequence[TrainingPoint]) -> list[TrainingPoint]:
     """Return points, of which at least one trains, the quickest first.
 
     Raises:
@@ -47,12 +47,12 @@ def checked_points(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
     return sorted(checked, key=lambda point: (-point.steps_per_second, point.power_watts))
 
 
-def lower_hull(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
+def lower_hull(points: Sequence[TrainingPoint]) -> list[TrainingPoint]:
     """Return the points that draw least for their speed, slowest first: the lower convex hull of power over speed.
 
     Two of them, in turn, are quicker or draw less than any other point: no schedule needs the rest.
     """
-    hull: list[OperatingPoint] = []
+    hull: list[TrainingPoint] = []
     for point in sorted(points, key=lambda point: (point.steps_per_second, point.power_watts)):
         if hull and point.steps_per_second == hull[-1].steps_per_second:
             continue
@@ -64,12 +64,12 @@ def lower_hull(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
     return hull
 
 
-def _slope(slow: OperatingPoint, quick: OperatingPoint) -> float:
+def _slope(slow: TrainingPoint, quick: TrainingPoint) -> float:
     """Return the joules of a step more."""
     return (quick.power_watts - slow.power_watts) / (quick.steps_per_second - slow.steps_per_second)
 
 
-def _checked_point(argument: str, point: OperatingPoint) -> OperatingPoint:
+def _checked_point(argument: str, point: TrainingPoint) -> TrainingPoint:
     checked_number(f"{argument}.steps_per_second", point.steps_per_second, 0.0, 1e9, "steps a second, at least 0")
     checked_number(f"{argument}.power_watts", point.power_watts, 0.0, 1e9, "watts, at least 0")
     return point

@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from zeus_core.carbon._carbon_schedule import Interval, cheapest_schedule
+from zeus_core.carbon._carbon_schedule import SignalInterval, cheapest_schedule
 from zeus_core.carbon._controller import WorkController
 from zeus_core.carbon._signal_replay import Replayed, best_mixture, replay
-from zeus_core.carbon.operating_points import OperatingPoint, lower_hull
+from zeus_core.carbon.operating_points import TrainingPoint, lower_hull
 from zeus_core.electricity import RecordedSignal
 from zeus_core.units import kilowatt_hours_from_joules
 
@@ -39,7 +39,7 @@ class Outlook:
 
 
 def outlook_of(
-    points: Sequence[OperatingPoint],
+    points: Sequence[TrainingPoint],
     idle_watts: float | None,
     signal: RecordedSignal,
     begin_seconds: float,
@@ -58,7 +58,7 @@ def outlook_of(
     """
     quickest = max(points, key=lambda point: point.steps_per_second)
     deadline = begin_seconds + slowdown * steps / quickest.steps_per_second
-    all_points = [*points, *([] if idle_watts is None else [OperatingPoint.pause(idle_watts)])]
+    all_points = [*points, *([] if idle_watts is None else [TrainingPoint.pause(idle_watts)])]
     aware = replay(WorkController(all_points, signal, deadline).choose, signal, begin_seconds, steps)
     return Outlook(
         begin_seconds,
@@ -70,7 +70,7 @@ def outlook_of(
 
 
 def foresight(
-    points: Sequence[OperatingPoint], signal: RecordedSignal, begin_seconds: float, steps: float, deadline: float
+    points: Sequence[TrainingPoint], signal: RecordedSignal, begin_seconds: float, steps: float, deadline: float
 ) -> Replayed:
     """Return the cheapest of all trainings that are done by the deadline, for who knows the signal ahead.
 
@@ -83,7 +83,7 @@ def foresight(
     """
     hours = [*np.arange(begin_seconds, deadline, _PART_SECONDS), deadline]
     parts = [part for begin, end in pairwise(hours) for part in signal.parts(begin, end)]
-    schedule = cheapest_schedule(points, [Interval(part.seconds, part.value) for part in parts], steps)
+    schedule = cheapest_schedule(points, [SignalInterval(part.seconds, part.value) for part in parts], steps)
     hull = lower_hull(points)
     speeds, watts = [point.steps_per_second for point in hull], [point.power_watts for point in hull]
     now, joules, amount = begin_seconds, 0.0, 0.0

@@ -14,7 +14,7 @@ from zeus_core.cli.text import complain, write
 if TYPE_CHECKING:
     from zeus_core.settings.entry import LedgerEntry
     from zeus_core.settings.keeper import Keeper
-    from zeus_core.settings.restoring import Outcome
+    from zeus_core.settings.restoring import RestoreOutcome
 
 BY_ROOT = "sudo zeus-core restore --stale"
 """The command with which an administrator restores what processes have left."""
@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from zeus_core.settings.restoring import GpusByUuid
 
     gpus = GpusByUuid()
-    outcomes: list[tuple[Outcome, bool]] = []
+    outcomes: list[tuple[RestoreOutcome, bool]] = []
     hanging: dict[threading.Thread, str] = {}
     unreadable: list[UnreadableEntry] = []
 
@@ -71,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return 1 if faults or not all(outcome.is_done for outcome, _ in outcomes) else 0
 
 
-def _told(outcome: Outcome, is_stale: bool) -> str:
+def _told(outcome: RestoreOutcome, is_stale: bool) -> str:
     """Return the words about an outcome, and what an administrator can do where this user may not."""
     entry, holder = outcome.entry, f"It was changed by {outcome.entry.holder}"
     is_ours = entry.keeper is None and entry.uid == os.geteuid()

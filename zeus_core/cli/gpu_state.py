@@ -72,7 +72,7 @@ def row_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class HeldSettings:
     """The settings that processes of zeus-core have changed, by the ledger.
 
     Attributes:
@@ -84,7 +84,7 @@ class Settings:
     unreadable: list[UnreadableEntry]
 
     @classmethod
-    def read(cls, gpus: Collection[Gpu] | None) -> Settings:
+    def read(cls, gpus: Collection[Gpu] | None) -> HeldSettings:
         """Read those of some GPUs, or all."""
         from zeus_core.settings.entry import LedgerEntry
         from zeus_core.settings.ledger import seen_ledgers

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_core._identity import printable
 from zeus_core.cli.arguments import MAX_SECONDS, add_gpus, check_gpu_indices, notes_on_silent, number
-from zeus_core.cli.gpu_state import HEADER, SIDES, Settings, facts_of, load_of, row_of
+from zeus_core.cli.gpu_state import HEADER, SIDES, HeldSettings, facts_of, load_of, row_of
 from zeus_core.cli.text import complain, joules, table, watts, write
 from zeus_core.documents import Document
 from zeus_core.errors import DeviceError, NoDeviceError
@@ -56,7 +56,7 @@ class Power:
         return 0
 
 
-class Energy:
+class EnergyWatch:
     """The command `energy`."""
 
     PLACE = "Measure and save", 12
@@ -123,9 +123,9 @@ class Top:
         facts = {index: facts_of(gpu) for index, gpu in gpus.items()}
         chosen = None if arguments.gpus is None else gpus.values()
         if not (arguments.once or arguments.json or fault):
-            _show(lambda: _top_view(gpus, facts, Settings.read(chosen)), arguments)
+            _show(lambda: _top_view(gpus, facts, HeldSettings.read(chosen)), arguments)
             return 0
-        settings = Settings.read(chosen)
+        settings = HeldSettings.read(chosen)
         if arguments.json:
             shown = [{"index": index, **facts[index], **load_of(gpu)} for index, gpu in gpus.items()]
             _print_json("zeus-core top", {"gpus": shown, "no_gpus_because": fault, **settings.fields()}, version=2)
@@ -247,7 +247,7 @@ def running_total(meter: MachineMeter) -> str:
     return table([("device", "energy"), *rows], "<>")
 
 
-def _top_view(gpus: Mapping[int, Gpu], facts: Mapping[int, Mapping[str, Any]], settings: Settings) -> str:
+def _top_view(gpus: Mapping[int, Gpu], facts: Mapping[int, Mapping[str, Any]], settings: HeldSettings) -> str:
     if not gpus:
         return settings.text(gpus)
     rows = [(str(index), *row_of({**facts[index], **load_of(gpu)})) for index, gpu in gpus.items()]

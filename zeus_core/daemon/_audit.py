@@ -17,7 +17,7 @@ from zeus_core.device.remote.protocol import encode_line
 from zeus_core.errors import DriverFaultError
 from zeus_core.files import without_links
 from zeus_core.settings.entry import LedgerEntry
-from zeus_core.settings.restoring import Outcome
+from zeus_core.settings.restoring import RestoreOutcome
 
 _logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class AuditLog:
             self._file = new
 
 
-def note_end(audit: AuditLog, outcome: Outcome, why: str, **more: Any) -> None:
+def note_end(audit: AuditLog, outcome: RestoreOutcome, why: str, **more: Any) -> None:
     """Write to the audit log how the change of a knob has ended, and why."""
     entry = outcome.entry
     because = {} if outcome.is_done else {"because": entry.failure}

@@ -35,7 +35,7 @@ from zeus_core.errors import DeviceError, UsageError, ZeusError
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.entry_files import UnreadableEntry
 from zeus_core.settings.ledger import Ledger, own_ledger
-from zeus_core.settings.restoring import GpusByUuid, Outcome, restore_device, restore_entry
+from zeus_core.settings.restoring import GpusByUuid, RestoreOutcome, restore_device, restore_entry
 
 _logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ _END_SECONDS = 10.0  # for restoring at the end; systemd waits 15 s, see the uni
 
 
 @dataclass(frozen=True)
-class Settings:
+class DaemonSettings:
     """The settings of the daemon.
 
     Attributes:
@@ -64,7 +64,7 @@ class Settings:
     simulated: str = ""
 
 
-def run_daemon(settings: Settings) -> None:
+def run_daemon(settings: DaemonSettings) -> None:
     """Run until SIGTERM or SIGINT, after which everything is restored.
 
     Raises:
@@ -98,7 +98,7 @@ def run_daemon(settings: Settings) -> None:
 
 
 async def _serve(
-    listener: socket.socket, policy: Policy, gpus: dict[str, Gpu], registers: Registers, settings: Settings
+    listener: socket.socket, policy: Policy, gpus: dict[str, Gpu], registers: Registers, settings: DaemonSettings
 ) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(end_after_defect)
@@ -167,7 +167,7 @@ def _warn_of_unknown(policy: Policy, gpus: dict[str, Gpu]) -> None:
         )
 
 
-def _restore_first() -> list[Outcome]:
+def _restore_first() -> list[RestoreOutcome]:
     """Restore what a daemon, or a job, has left that ended without restoring, ahead of all that may keep this one.
 
     Each device has a thread of its own: one whose driver hangs is restored as soon as that answers. Entries of a daemon
@@ -176,7 +176,7 @@ def _restore_first() -> list[Outcome]:
     Returns:
         The outcomes of what was restored; what fails is tried again once the daemon has opened its GPUs.
     """
-    restored: list[Outcome] = []
+    restored: list[RestoreOutcome] = []
     try:
         ledger = own_ledger()
     except OSError:  # the daemon says so, once it has read its policy
@@ -197,13 +197,15 @@ def _restore_first() -> list[Outcome]:
     return restored
 
 
-def _restore_left_behind(ledger: Ledger, gpus: dict[str, Gpu], audit: AuditLog, restored: Iterable[Outcome]) -> None:
+def _restore_left_behind(
+    ledger: Ledger, gpus: dict[str, Gpu], audit: AuditLog, restored: Iterable[RestoreOutcome]
+) -> None:
     """Restore what is left, and report that with what was restored before. A failure is recorded and reported."""
 
-    def restore(entry: LedgerEntry) -> Outcome:
+    def restore(entry: LedgerEntry) -> RestoreOutcome:
         gpu = gpus.get(entry.device_uuid)
         if gpu is None:
-            return Outcome(entry.failed("the GPU is not there"), "failed")
+            return RestoreOutcome(entry.failed("the GPU is not there"), "failed")
         return restore_entry(gpu, entry)
 
     for entry in ledger.read():

@@ -25,7 +25,7 @@ from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.holders import check_board_sharing
 from zeus_core.settings.keeper import Keeper
 from zeus_core.settings.ledger import Ledger
-from zeus_core.settings.restoring import Claim, Outcome, read_surely, who_set
+from zeus_core.settings.restoring import Claim, RestoreOutcome, read_surely, who_set
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class Desk:
             lease.read_back(self._gpu, lease.entry.original)
         return {"outcome": outcome.kind}
 
-    def _end_lease(self, lease: _Lease, why: str) -> Outcome:
+    def _end_lease(self, lease: _Lease, why: str) -> RestoreOutcome:
         entry = lease.entry
         del self._leases[entry.kind]
         outcome = self._keeper.restore(entry)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zeus_core.jobs._job_records import RunRecord, StoredRun
+from zeus_core.jobs._job_records import JobRun, StoredRun
 from zeus_core.search.comparison import student_quantile
 
 
@@ -83,7 +83,7 @@ class JobHistory:
             regrets.append(total)
         return regrets
 
-    def _records(self, size: int) -> list[RunRecord]:
+    def _records(self, size: int) -> list[JobRun]:
         return [run.record for run in self.runs if run.record.batch_size == size]
 
     def _logs(self, size: int) -> list[float]:
@@ -120,7 +120,7 @@ class JobHistory:
         return student_quantile(freedom) * math.sqrt(squares / freedom / count)
 
 
-def _note(records: Sequence[RunRecord]) -> str:
+def _note(records: Sequence[JobRun]) -> str:
     counts = {
         outcome: sum(record.outcome == outcome for record in records) for outcome in ("stopped", "failed", "running")
     }

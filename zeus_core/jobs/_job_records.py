@@ -78,7 +78,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class RunRecord:
+class JobRun:
     """One run of a recurring job, as it is kept.
 
     Attributes:
@@ -155,18 +155,18 @@ class StoredRun:
     """
 
     number: int
-    record: RunRecord
+    record: JobRun
 
 
-_RUN = Document("zeus-core run", 1, RunRecord, "the run")
+_RUN = Document("zeus-core run", 1, JobRun, "the run")
 
 
-def record_to_text(record: RunRecord) -> str:
+def record_to_text(record: JobRun) -> str:
     """Return a record as a JSON text."""
     return json.dumps(_RUN.to_json(record), allow_nan=False)
 
 
-def record_from_text(text: str) -> RunRecord:
+def record_from_text(text: str) -> JobRun:
     """Return the record in a JSON text.
 
     Raises:
@@ -175,7 +175,7 @@ def record_from_text(text: str) -> RunRecord:
     return _RUN.from_json(parse_json(text))
 
 
-def ended(record: RunRecord, outcome: str, reason: str) -> RunRecord:
+def ended(record: JobRun, outcome: str, reason: str) -> JobRun:
     """Return the record of a run that has ended."""
     return replace(record, outcome=outcome, reason=reason)
 

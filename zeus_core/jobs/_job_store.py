@@ -15,7 +15,7 @@ from zeus_core.errors import UsageError
 from zeus_core.jobs._job_database import open_storage, patiently, quiet_optuna
 from zeus_core.jobs._job_records import (
     JobDeclaration,
-    RunRecord,
+    JobRun,
     StoredRun,
     ended,
     record_from_text,
@@ -101,7 +101,7 @@ class JobStore:
                 "pip install -U zeus-core"
             ) from error
 
-    def begin(self, propose: Callable[[Sequence[RunRecord], RunRecord | None], RunRecord]) -> StoredRun:
+    def begin(self, propose: Callable[[Sequence[JobRun], JobRun | None], JobRun]) -> StoredRun:
         """Begin a run.
 
         Args:
@@ -128,7 +128,7 @@ class JobStore:
         """Say that a run is alive."""
         self._storage.record_heartbeat(self._id_of(number))
 
-    def update(self, number: int, record: RunRecord) -> None:
+    def update(self, number: int, record: JobRun) -> None:
         """Replace the record of a run, and show its latest evaluation in dashboards."""
         trial_id = self._id_of(number)
         self._storage.set_trial_user_attr(trial_id, _ATTRIBUTE, record_to_text(record))
@@ -136,7 +136,7 @@ class JobStore:
             step = len(record.evaluations)
             self._storage.set_trial_intermediate_value(trial_id, step, record.last.metric)
 
-    def finish(self, number: int | None, record: RunRecord) -> None:
+    def finish(self, number: int | None, record: JobRun) -> None:
         """Keep the record of a run that has ended, once.
 
         Args:
@@ -201,7 +201,7 @@ class JobStore:
                 return trial.number
         return self._storage.get_trial_number_from_id(self._storage.create_new_trial(self._study_id))
 
-    def _given(self, number: int, propose: Callable[[Sequence[RunRecord], RunRecord | None], RunRecord]) -> RunRecord:
+    def _given(self, number: int, propose: Callable[[Sequence[JobRun], JobRun | None], JobRun]) -> JobRun:
         """Return the record of a run that begins, and keep it."""
         from optuna.distributions import IntDistribution
 
@@ -230,7 +230,7 @@ class JobStore:
                 return trials
             time.sleep(ahead * _TURN_POLL_SECONDS)  # those behind leave the database to those whose turn it is
 
-    def _add(self, record: RunRecord) -> None:
+    def _add(self, record: JobRun) -> None:
         """Add a run that has ended under a new number."""
         import optuna
 
@@ -270,7 +270,7 @@ def job_names(storage: str) -> list[str]:
         return sorted(study.study_name for study in opened.get_all_studies() if _ATTRIBUTE in study.user_attrs)
 
 
-def _record_of(trial: FrozenTrial) -> RunRecord | None:
+def _record_of(trial: FrozenTrial) -> JobRun | None:
     """Return the record of a run; None if it has none yet. A run that was killed has failed."""
     text = trial.user_attrs.get(_ATTRIBUTE)
     if text is None:
@@ -287,7 +287,7 @@ def _is_retried(trial: FrozenTrial) -> bool:
     return record is None or record.outcome == "failed"
 
 
-def _state_name(record: RunRecord) -> str:
+def _state_name(record: JobRun) -> str:
     if record.outcome == "reached":
         return "COMPLETE" if record.last.cost is not None else "PRUNED"
     return "PRUNED" if record.outcome in {"stopped", "measured"} else "FAIL"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zeus_core.errors import UsageError
-from zeus_core.jobs._job_records import RunRecord
+from zeus_core.jobs._job_records import JobRun
 from zeus_core.jobs.policies import BatchProblem, BatchProposal, BatchRun, BatchSizePolicy
 from zeus_core.jobs.policies.batch_size_policy import feasible_sizes
 
@@ -33,7 +33,7 @@ class NextBatchSize:
     policy: BatchSizePolicy
     seed: int
 
-    def proposal(self, records: Sequence[RunRecord], killed: RunRecord | None) -> BatchProposal:
+    def proposal(self, records: Sequence[JobRun], killed: JobRun | None) -> BatchProposal:
         """Return the batch size: that of a run that was killed, or the one that the policy proposes.
 
         Args:
@@ -59,7 +59,7 @@ class NextBatchSize:
             )
         return proposal
 
-    def unmeasured(self, records: Sequence[RunRecord]) -> list[int]:
+    def unmeasured(self, records: Sequence[JobRun]) -> list[int]:
         """Return the batch sizes that may be proposed, and of which no epoch has a known cost, the lowest first.
 
         Args:
@@ -71,10 +71,10 @@ class NextBatchSize:
         feasible = feasible_sizes(self.problem, self._runs(records))
         return [size for size in unknown_sizes(records, self.problem, self.ranks) if size in feasible]
 
-    def _runs(self, records: Sequence[RunRecord]) -> list[BatchRun]:
+    def _runs(self, records: Sequence[JobRun]) -> list[BatchRun]:
         return [run for record in records for run in self._evidence_of(record)]
 
-    def _evidence_of(self, record: RunRecord) -> list[BatchRun]:
+    def _evidence_of(self, record: JobRun) -> list[BatchRun]:
         """Return the runs that a record stands for. Where a batch size is out of memory, so are those above it.
 
         None stands for one that only measured, or that reached its target at a cost that is not known.
@@ -104,7 +104,7 @@ def divisible_sizes(batch_sizes: Sequence[int], default: int, ranks: int) -> tup
     return tuple(size for size in batch_sizes if not size % ranks)
 
 
-def epoch_costs(records: Sequence[RunRecord], problem: BatchProblem, ranks: int) -> dict[int, float]:
+def epoch_costs(records: Sequence[JobRun], problem: BatchProblem, ranks: int) -> dict[int, float]:
     """Return the cost of an epoch of the batch sizes of which no training has ended; of the others a policy knows it.
 
     It comes from runs of `RecurringJob.measure_epochs`, and from trainings that were killed or are under way. A
@@ -124,14 +124,14 @@ def epoch_costs(records: Sequence[RunRecord], problem: BatchProblem, ranks: int)
     return {size: costs[size] for size in problem.batch_sizes if size in costs and size not in ended}
 
 
-def unknown_sizes(records: Sequence[RunRecord], problem: BatchProblem, ranks: int) -> list[int]:
+def unknown_sizes(records: Sequence[JobRun], problem: BatchProblem, ranks: int) -> list[int]:
     """Return the batch sizes of which no epoch has a known cost, in ascending order. See `epoch_costs`."""
     known = set[int]().union(*_by_size(records, problem, ranks))
     return [size for size in problem.batch_sizes if size not in known]
 
 
 def _by_size(
-    records: Sequence[RunRecord], problem: BatchProblem, ranks: int
+    records: Sequence[JobRun], problem: BatchProblem, ranks: int
 ) -> tuple[Mapping[int, float], Mapping[int, float]]:
     """Return the mean cost of an epoch by batch size, of trainings and of runs that measured."""
     here = [
@@ -147,7 +147,7 @@ def _by_size(
     )
 
 
-def _means(records: Iterable[RunRecord], is_first_only: bool = False) -> Mapping[int, float]:
+def _means(records: Iterable[JobRun], is_first_only: bool = False) -> Mapping[int, float]:
     """Return the mean cost of an epoch by batch size, or that of its first run.
 
     Where costs change, the first compares with what was measured when the job began.

@@ -16,7 +16,7 @@ from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.jobs._epoch_probe import EpochProbe
 from zeus_core.jobs._job_database import check_storage, shown_storage
-from zeus_core.jobs._job_records import JobDeclaration, RunRecord, Target
+from zeus_core.jobs._job_records import JobDeclaration, JobRun, Target
 from zeus_core.jobs._job_store import JobStore
 from zeus_core.jobs._next_batch_size import NextBatchSize, divisible_sizes
 from zeus_core.jobs._run_reporter import PendingRuns, RunReporter, fault_text
@@ -161,7 +161,7 @@ class RecurringJob:
         gpus, exchange = self._place()
         reporters: list[RunReporter] = []  # on rank 0
         begun = exchange.decide(lambda: self._begin(gpus, reporters))
-        record, reporter = decode(RunRecord, begun["record"]), reporters[0] if reporters else None
+        record, reporter = decode(JobRun, begun["record"]), reporters[0] if reporters else None
         run = RecurringRun(BegunRun(record, begun["number"], self._rules, exchange, reporter, gpus, self._time_source))
         try:
             yield run
@@ -260,13 +260,13 @@ class RecurringJob:
         _logger.info("run %s of %s has batch size %d: %s", number, self.name, record.batch_size, record.reason)
         return {"number": number, "record": encode(record)}
 
-    def _proposed(self, next_size: NextBatchSize, records: Sequence[RunRecord], killed: RunRecord | None) -> RunRecord:
+    def _proposed(self, next_size: NextBatchSize, records: Sequence[JobRun], killed: JobRun | None) -> JobRun:
         """Return the record of a run that begins with this history."""
         self._warn_if_out_of_reach(records)
         return self._record(next_size.problem, next_size.proposal(records, killed))
 
-    def _record(self, problem: BatchProblem, proposal: BatchProposal) -> RunRecord:
-        return RunRecord(
+    def _record(self, problem: BatchProblem, proposal: BatchProposal) -> JobRun:
+        return JobRun(
             uuid.uuid4().hex,
             proposal.batch_size,
             "running",
@@ -277,7 +277,7 @@ class RecurringJob:
             self._world.size,
         )
 
-    def _warn_if_out_of_reach(self, records: Sequence[RunRecord]) -> None:
+    def _warn_if_out_of_reach(self, records: Sequence[JobRun]) -> None:
         over = [record for record in records if record.outcome in {"reached", "stopped"}]
         if len(over) < _RUNS_WITHOUT_TARGET or any(record.outcome == "reached" for record in over):
             return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zeus_core.documents import Document
 from zeus_core.errors import UsageError
-from zeus_core.jobs._job_records import RunRecord
+from zeus_core.jobs._job_records import JobRun
 from zeus_core.ports import Background
 
 if TYPE_CHECKING:  # which needs Optuna
@@ -24,7 +24,7 @@ class _PendingRun:
     storage: str
     job: str
     number: int | None
-    record: RunRecord
+    record: JobRun
 
 
 _PENDING = Document("zeus-core pending run", 1, _PendingRun)
@@ -56,7 +56,7 @@ class PendingRuns:
         self._owner = storage, job
         self._stem = re.sub(r"[^A-Za-z0-9._-]+", "-", job)[:80]
 
-    def keep(self, number: int | None, record: RunRecord) -> None:
+    def keep(self, number: int | None, record: JobRun) -> None:
         """Write the result of a run; see `JobStore.finish`."""
         path = self._path(record)
         try:
@@ -66,7 +66,7 @@ class PendingRuns:
         else:
             _logger.warning("the result of this run is kept in %s, and reported by the next run of the job", path)
 
-    def drop(self, record: RunRecord) -> None:
+    def drop(self, record: JobRun) -> None:
         """Delete the file of a run that was reported after all."""
         try:
             self._path(record).unlink(missing_ok=True)
@@ -83,7 +83,7 @@ class PendingRuns:
             else:
                 self.drop(record)
 
-    def _found(self) -> Iterator[tuple[Path, int | None, RunRecord]]:
+    def _found(self) -> Iterator[tuple[Path, int | None, JobRun]]:
         for path in sorted(self._folder.glob(f"{self._stem}-*.json")) if self._folder.is_dir() else []:
             try:
                 pending = _PENDING.read(path)
@@ -92,7 +92,7 @@ class PendingRuns:
             except (OSError, UsageError) as error:
                 _logger.warning("%s is not reported: %s", path, error)
 
-    def _path(self, record: RunRecord) -> Path:
+    def _path(self, record: JobRun) -> Path:
         return self._folder / f"{self._stem}-{record.uid}.json"
 
 
@@ -119,19 +119,19 @@ class RunReporter:
         self._number = number
         self._pending = pending
         self._background = background
-        self._next: RunRecord | None = None  # to be reported, if it is not yet
+        self._next: JobRun | None = None  # to be reported, if it is not yet
         self._has_complained = False
         self._stop_beating: Callable[[], None] = (
             (lambda: None) if number is None else background.repeatedly(self._beat, heartbeat_seconds)
         )
 
-    def update(self, record: RunRecord) -> None:
+    def update(self, record: JobRun) -> None:
         """Report how far the run is. If several reports wait, only the latest is made."""
         is_under_way, self._next = self._next is not None, record
         if not is_under_way:
             self._background.soon(self._update)
 
-    def finish(self, record: RunRecord) -> None:
+    def finish(self, record: JobRun) -> None:
         """Report how the run ended, or keep that in a file."""
         has_ended, is_reported = threading.Event(), threading.Event()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zeus_core.adapters import contained
-from zeus_core.jobs._job_records import Evaluation, RunRecord, ended
+from zeus_core.jobs._job_records import Evaluation, JobRun, ended
 from zeus_core.jobs._run_reporter import RunReporter
 from zeus_core.jobs._run_rules import RunRules, cost_of, scaled_rate
 from zeus_core.ports import TimeSource
@@ -37,7 +37,7 @@ class BegunRun:
         time_source: Tells how long it takes.
     """
 
-    record: RunRecord
+    record: JobRun
     number: int | None
     rules: RunRules
     exchange: Exchange
@@ -227,7 +227,7 @@ class RecurringRun:
             seconds=measured.seconds if seconds is None else seconds,
         )
 
-    def _judged(self, record: RunRecord) -> RunRecord:
+    def _judged(self, record: JobRun) -> JobRun:
         """Return the record with its outcome: a pure function, and so the same on every rank."""
         last, target = record.last, self._rules.target
         if last.metric is not None and target.is_reached(last.metric):
@@ -241,7 +241,7 @@ class RecurringRun:
                 return ended(record, "stopped", f"it cannot pay off any more, at a cost of {number_text(last.cost)}")
         return record
 
-    def _ended(self, error: BaseException | None) -> RunRecord:
+    def _ended(self, error: BaseException | None) -> JobRun:
         record, name = self._record, self._rules.target.metric
         if error is not None and is_out_of_memory(error):
             return ended(record, "infeasible", "out of memory")

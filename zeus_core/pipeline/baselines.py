@@ -13,7 +13,7 @@ import numpy as np
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Numbers
-from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction
 from zeus_core.pipeline.planner.simple_plans import one_clock_options, stage_clocks_options
 from zeus_core.validate import checked_number
@@ -21,13 +21,13 @@ from zeus_core.validate import checked_number
 __all__ = ["envpipe_plan", "global_clock_plan", "highest_clocks_plan", "stage_clocks_plan"]
 
 
-def highest_clocks_plan(problem: Problem) -> Plan:
+def highest_clocks_plan(problem: PipelineProblem) -> Plan:
     """Return the plan with every instruction at its highest clock: the meaning of "no slowdown"."""
     options = problem.highest_clock_options
     return Plan.from_options("highest clocks", problem, [options[kind] for kind in problem.kind_of.tolist()])
 
 
-def global_clock_plan(problem: Problem, time_seconds: float) -> Plan:
+def global_clock_plan(problem: PipelineProblem, time_seconds: float) -> Plan:
     """Return the plan of the lowest energy with one clock for all instructions, within an iteration time.
 
     Raises:
@@ -37,7 +37,7 @@ def global_clock_plan(problem: Problem, time_seconds: float) -> Plan:
     return Plan.from_options("one clock", problem, one_clock_options(problem, time_seconds))
 
 
-def stage_clocks_plan(problem: Problem, time_seconds: float) -> Plan:
+def stage_clocks_plan(problem: PipelineProblem, time_seconds: float) -> Plan:
     """Return a plan with one clock per stage, within an iteration time. It never takes more energy than one clock.
 
     Raises:
@@ -51,7 +51,7 @@ def stage_clocks_plan(problem: Problem, time_seconds: float) -> Plan:
 _STEP_MHZ = 30  # our choice: two steps of 15 MHz, NVIDIA's; more reaches the highest clocks sooner
 
 
-def envpipe_plan(problem: Problem) -> Plan:
+def envpipe_plan(problem: PipelineProblem) -> Plan:
     """Return the plan of EnvPipe, as its paper describes it.
 
     The envelope is the first forward pass of each stage, the last backward pass of each, and the whole last stage; it
@@ -87,7 +87,7 @@ def _envelope(order: Sequence[Instruction], stages: int) -> list[Instruction]:
     return [each for each in order if each in ends or each.stage == stages - 1]
 
 
-def _place_of_lowest_energy(problem: Problem, kind: int) -> int:
+def _place_of_lowest_energy(problem: PipelineProblem, kind: int) -> int:
     stage = problem.kinds[kind][0]
     blocking_watts = problem.profile.gpus[stage] * problem.profile.blocking_power_watts[stage]
     energies = [option.cost_joules + blocking_watts * option.time_seconds for option in problem.options[kind]]
@@ -101,7 +101,7 @@ def _raised(options: tuple[CostedOption, ...], place: int) -> int:
     return max(higher, default=0)
 
 
-def _longest_path(problem: Problem, durations: Numbers, envelope: set[int]) -> list[int]:
+def _longest_path(problem: PipelineProblem, durations: Numbers, envelope: set[int]) -> list[int]:
     """Return the instructions of a longest path, from its end; among equal ones the path through the envelope."""
     graph, delays = problem.graph, problem.arc_delay_seconds
     ends = problem.start_seconds(durations) + durations

@@ -33,7 +33,7 @@ class _Bar(NamedTuple):
     clock_mhz: int | None
 
 
-class Iteration(NamedTuple):
+class RecordedIteration(NamedTuple):
     """The latest iteration that all ranks have recorded.
 
     Attributes:
@@ -54,7 +54,7 @@ def pipeline_section(place: Path, run: RunRecord) -> tuple[Section, str] | None:
     return Section("pipeline", "The pipeline", text), timeline_picture(iteration)
 
 
-def read_iteration(place: Path, run: RunRecord) -> Iteration | None:
+def read_iteration(place: Path, run: RunRecord) -> RecordedIteration | None:
     """Return the latest iteration of a pipeline; None if no traces of it are there, or too large ones.
 
     Args:
@@ -80,7 +80,7 @@ def read_iteration(place: Path, run: RunRecord) -> Iteration | None:
     return _latest(list(trace.events))
 
 
-def _latest(events: Iterable[Mapping[str, Any]]) -> Iteration | None:
+def _latest(events: Iterable[Mapping[str, Any]]) -> RecordedIteration | None:
     steps: dict[int, dict[int, tuple[float, float]]] = {}
     bars = []
     for event in events:
@@ -101,10 +101,10 @@ def _latest(events: Iterable[Mapping[str, Any]]) -> Iteration | None:
     own = [bar for bar in bars if spans[bar.rank][0] <= bar.begin < spans[bar.rank][1]]
     if len(own) > _MAX_BARS:
         own = [bar for bar in own if bar.kind in COMPUTE_KINDS]
-    return Iteration(max(common), own) if 0 < len(own) <= _MAX_BARS else None
+    return RecordedIteration(max(common), own) if 0 < len(own) <= _MAX_BARS else None
 
 
-def timeline_picture(iteration: Iteration) -> str:
+def timeline_picture(iteration: RecordedIteration) -> str:
     """Draw the instructions of each rank over time; those at lower clocks are paler."""
     bars = iteration.bars
     ranks = sorted({bar.rank for bar in bars})

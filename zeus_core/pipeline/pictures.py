@@ -11,7 +11,7 @@ import numpy as np
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pipeline.planner.frontier.frontier import Frontier
-from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem
 from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import TRANSFER_KINDS
 from zeus_core.report.figure import new_figure, write_figure
@@ -111,7 +111,7 @@ def draw_timelines(profile: PipelineProfile, plans: Sequence[Plan], path: str | 
 def _bars(profile: PipelineProfile, plan: Plan) -> tuple[NDArray[np.float64], ...]:
     """Return each instruction that takes time: whether it is a backward pass, its rank, start, duration and power."""
     result = plan.execution(profile)
-    problem = Problem(profile, plan.schedule)
+    problem = PipelineProblem(profile, plan.schedule)
     rows = []
     instructions, options = problem.graph.instructions, plan.options(problem)
     for (kind, stage, _), option, start in zip(instructions, options, result.start_seconds, strict=True):

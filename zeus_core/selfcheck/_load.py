@@ -41,7 +41,7 @@ class Load(Protocol):
         ...
 
 
-class SimulatedLoad:
+class SimulatedSteps:
     """Steps of a simulated GPU, without torch."""
 
     steps_in_queue = 4
@@ -75,5 +75,5 @@ def find_load(gpu: Gpu) -> Load:
 
         return TorchLoad(gpu)
     if isinstance(gpu, SimulatedGpu):
-        return SimulatedLoad(gpu)
+        return SimulatedSteps(gpu)
     raise NotSupportedError("torch is not installed, so that there is no load: pip install torch")

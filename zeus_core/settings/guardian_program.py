@@ -19,7 +19,7 @@ from zeus_core.errors import DeviceError, UsageError
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
 from zeus_core.settings.keeper import Keeper
 from zeus_core.settings.ledger import Ledger
-from zeus_core.settings.restoring import GpusByUuid, Outcome
+from zeus_core.settings.restoring import GpusByUuid, RestoreOutcome
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE", "SIGTSTP")
 # After four tries within 0.2 s: a driver that restarts is back in seconds. Later the next start restores.
@@ -110,7 +110,7 @@ def _take(message: bytes, keeper: Keeper, held: dict[LedgerKey, LedgerEntry]) ->
 def _restore(keeper: Keeper, due: list[LedgerEntry]) -> None:
     """Restore everything, with more tries for what fails. A driver that hangs is waited for."""
     for wait_seconds in (*_WAITS_SECONDS, None):
-        outcomes: list[Outcome] = []
+        outcomes: list[RestoreOutcome] = []
         keeper.restore_each(due, outcomes.append)
         failed = [outcome for outcome in outcomes if not outcome.is_done]
         due = [outcome.entry for outcome in failed]

@@ -10,7 +10,7 @@ from typing import Any
 from zeus_core.errors import DeviceError
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.ledger import Ledger
-from zeus_core.settings.restoring import Outcome, restore_device
+from zeus_core.settings.restoring import RestoreOutcome, restore_device
 
 
 class Keeper:
@@ -26,7 +26,7 @@ class Keeper:
         self.ledger = ledger
         """Where the entries are written down."""
 
-    def restore(self, entry: LedgerEntry) -> Outcome:
+    def restore(self, entry: LedgerEntry) -> RestoreOutcome:
         """Restore one device, unless a new owner has done so, and finish its entry in the ledger. Never raises.
 
         An entry that somebody has removed from the ledger, or a ledger that cannot be written, keeps no device from
@@ -38,7 +38,7 @@ class Keeper:
             with self.ledger.locked(entry.device_uuid):
                 written = self.ledger.find(entry.key)
                 if written is not None and written.owner_token != entry.owner_token:
-                    return Outcome(entry, "original")  # a new owner has restored it before its own first change
+                    return RestoreOutcome(entry, "original")  # a new owner has restored it before its own first change
                 # Without an entry somebody has restored it, most likely: then only values on record are ours. What is
                 # restored is what the caller knows: the file may have been written by somebody else since.
                 due = entry.showing(None)
@@ -46,17 +46,17 @@ class Keeper:
                     due = replace(entry, values=written.values, is_changing=written.is_changing)
                 outcome = self.ledger.finish(self.restore_device(due))
         except DeviceError as error:
-            return Outcome(entry.failed(str(error)), "failed")
+            return RestoreOutcome(entry.failed(str(error)), "failed")
         except OSError:  # the folder was removed and cannot be made, or the disk is full
             return self.restore_device(entry)
         self.ledger.tidy(entry.device_uuid)
         return outcome
 
-    def restore_device(self, entry: LedgerEntry) -> Outcome:
+    def restore_device(self, entry: LedgerEntry) -> RestoreOutcome:
         """Restore one device, and leave the ledger alone. Never raises."""
         return restore_device(self._open_gpu, entry)
 
-    def restore_each(self, entries: Iterable[LedgerEntry], done: Callable[[Outcome], None]) -> None:
+    def restore_each(self, entries: Iterable[LedgerEntry], done: Callable[[RestoreOutcome], None]) -> None:
         """Restore some devices at the same time, and return what became of each. Waits for all of them."""
         threads = [threading.Thread(target=lambda due=entry: done(self.restore(due))) for entry in entries]
         for thread in threads:

@@ -25,7 +25,7 @@ from zeus_core.settings.holders import (
     is_shared,
     setting_key,
 )
-from zeus_core.settings.restoring import Claim, Outcome, OutcomeKind, read_surely, restore_entry, who_set
+from zeus_core.settings.restoring import Claim, OutcomeKind, RestoreOutcome, read_surely, restore_entry, who_set
 from zeus_core.settings.safeguard import Safeguard
 
 UNCHANGED = (PermissionDeniedError, DeviceHeldError, NotSupportedError, UsageError)
@@ -68,7 +68,7 @@ class Lease(Claim):
         """The value that the board showed for the one set last; None where it shows none, as for locked clocks."""
         self.replaced: str | None = None
         """The reason that nothing can be changed any more: somebody else controls the GPU."""
-        self.outcome: Outcome | None = None
+        self.outcome: RestoreOutcome | None = None
         """The outcome of the latest restoring; None before."""
         # Others learn by trying whether they have the right: most of them have not, and no guardian is to be started.
         self._starts_guardian = self.is_shared and sys.platform == "linux" and os.geteuid() == 0
@@ -155,7 +155,7 @@ class Lease(Claim):
         if self._is_daemon_gone() and kind.is_any(value, self._originals):
             return False
         who = who_set(self._gpu, value, entry)
-        self.outcome = Outcome(entry, "replaced", value, who)
+        self.outcome = RestoreOutcome(entry, "replaced", value, who)
         self.replaced = (
             f"{who} has set the {kind.words} of {self._gpu.name} ({self._gpu.uuid}) to {kind.text(value)}, in place of "
             f"{kind.text((self.in_force or self._originals)[-1])}: it stays"
@@ -289,7 +289,7 @@ class Lease(Claim):
                     ),
                 )
 
-    def _restored(self) -> Outcome:
+    def _restored(self) -> RestoreOutcome:
         if self._remote is None:
             # What is ours at this moment is known here; the record also has the value before.
             is_known = bool(self.in_force) and not (self.is_changing or self.entry.is_changing)
@@ -298,9 +298,11 @@ class Lease(Claim):
         try:
             kind, instead = cast("tuple[OutcomeKind, float | None]", self._remote.release())
         except DeviceError as error:
-            return Outcome(self.entry.failed(str(error)), "failed")
+            return RestoreOutcome(self.entry.failed(str(error)), "failed")
         failed = self.entry.failed("see the log of the zeus-core daemon, which tries again")
-        return Outcome(failed, "failed") if kind == "failed" else Outcome(self.entry, kind, instead=instead)
+        return (
+            RestoreOutcome(failed, "failed") if kind == "failed" else RestoreOutcome(self.entry, kind, instead=instead)
+        )
 
     def _drop(self) -> None:
         if self._claimed_by == os.getpid():

@@ -27,7 +27,7 @@ from zeus_core.files import check_only_ours
 from zeus_core.process.file_locks import is_locked, keep, release, try_lock, unlock
 from zeus_core.settings.entry import LedgerEntry, LedgerKey
 from zeus_core.settings.entry_files import EntryFiles, UnreadableEntry, file_name
-from zeus_core.settings.restoring import Outcome
+from zeus_core.settings.restoring import RestoreOutcome
 
 _LEDGER_VARIABLE = "ZEUS_LEDGER_DIR"
 
@@ -38,7 +38,7 @@ _LOCK_SECONDS = 2.0
 _LOCK_POLL_SECONDS = 0.005
 _LOCK_SUFFIX = ".lock"
 
-Restore = Callable[[LedgerEntry], Outcome]
+Restore = Callable[[LedgerEntry], RestoreOutcome]
 
 
 class Ledger:
@@ -145,7 +145,7 @@ class Ledger:
             self._files.remove(entry.key)
         release(self._lock_path(*entry.key))
 
-    def finish(self, outcome: Outcome) -> Outcome:
+    def finish(self, outcome: RestoreOutcome) -> RestoreOutcome:
         """Remove an entry that is restored; keep one that failed, with the reason, as evidence. Returns the outcome.
 
         Nothing is raised where the folder cannot be written: the next start tries again.
@@ -157,15 +157,15 @@ class Ledger:
                 self.note(outcome.entry)
         return outcome
 
-    def restore_stale(self, restore: Restore) -> list[Outcome]:
+    def restore_stale(self, restore: Restore) -> list[RestoreOutcome]:
         """Restore all entries that nobody else would restore, and return what became of each."""
         return self.restore_all(restore, self.is_stale)
 
     def restore_all(
         self, restore: Restore, is_due: Callable[[LedgerEntry], bool] = lambda entry: True
-    ) -> list[Outcome]:
+    ) -> list[RestoreOutcome]:
         """Restore all entries, or those that a function chooses. Returns what became of each."""
-        outcomes: list[Outcome] = []
+        outcomes: list[RestoreOutcome] = []
         for listed in filter(is_due, self.entries()):
             try:
                 with self.locked(listed.device_uuid):
@@ -173,7 +173,7 @@ class Ledger:
                     if entry is not None and is_due(entry):
                         outcomes.append(self.finish(restore(entry)))
             except (DeviceError, OSError) as error:
-                outcomes.append(Outcome(listed.failed(str(error)), "failed"))
+                outcomes.append(RestoreOutcome(listed.failed(str(error)), "failed"))
         return outcomes
 
     def find(self, key: LedgerKey) -> LedgerEntry | None:

@@ -23,7 +23,7 @@ _FINAL = (PermissionDeniedError, NotSupportedError)  # another try answers the s
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RestoreOutcome:
     """The end of one entry.
 
     Attributes:
@@ -175,16 +175,16 @@ class GpusByUuid:
         return open_card(uuid) if is_card_uuid(uuid) else NvmlGpu.of_uuid(self._nvml, uuid)
 
 
-def restore_device(open_gpu: Callable[[str], Any], entry: LedgerEntry) -> Outcome:
+def restore_device(open_gpu: Callable[[str], Any], entry: LedgerEntry) -> RestoreOutcome:
     """Restore the original as `restore_entry` does, on a GPU that is opened by its UUID. Never raises."""
     try:
         gpu = open_gpu(entry.device_uuid)
     except Exception as error:
-        return Outcome(entry.failed(str(error) or repr(error)), "failed")
+        return RestoreOutcome(entry.failed(str(error) or repr(error)), "failed")
     return restore_entry(gpu, entry)
 
 
-def restore_entry(gpu: Any, entry: LedgerEntry) -> Outcome:
+def restore_entry(gpu: Any, entry: LedgerEntry) -> RestoreOutcome:
     """Restore the original, if the value in force is one of ours or cannot be read. Never raises.
 
     Passing faults are tried again, within 0.3 s of waiting. A value that the driver does not report, such as a locked
@@ -192,7 +192,7 @@ def restore_entry(gpu: Any, entry: LedgerEntry) -> Outcome:
     """
     kind, original, value = entry.kind, entry.original, None
     if not kind.is_readable and entry.owner.is_of_earlier_boot():
-        return Outcome(entry, "original")
+        return RestoreOutcome(entry, "original")
     try:
         if original is not None:
             value = read_surely(
@@ -202,14 +202,14 @@ def restore_entry(gpu: Any, entry: LedgerEntry) -> Outcome:
         value = None
     if value is not None and original is not None:
         if value == original:
-            return Outcome(entry, "original", value)
+            return RestoreOutcome(entry, "original", value)
         if not _may_restore(value, entry):
-            return Outcome(entry, "replaced", value, who_set(gpu, value, entry))
+            return RestoreOutcome(entry, "replaced", value, who_set(gpu, value, entry))
     try:
         instead = _surely(lambda: kind.restore(gpu, original))
     except Exception as error:  # of any kind: it must be kept, and other devices restored
-        return Outcome(entry.failed(str(error) or repr(error)), "failed", value)
-    return Outcome(entry, "restored", value, instead=instead)
+        return RestoreOutcome(entry.failed(str(error) or repr(error)), "failed", value)
+    return RestoreOutcome(entry, "restored", value, instead=instead)
 
 
 def _may_restore(value: float, entry: LedgerEntry) -> bool:

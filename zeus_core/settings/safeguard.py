@@ -12,7 +12,7 @@ from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.guardian import guardian
 from zeus_core.settings.holders import warn_once
 from zeus_core.settings.ledger import Ledger, own_ledger
-from zeus_core.settings.restoring import Outcome
+from zeus_core.settings.restoring import RestoreOutcome
 
 
 class Safeguard:
@@ -24,7 +24,7 @@ class Safeguard:
         restore: Restores the device, by `restore_entry`.
     """
 
-    def __init__(self, restore: Callable[[LedgerEntry], Outcome]) -> None:
+    def __init__(self, restore: Callable[[LedgerEntry], RestoreOutcome]) -> None:
         self._restore = restore
         self._ledger: Ledger | None = None
         self._is_claimed = False
@@ -69,7 +69,7 @@ class Safeguard:
             self._ledger.tidy(entry.device_uuid)
         guardian.drop(entry.key)
 
-    def keep_failure(self, outcome: Outcome) -> None:
+    def keep_failure(self, outcome: RestoreOutcome) -> None:
         """Keep the reason why a device could not be restored. The guardian tries again when this process ends."""
         if self._ledger is not None:
             self._ledger.finish(outcome)

@@ -16,7 +16,7 @@ Event = dict[str, Any]
 _TRACKS = ("activities", "steps", "pipeline", "settings")  # from the top
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """Something that took time, in seconds of the trace."""
 
     name: str
@@ -42,7 +42,7 @@ class CounterTrack(NamedTuple):
 
 
 def events_of_rank(
-    facts: RankFacts, spans: Mapping[str, Sequence[Span]], marks: Sequence[Mark], counters: Iterable[CounterTrack]
+    facts: RankFacts, spans: Mapping[str, Sequence[TraceSpan]], marks: Sequence[Mark], counters: Iterable[CounterTrack]
 ) -> list[Event]:
     """Return the events of a rank, sorted.
 

@@ -19,7 +19,7 @@ from zeus_core.ports import DeviceEvent, TimeSource
 from zeus_core.ports.background import repeatedly
 from zeus_core.ports.time_source import MonotonicTime, clock_seconds
 from zeus_core.tracing._bounded import Ring, Thinned
-from zeus_core.tracing._trace_events import CounterTrack, Mark, Span, events_of_rank
+from zeus_core.tracing._trace_events import CounterTrack, Mark, TraceSpan, events_of_rank
 from zeus_core.tracing.facts import ClockPoint, DeviceFacts, PhaseEnergy, RankFacts
 from zeus_core.tracing.trace_file import Trace
 
@@ -121,7 +121,7 @@ class TraceRecorder:
         self._rank, self._world_size, self._run = rank, world_size, run
         self._begin = time_source.now()
         self._begin_unix = clock_seconds(time_source)
-        self._spans: Mapping[str, Ring[Span]] = {
+        self._spans: Mapping[str, Ring[TraceSpan]] = {
             "activities": Ring(_ACTIVITIES),
             "steps": Ring(_STEPS),
             "pipeline": Ring(_INSTRUCTIONS),
@@ -180,7 +180,7 @@ class TraceRecorder:
             return  # an evaluation within an evaluation
         at -= self._begin
         if self._activity is not None and at > self._activity[0]:
-            self._spans["activities"].add(Span(self._activity[1], self._activity[0], at))
+            self._spans["activities"].add(TraceSpan(self._activity[1], self._activity[0], at))
         self._activity = None if name is None else (at, name)
 
     def begin_step(self, at: float) -> None:
@@ -191,7 +191,7 @@ class TraceRecorder:
         """End the step."""
         self.steps += 1
         if self._step_begin is not None:
-            self._spans["steps"].add(Span("step", self._step_begin, self.now(), {"step": self.steps}))
+            self._spans["steps"].add(TraceSpan("step", self._step_begin, self.now(), {"step": self.steps}))
             self._step_begin = None
         if self._pending:
             self._finish_instructions()
@@ -207,7 +207,7 @@ class TraceRecorder:
             begin_seconds, end_seconds = begin.seconds(), end.seconds()
             if begin_seconds is None or end_seconds is None:
                 return
-            span = Span(name, begin_seconds - self._begin, end_seconds - self._begin, arguments)
+            span = TraceSpan(name, begin_seconds - self._begin, end_seconds - self._begin, arguments)
             self._spans["pipeline"].add(span)
             self._pending.popleft()
 
@@ -234,7 +234,7 @@ class TraceRecorder:
         spans = {track: ring.items() for track, ring in self._spans.items()}
         activity = self._activity  # after the spans, so that one that ends meanwhile is not there twice
         if activity is not None:
-            spans["activities"].append(Span(activity[1], activity[0], now))
+            spans["activities"].append(TraceSpan(activity[1], activity[0], now))
         rings: dict[str, Ring[Any]] = {**self._spans, "settings": self._marks}
         rings |= {f"updates of GPU {gpu.index}": gpu.updates for gpu in self._gpus}
         facts = RankFacts(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _POWER_BINS = 96
 
 
-class Outcome(NamedTuple):
+class PartOutcome(NamedTuple):
     """All that is known of a part beside the account; see `PartRecord` and `RunRecord`."""
 
     results: Mapping[str, str]
@@ -86,7 +86,7 @@ class PartReports:
         first_remarks = ranks.decide(lambda: remarks[:LISTED_RANKS])
         self._remarks = remarks or first_remarks
 
-    def record(self, outcome: Outcome, electricity: Electricity | None, has_ended: bool) -> RunRecord:
+    def record(self, outcome: PartOutcome, electricity: Electricity | None, has_ended: bool) -> RunRecord:
         """Return the record of the run, with this part alone, on the first rank.
 
         Args:

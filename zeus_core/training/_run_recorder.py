@@ -27,7 +27,7 @@ from zeus_core.events import (
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.ports import World
 from zeus_core.ports.world import SoloWorld
-from zeus_core.training._part_reports import Outcome, PartReports
+from zeus_core.training._part_reports import PartOutcome, PartReports
 from zeus_core.training._ranks import Ranks
 from zeus_core.training._run_files import RunFiles
 from zeus_core.training._run_part import RunPart
@@ -336,7 +336,7 @@ class RunRecorder:
             self._trace.end(own)
         return (part.step - part.steps_before, part.earlier + own) if self.ranks.size == 1 else None
 
-    def keep_run(self, outcome: Callable[[], Outcome]) -> None:
+    def keep_run(self, outcome: Callable[[], PartOutcome]) -> None:
         """Bring the file of the run up to date, on the first rank. Not collective.
 
         Args:

@@ -42,7 +42,7 @@ from zeus_core.ports.world import checked_world, warn_if_others_train
 from zeus_core.training._cpu_window import CpuWindow
 from zeus_core.training._metrics import LoggedValues
 from zeus_core.training._observers import Observers
-from zeus_core.training._part_reports import Outcome
+from zeus_core.training._part_reports import PartOutcome
 from zeus_core.training._run_recorder import RunRecorder
 from zeus_core.training._summary import TrainingSummary, known_values, remark_rows
 from zeus_core.training.account import Account
@@ -456,7 +456,7 @@ class TrainingEnergy(TrainingHooks, Hooked):
     def _keep_run(self) -> None:
         """Bring the file of the run up to date, on the rank that keeps it."""
         self._recorder.keep_run(
-            lambda: Outcome(
+            lambda: PartOutcome(
                 {**self._loads.rows(), **remark_rows(self._recorder.remarks), **self._optimizer_rows()},
                 _search_of(self.optimizer),
                 self.saving_fraction,

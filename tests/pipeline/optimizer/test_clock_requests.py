@@ -23,7 +23,7 @@ from zeus_core.pipeline.optimizer._plan_follower import (
     clocks_to_follow,
     requests_of,
 )
-from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
 from zeus_core.pipeline.testing import SimulatedJob
 
 
@@ -49,7 +49,7 @@ def test_a_driver_that_takes_milliseconds_costs_next_to_nothing(stages, microbat
     work, schedule = works(stages, model), schedules.one_f_one_b(stages, microbatches)
     make = on_driver(lambda gpu, time_source: LatentDriver(gpu, time_source, latency_seconds))
     run = Run(SimulatedJob(schedule, work, model), 60, make)
-    replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
+    replayed, found = run.steps_of(PlanningPhase.REPLAYING)[-20:], run.steps_of(PlanningPhase.BASELINE)
     assert len(replayed) == 20
     frontier = Frontier.from_profile(true_profile(work, model), schedule)
     best = 1 - make_plan(frontier, slowdown_factor=1.0).energy_joules / frontier.highest_clock_point[1]
@@ -62,7 +62,7 @@ def test_a_driver_that_takes_milliseconds_costs_next_to_nothing(stages, microbat
 def test_instructions_shorter_than_a_driver_call_get_plans_it_can_follow():
     make = on_driver(lambda gpu, time_source: LatentDriver(gpu, time_source, 0.15))
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, make)
-    replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
+    replayed, found = run.steps_of(PlanningPhase.REPLAYING)[-20:], run.steps_of(PlanningPhase.BASELINE)
     assert run.seconds(replayed) <= 1.002 * run.seconds(found)
     # The planner does not know that no clock can be set before a step begins: the first lower one is left out.
     assert run.joules(replayed) == pytest.approx(run.first.latest["predicted"].energy_joules, rel=0.015)
@@ -75,7 +75,7 @@ def test_no_call_of_the_driver_is_redundant():
     run = Run(job, 60, on_driver(CountedCalls, settings, drivers))
     planned = {rank: run.observers[rank].latest["clocks"] for rank in drivers}
     assert {clock for clocks in planned.values() for clock in clocks} > {1410}  # of the rank all others wait for
-    begin = run.ranks[0].time_source.now() - 10.5 * run.seconds(run.steps_of(Phase.REPLAYING)[-10:])
+    begin = run.ranks[0].time_source.now() - 10.5 * run.seconds(run.steps_of(PlanningPhase.REPLAYING)[-10:])
     for rank, driver in drivers.items():
         *calls, last = [clock for moment, clock in driver.calls if moment > begin]
         assert last is None  # the end of training

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_core.pipeline.optimizer._watches import DelayWatch, Verdict
+from zeus_core.pipeline.optimizer._watches import DelayVerdict, DelayWatch
 
 
 @pytest.fixture
@@ -40,12 +40,12 @@ def test_a_baseline_that_was_slower_than_a_plan_is_not_trusted(watch):
 
 def test_a_machine_that_becomes_slower_is_not_the_plans_fault(watch):
     assert watch.is_too_slow(1.1, 1.0)
-    assert watch.judge(baseline_seconds=1.1) is Verdict.MACHINE
+    assert watch.judge(baseline_seconds=1.1) is DelayVerdict.MACHINE
     assert watch.time_budget_factor == 1.0
 
 
 def test_a_plan_never_fast_enough_ends_at_its_third_fault(watch):
-    for verdict, factor in ((Verdict.PLAN, 0.8), (Verdict.PLAN, 0.64), (Verdict.EVERY_PLAN, 0.512)):
+    for verdict, factor in ((DelayVerdict.PLAN, 0.8), (DelayVerdict.PLAN, 0.64), (DelayVerdict.EVERY_PLAN, 0.512)):
         assert watch.is_too_slow(1.25, 1.0)
         assert watch.judge(1.0) is verdict
         assert watch.time_budget_factor == pytest.approx(factor)
@@ -54,7 +54,7 @@ def test_a_plan_never_fast_enough_ends_at_its_third_fault(watch):
 
 def test_a_plan_once_fast_enough_is_forgiven_four_delays_in_a_row(watch):
     assert not watch.is_too_slow(1.0, 1.0)
-    for verdict in (*[Verdict.TRANSIENT] * 4, Verdict.PLAN):
+    for verdict in (*[DelayVerdict.TRANSIENT] * 4, DelayVerdict.PLAN):
         assert watch.is_too_slow(1.25, 1.0)
         assert watch.judge(1.0) is verdict
         watch.begin_replaying()
@@ -63,20 +63,20 @@ def test_a_plan_once_fast_enough_is_forgiven_four_delays_in_a_row(watch):
 def test_a_new_plan_has_no_credit(watch):
     watch.is_too_slow(1.0, 1.0)
     watch.is_too_slow(1.25, 1.0)
-    assert watch.judge(1.0) is Verdict.TRANSIENT
+    assert watch.judge(1.0) is DelayVerdict.TRANSIENT
     replan(watch)
     watch.is_too_slow(1.25, 1.0)
-    assert watch.judge(1.0) is Verdict.PLAN
+    assert watch.judge(1.0) is DelayVerdict.PLAN
 
 
 def test_a_plan_that_is_fast_enough_for_long_clears_the_record(watch):
     watch.is_too_slow(1.25, 1.0)
-    assert watch.judge(1.0) is Verdict.PLAN
+    assert watch.judge(1.0) is DelayVerdict.PLAN
     replan(watch)
     for _ in range(5):
         assert not watch.is_too_slow(1.0, 1.0)
     watch.is_too_slow(1.25, 1.0)
-    assert watch.judge(1.0) is Verdict.TRANSIENT
+    assert watch.judge(1.0) is DelayVerdict.TRANSIENT
     assert watch.time_budget_factor == 1.0
 
 

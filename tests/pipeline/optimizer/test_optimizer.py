@@ -38,7 +38,7 @@ from zeus_core.pipeline import (
 )
 from zeus_core.pipeline.optimizer import _planning
 from zeus_core.pipeline.optimizer._pipeline_planner import plan_all
-from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
 from zeus_core.pipeline.planner.clock_options import MeasuredOption
 from zeus_core.pipeline.planner.clock_plan import read_plan
 from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
@@ -82,7 +82,7 @@ def test_the_profile_is_true_and_the_plan_keeps_what_it_promises(stages, microba
             )
             assert abs(difference) <= 0.01 * one.energy_joules
 
-    replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
+    replayed, found = run.steps_of(PlanningPhase.REPLAYING)[-20:], run.steps_of(PlanningPhase.BASELINE)
     assert run.seconds(replayed) == pytest.approx(run.seconds(found), rel=1e-3)
     assert run.joules(replayed) == pytest.approx(run.first.latest["predicted"].energy_joules, rel=0.01)
     assert run.seconds(replayed) == pytest.approx(run.first.latest["predicted"].step_seconds, rel=1e-3)
@@ -97,9 +97,9 @@ def test_the_profile_is_true_and_the_plan_keeps_what_it_promises(stages, microba
 @pytest.mark.parametrize("model", [pytest.param(A100, marks=pytest.mark.long), "A40"])
 def test_profiling_costs_few_iterations_and_ends(model):
     run = trained(4, 8, model)
-    steps = run.steps_of(Phase.PROFILING)
+    steps = run.steps_of(PlanningPhase.PROFILING)
     seconds = sum(max(rank.step_seconds[step] for rank in run.ranks) for step in steps)
-    assert seconds / run.seconds(run.steps_of(Phase.BASELINE)) - len(steps) <= 8.0
+    assert seconds / run.seconds(run.steps_of(PlanningPhase.BASELINE)) - len(steps) <= 8.0
 
 
 def test_noise_of_one_percent_is_borne():
@@ -112,7 +112,7 @@ def test_noise_of_one_percent_is_borne():
             assert option.time_seconds == pytest.approx(true[option.clock_mhz].time_seconds, rel=0.02)
             assert option.energy_joules == pytest.approx(true[option.clock_mhz].energy_joules, rel=0.04)
             assert option.energy_stderr_joules > 0
-    replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
+    replayed, found = run.steps_of(PlanningPhase.REPLAYING)[-20:], run.steps_of(PlanningPhase.BASELINE)
     assert run.seconds(replayed) <= 1.01 * run.seconds(found)
     assert run.joules(replayed) <= 0.88 * run.joules(found)
 
@@ -121,7 +121,7 @@ def test_noise_of_one_percent_is_borne():
 def test_any_schedule_is_learnt_by_watching(schedule):
     kinds = {instruction.kind for instruction in schedule.instructions}
     run = Run(SimulatedJob(schedule, works(schedule.stages, kinds=kinds)), 60)
-    replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
+    replayed, found = run.steps_of(PlanningPhase.REPLAYING)[-20:], run.steps_of(PlanningPhase.BASELINE)
     assert run.seconds(replayed) <= 1.001 * run.seconds(found)
     assert run.joules(replayed) <= 0.95 * run.joules(found)
     assert run.joules(replayed) == pytest.approx(run.first.latest["predicted"].energy_joules, rel=0.01)
@@ -132,7 +132,7 @@ def test_a_pipeline_that_waits_for_a_slowed_one_takes_its_time():
     slow = range(50, 70)
     job = SimulatedJob(schedule, work, pipelines=2, slowed_by=lambda p, step: 1.2 if p == 1 and step in slow else 1.0)
     run = Run(job, 90)
-    usual, waiting, taken_back = run.steps_of(Phase.REPLAYING)[-10:], range(53, 70), range(73, 90)
+    usual, waiting, taken_back = run.steps_of(PlanningPhase.REPLAYING)[-10:], range(53, 70), range(73, 90)
     assert run.joules([53], ranks=[0, 1]) == pytest.approx(run.joules(range(60, 70), ranks=[0, 1]), rel=0.015)
     assert run.seconds(waiting) == pytest.approx(1.2 * run.seconds(usual), rel=0.005)
     frontier = Frontier.from_profile(run.first.latest["profile"], schedule)
@@ -179,8 +179,8 @@ def test_another_number_of_microbatches_is_planned_for_without_profiling_again()
     few, many = schedules.one_f_one_b(2, 8), schedules.one_f_one_b(2, 12)
     job = SimulatedJob(few, works(2), schedule_of=lambda step: few if step < 50 else many)
     run = Run(job, 100)
-    assert run.course == [*FULL_COURSE, Phase.WARMING_UP, Phase.BASELINE, *FULL_COURSE[-2:]]
-    found = [step for step in run.steps_of(Phase.BASELINE) if step > 50]
+    assert run.course == [*FULL_COURSE, PlanningPhase.WARMING_UP, PlanningPhase.BASELINE, *FULL_COURSE[-2:]]
+    found = [step for step in run.steps_of(PlanningPhase.BASELINE) if step > 50]
     assert run.seconds(range(90, 100)) == pytest.approx(run.seconds(found), rel=0.001)
     assert run.joules(range(90, 100)) <= 0.95 * run.joules(found)
     assert run.is_restored()
@@ -209,7 +209,12 @@ def test_evaluation_runs_at_the_original_clocks_and_spoils_nothing():
 
 def test_without_rights_it_observes_and_says_what_is_missing(caplog):
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), grants_control=False), 30)
-    assert run.course == [Phase.WARMING_UP, Phase.BASELINE, Phase.OBSERVING, Phase.OBSERVED]
+    assert run.course == [
+        PlanningPhase.WARMING_UP,
+        PlanningPhase.BASELINE,
+        PlanningPhase.OBSERVING,
+        PlanningPhase.OBSERVED,
+    ]
     assert "may not change the SM clock" in caplog.text
     assert run.first.latest.get("predicted") is None
     observed = run.first.observations[0].rows
@@ -234,7 +239,7 @@ def test_a_driver_failing_on_one_rank_stops_all_at_the_original_clocks(step, cap
         return Failing(rank)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, make)
-    assert [observer.phase for observer in run.observers.values()] == [Phase.OFF, Phase.OFF]
+    assert [observer.phase for observer in run.observers.values()] == [PlanningPhase.OFF, PlanningPhase.OFF]
     assert "the driver is not at home" in caplog.text
     assert run.is_restored()
     assert len(run.first.phases) == 60
@@ -244,8 +249,8 @@ def test_a_driver_that_refuses_the_first_clock_of_profiling_leaves_nothing_runni
     faulty = monitor.gpus[0] = FaultyGpu(gpu)
     optimizer = PipelineFrequencyOptimizer(monitor, make_background=lambda: VirtualBackground(time_source))
     repeated = len(time_source._repeated)
-    while optimizer.phase is not Phase.OFF:
-        if optimizer.phase is Phase.BASELINE:
+    while optimizer.phase is not PlanningPhase.OFF:
+        if optimizer.phase is PlanningPhase.BASELINE:
             faulty.fail("lock_sm_clock", DriverFaultError("the driver is not at home"))
         optimizer.on_step_begin()
         for kind in ("forward", "backward"):
@@ -283,12 +288,12 @@ def test_a_rank_that_is_gone_stops_the_others(caplog):
 
 def test_a_plan_that_is_too_slow_is_backed_off(caplog):
     def slowed_by(pipeline, step):
-        return {Phase.REPLAYING: 1.1, Phase.JUDGING: 1 + 1e-4 * step}.get(own_optimizer().phase, 1.0)
+        return {PlanningPhase.REPLAYING: 1.1, PlanningPhase.JUDGING: 1 + 1e-4 * step}.get(own_optimizer().phase, 1.0)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 120)
-    assert run.course[-1] is Phase.OFF
-    assert run.course.count(Phase.REPLAYING) == 3
-    last = max(run.steps_of(Phase.JUDGING))
+    assert run.course[-1] is PlanningPhase.OFF
+    assert run.course.count(PlanningPhase.REPLAYING) == 3
+    last = max(run.steps_of(PlanningPhase.JUDGING))
     assert run.first.baseline.step_seconds == pytest.approx(run.seconds(range(last - 4, last + 1)), rel=1e-6)
     assert "no plan met the allowed iteration time" in caplog.text
     assert run.is_restored()
@@ -297,10 +302,10 @@ def test_a_plan_that_is_too_slow_is_backed_off(caplog):
 @pytest.mark.parametrize("factor", [1.1, 1.0])
 def test_a_profile_slower_than_training_is_reported_and_predicts_from_the_baseline(caplog, factor):
     def slowed_by(pipeline, step):
-        return factor if own_optimizer().phase is Phase.PROFILING else 1.0
+        return factor if own_optimizer().phase is PlanningPhase.PROFILING else 1.0
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 50)
-    assert Phase.REPLAYING in run.course
+    assert PlanningPhase.REPLAYING in run.course
     warnings = re.findall(
         r"take ([\d.]+) s by the profile, .* took ([\d.]+) s, which is what times are predicted from", caplog.text
     )
@@ -315,7 +320,7 @@ def test_a_profile_slower_than_training_is_reported_and_predicts_from_the_baseli
 def test_a_machine_that_becomes_slower_is_not_the_plans_fault():
     job = SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=lambda p, step: 1.1 if step > 50 else 1.0)
     run = Run(job, 110)
-    assert run.course == [*FULL_COURSE, Phase.JUDGING, Phase.PLANNING, Phase.REPLAYING]
+    assert run.course == [*FULL_COURSE, PlanningPhase.JUDGING, PlanningPhase.PLANNING, PlanningPhase.REPLAYING]
     assert run.seconds(range(100, 110)) == pytest.approx(1.1 * run.seconds(range(40, 50)), rel=0.001)
     assert run.joules(range(100, 110)) == pytest.approx(1.1 * run.joules(range(40, 50)), rel=0.01)
 
@@ -329,10 +334,10 @@ def test_what_was_measured_is_not_measured_again(tmp_path, caplog):
 
     first = train({"layers": [0, 4]})
     again = train({"layers": [0, 4]})
-    assert Phase.PROFILING not in again.course
+    assert PlanningPhase.PROFILING not in again.course
     assert again.first.latest["clocks"] == first.first.latest["clocks"]
     other = train({"layers": [0, 5]})
-    assert Phase.PROFILING in other.course
+    assert PlanningPhase.PROFILING in other.course
     assert "the identity of rank 0 differs: layers was 0, 4, and is now 0, 5" in caplog.text
 
 
@@ -346,7 +351,7 @@ def test_a_checkpoint_holds_what_was_measured():
         return Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 40, make)
 
     first = train({})
-    assert Phase.PROFILING not in train(first.first.state_dict()).course
+    assert PlanningPhase.PROFILING not in train(first.first.state_dict()).course
     for damaged in (None, {"profile": {"format": "?"}}):  # the profile store has tests of its own
         assert train(damaged).course == FULL_COURSE
 
@@ -357,7 +362,7 @@ def test_a_plan_made_beforehand_is_deployed_without_profiling(tmp_path):
     write_plan(make_plan(Frontier.from_profile(true_profile(work), schedule), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedule, work), 30, lambda rank: Watched(rank, settings))
-    assert run.course == [Phase.WARMING_UP, Phase.BASELINE, Phase.REPLAYING]
+    assert run.course == [PlanningPhase.WARMING_UP, PlanningPhase.BASELINE, PlanningPhase.REPLAYING]
     assert run.joules(range(20, 30)) == pytest.approx(read_plan(path).energy_joules, rel=0.001)
 
 
@@ -369,7 +374,7 @@ def test_a_plan_with_the_transfers_of_deepspeed_is_deployed_too(tmp_path):
     write_plan(make_plan(Frontier.from_profile(true_profile(work), with_transfers), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedule, work), 20, lambda rank: Watched(rank, settings))
-    assert run.first.phases[-1] is Phase.REPLAYING
+    assert run.first.phases[-1] is PlanningPhase.REPLAYING
 
 
 TRANSFERRING = (
@@ -391,7 +396,7 @@ def test_a_plan_for_another_job_is_refused_and_training_goes_on(tmp_path, caplog
     )
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 20, lambda rank: Watched(rank, settings))
-    assert run.course[-1] is Phase.OFF
+    assert run.course[-1] is PlanningPhase.OFF
     assert "make a plan for this job" in caplog.text
     assert run.is_restored()
 
@@ -402,12 +407,12 @@ def test_training_that_begins_again_goes_on_where_it_was():
             if len(self.phases) == 40:
                 self.close()
                 assert self.gpu._locked_clock_mhz == 1410
-                assert self.phase is Phase.RESTING
+                assert self.phase is PlanningPhase.RESTING
             super().on_step_begin()
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 80, TwoTrainings)
-    assert run.course.count(Phase.PROFILING) == 1
-    assert run.course.count(Phase.REPLAYING) == 2
+    assert run.course.count(PlanningPhase.PROFILING) == 1
+    assert run.course.count(PlanningPhase.REPLAYING) == 2
 
 
 @pytest.mark.parametrize("value", ["soon", -1.0, 0, True, float("nan"), float("inf")])
@@ -433,7 +438,7 @@ def test_without_clock_control_it_observes_and_says_what_is_missing(method, erro
         return Watched(rank)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 30, make)
-    assert run.course[-1] is Phase.OBSERVED
+    assert run.course[-1] is PlanningPhase.OBSERVED
     assert [row.kind for row in run.first.observations[0].rows] == ["forward", "backward"]
     missing = "has no SM clocks to choose from" if method.startswith("read") else str(error)
     assert missing in caplog.text
@@ -451,7 +456,7 @@ def test_a_single_clock_is_no_choice(caplog):
         return Watched(rank)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 30, make)
-    assert run.course[-1] is Phase.OBSERVED
+    assert run.course[-1] is PlanningPhase.OBSERVED
     assert "lowest_clock_mhz" not in caplog.text
 
 
@@ -501,8 +506,8 @@ def test_stragglers_are_followed_where_the_device_is_a_step_behind():
 @pytest.mark.parametrize("steps", [13, pytest.param(22, marks=pytest.mark.long)])
 def test_an_unfinished_profile_is_not_kept(steps):
     state = train_with({}, steps=steps).first.state_dict()
-    assert Phase.PROFILING in train_with(state).course or "ranks" in state["profile"]
-    assert train_with(state).first.phases[-1] is Phase.REPLAYING
+    assert PlanningPhase.PROFILING in train_with(state).course or "ranks" in state["profile"]
+    assert train_with(state).first.phases[-1] is PlanningPhase.REPLAYING
 
 
 def test_what_was_observed_is_not_planned_with():
@@ -516,7 +521,7 @@ def test_what_was_observed_is_not_planned_with():
 def test_a_kept_profile_of_other_clocks_is_measured_anew(limits, caplog):
     state = train_with({}).first.state_dict()
     run = train_with(state, PipelineFrequencySettings(**limits))
-    assert Phase.PROFILING in run.course
+    assert PlanningPhase.PROFILING in run.course
     assert "the clocks of rank 0" in caplog.text
     clocks = {clock for observer in run.observers.values() for clock in observer.latest["clocks"]}
     assert max(clocks) <= limits.get("original_clock_mhz", 1410)
@@ -528,7 +533,7 @@ def test_a_kept_profile_that_is_true_no_more_is_measured_anew(factor, caplog):
     state = train_with({}).first.state_dict()
     work = {name: Work(whole.seconds * factor, whole.active_power_watts, 1.0, 0.8) for name, whole in works(2).items()}
     run = train_with(state, work=work)
-    assert Phase.PROFILING in run.course
+    assert PlanningPhase.PROFILING in run.course
     assert "the profile no longer fits and is measured again" in caplog.text
 
 
@@ -536,7 +541,7 @@ def test_short_steps_are_profiled_for_longer():
     work = {name: Work(whole.seconds * 0.1, whole.active_power_watts, 1.0, 0.8) for name, whole in works(2).items()}
     run = train_with({}, work=work, steps=400)
     assert run.course == FULL_COURSE
-    found = run.steps_of(Phase.BASELINE)
+    found = run.steps_of(PlanningPhase.BASELINE)
     assert run.seconds(range(380, 400)) == pytest.approx(run.seconds(found), rel=0.01)
     assert run.joules(range(380, 400)) <= 0.95 * run.joules(found)
 
@@ -545,10 +550,12 @@ def test_short_iterations_that_scatter_are_profiled_in_sixty_at_most():
     work = {name: Work(whole.seconds * 0.5, whole.active_power_watts, 1.0, 0.8) for name, whole in works(2).items()}
     job = SimulatedJob(schedules.one_f_one_b(2, 4), work, noise=SimulatedNoise(0.06, 0.02, seed=1))
     run = Run(job, 120)
-    assert 0.5 < run.seconds(run.steps_of(Phase.BASELINE)) < 0.7
-    assert len(run.steps_of(Phase.PROFILING)) <= 60
-    replayed = run.steps_of(Phase.REPLAYING)[-20:]
-    assert run.joules(replayed) <= 0.94 * run.joules([*run.steps_of(Phase.WARMING_UP), *run.steps_of(Phase.BASELINE)])
+    assert 0.5 < run.seconds(run.steps_of(PlanningPhase.BASELINE)) < 0.7
+    assert len(run.steps_of(PlanningPhase.PROFILING)) <= 60
+    replayed = run.steps_of(PlanningPhase.REPLAYING)[-20:]
+    assert run.joules(replayed) <= 0.94 * run.joules(
+        [*run.steps_of(PlanningPhase.WARMING_UP), *run.steps_of(PlanningPhase.BASELINE)]
+    )
 
 
 def test_a_counter_that_does_not_step_ends_it_with_the_reason(caplog):
@@ -561,9 +568,9 @@ def test_a_counter_that_does_not_step_ends_it_with_the_reason(caplog):
         return Watched(rank)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 40, make)
-    assert run.first.phases[-1] is Phase.OFF
+    assert run.first.phases[-1] is PlanningPhase.OFF
     assert "its energy counter does not advance" in caplog.text
-    assert len(run.steps_of(Phase.PROFILING)) <= 8
+    assert len(run.steps_of(PlanningPhase.PROFILING)) <= 8
     assert run.is_restored()
 
 
@@ -580,7 +587,7 @@ def test_a_mark_that_fails_stops_all_ranks_and_nothing_else(call, caplog):
         return Watched(rank, device_events=mark)
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 80, make)
-    assert [observer.phase for observer in run.observers.values()] == [Phase.OFF] * 2
+    assert [observer.phase for observer in run.observers.values()] == [PlanningPhase.OFF] * 2
     assert "no event could be made" in caplog.text
     assert "in time" not in caplog.text
     assert run.is_restored()
@@ -590,7 +597,7 @@ def test_hiccups_now_and_then_do_not_switch_it_off():
     slow = {*range(60, 70), *range(120, 130), *range(180, 190), *range(240, 250)}  # more often than plans may be slow
     job = SimulatedJob(schedules.one_f_one_b(2, 4), works(2), slowed_by=lambda p, step: 1.05 if step in slow else 1.0)
     run = Run(job, 300)
-    assert run.first.phases[-1] is Phase.REPLAYING
+    assert run.first.phases[-1] is PlanningPhase.REPLAYING
     assert run.joules(range(280, 300)) == pytest.approx(run.joules(range(50, 60)), rel=0.01)
 
 
@@ -600,11 +607,11 @@ def test_a_machine_slow_at_first_is_compared_with_its_later_times():
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 160)
     phases = run.first.phases
-    slow_seconds = run.seconds(run.steps_of(Phase.BASELINE)[:5])
-    assert phases[60:120] == [Phase.REPLAYING] * 60
+    slow_seconds = run.seconds(run.steps_of(PlanningPhase.BASELINE)[:5])
+    assert phases[60:120] == [PlanningPhase.REPLAYING] * 60
     assert run.first.latest["baseline"].step_seconds == pytest.approx(slow_seconds, rel=0.01), "as measured"
-    assert Phase.JUDGING in phases[120:], "slower than before, so it is looked at again"
-    assert phases[-1] is Phase.REPLAYING
+    assert PlanningPhase.JUDGING in phases[120:], "slower than before, so it is looked at again"
+    assert phases[-1] is PlanningPhase.REPLAYING
 
 
 def test_settings_that_differ_are_refused_on_all_ranks(caplog):
@@ -612,7 +619,7 @@ def test_settings_that_differ_are_refused_on_all_ranks(caplog):
         return Watched(rank, PipelineFrequencySettings(check_steps=5 + rank.world.rank))
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 10, make)
-    assert [observer.phase for observer in run.observers.values()] == [Phase.OFF] * 2
+    assert [observer.phase for observer in run.observers.values()] == [PlanningPhase.OFF] * 2
     assert "check_steps is 5 on rank 0 and 6 on rank 1" in caplog.text
 
 
@@ -622,14 +629,14 @@ def test_a_plan_that_is_too_slow_is_refused_wherever_it_comes_from(tmp_path):
     write_plan(make_plan(Frontier.from_profile(true_profile(work), schedule), slowdown_factor=1.15), path)
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedule, work), 120, lambda rank: Watched(rank, settings))
-    assert run.first.phases[-1] is Phase.OFF
+    assert run.first.phases[-1] is PlanningPhase.OFF
 
 
 def test_after_the_last_computation_the_clock_is_the_original():
     class Noting(Watched):
         def on_instruction_begin(self, name, stage=None, microbatch=None):
             super().on_instruction_begin(name, stage, microbatch)
-            if name == "all-reduce" and self.phase is Phase.REPLAYING:
+            if name == "all-reduce" and self.phase is PlanningPhase.REPLAYING:
                 assert self.gpu._locked_clock_mhz == 1410
 
     assert Run(SimulatedJob(schedules.gpipe(2, 8), works(2)), 40, Noting).course == FULL_COURSE
@@ -671,7 +678,7 @@ def test_a_rank_stands_where_its_number_says_if_nothing_else_does():
 def test_short_steps_are_observed_too():
     work = {name: Work(whole.seconds * 0.02, whole.active_power_watts, 1.0, 0.8) for name, whole in works(2).items()}
     run = train_with({}, work=work, steps=200, grants_control=False)
-    assert run.course[-1] is Phase.OBSERVED
+    assert run.course[-1] is PlanningPhase.OBSERVED
     assert [row.kind for row in run.first.observations[0].rows] == ["forward", "backward"]
 
 
@@ -720,7 +727,7 @@ def test_a_plan_of_a_file_that_is_a_little_wrong_is_followed(share, tmp_path):
     write_plan(make_plan(Frontier.from_profile(wrong, schedule), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=str(path))
     run = Run(SimulatedJob(schedule, work), 60, lambda rank: Watched(rank, settings))
-    assert run.course == [Phase.WARMING_UP, Phase.BASELINE, Phase.REPLAYING]
+    assert run.course == [PlanningPhase.WARMING_UP, PlanningPhase.BASELINE, PlanningPhase.REPLAYING]
 
 
 def test_a_checkpoint_soon_after_a_resume_holds_the_profile_too():
@@ -745,7 +752,7 @@ def test_the_latency_of_the_driver_is_known_of_a_kept_profile_too(tmp_path, monk
 
     job = SimulatedJob(schedules.one_f_one_b(2, 4), works(2))
     courses = [Run(job, 45, make).course for _ in range(2)]
-    assert [Phase.PROFILING in course for course in courses] == [True, False]
+    assert [PlanningPhase.PROFILING in course for course in courses] == [True, False]
     assert planned_with[0] == [pytest.approx(0.005)]
     assert planned_with[-1] == planned_with[0]
 
@@ -799,18 +806,18 @@ def test_a_good_plan_is_not_given_up_for_two_successive_hiccups():
 
     def slowed_by(pipeline, step):
         optimizer = own_optimizer()
-        return 1.05 if optimizer.phase is Phase.REPLAYING and optimizer.replayed in slow else 1.0
+        return 1.05 if optimizer.phase is PlanningPhase.REPLAYING and optimizer.replayed in slow else 1.0
 
     class Counting(Watched):
         replayed = 0
 
         def on_step_end(self):
-            self.replayed += self.phase is Phase.REPLAYING
+            self.replayed += self.phase is PlanningPhase.REPLAYING
             super().on_step_end()
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 200, Counting)
-    assert run.first.phases[-1] is Phase.REPLAYING
-    assert run.course.count(Phase.PLANNING) == 1, "the plan stays"
+    assert run.first.phases[-1] is PlanningPhase.REPLAYING
+    assert run.course.count(PlanningPhase.PLANNING) == 1, "the plan stays"
 
 
 @pytest.mark.parametrize("begin", [0, 12])
@@ -832,7 +839,7 @@ def test_a_counter_unreadable_while_profiling_is_read_again_and_then_named(lasts
 
     def make(rank):
         def fails(now):
-            if not optimizers or optimizers[0].phase is not Phase.PROFILING:
+            if not optimizers or optimizers[0].phase is not PlanningPhase.PROFILING:
                 return False
             begins[:] = begins or [now]
             return lasts or now < begins[0] + 3.0
@@ -843,7 +850,7 @@ def test_a_counter_unreadable_while_profiling_is_read_again_and_then_named(lasts
 
     optimizers = []
     run = Run(SimulatedJob(schedules.one_f_one_b(1, 8), works(1)), 60, make)
-    assert run.first.phases[-1] is (Phase.OFF if lasts else Phase.REPLAYING)
+    assert run.first.phases[-1] is (PlanningPhase.OFF if lasts else PlanningPhase.REPLAYING)
     assert ("the GPU has fallen off the bus" in caplog.text) == lasts
 
 
@@ -854,7 +861,7 @@ def test_a_plan_for_another_partition_is_refused_before_it_does_harm(tmp_path, c
     write_plan(make_plan(Frontier.from_profile(true_profile(other), schedule), slowdown_factor=1.0), path)
     settings = PipelineFrequencySettings(plan_path=path)
     run = Run(SimulatedJob(schedule, work), 30, lambda rank: Watched(rank, settings))
-    assert run.course == [Phase.WARMING_UP, Phase.BASELINE, Phase.OFF]
+    assert run.course == [PlanningPhase.WARMING_UP, PlanningPhase.BASELINE, PlanningPhase.OFF]
     assert re.search(r"plan_path is '.*plan.json', a plan for iterations of [\d.]+ s; here they take", caplog.text)
 
 
@@ -862,7 +869,7 @@ def test_a_plan_slower_than_allowed_says_which_plan_and_what_to_do(tmp_path, cap
     work, schedule = works(2), schedules.one_f_one_b(2, 8)
     path = tmp_path / "plan.json"
     write_plan(make_plan(Frontier.from_profile(true_profile(work), schedule), slowdown_factor=1.05), path)
-    for factor, phase in ((1.0, Phase.OFF), (1.05, Phase.REPLAYING)):
+    for factor, phase in ((1.0, PlanningPhase.OFF), (1.05, PlanningPhase.REPLAYING)):
         settings = PipelineFrequencySettings(plan_path=path, slowdown_factor=factor)
         run = Run(SimulatedJob(schedule, work), 80, lambda rank, settings=settings: Watched(rank, settings))
         assert run.first.phases[-1] is phase
@@ -872,17 +879,17 @@ def test_a_plan_slower_than_allowed_says_which_plan_and_what_to_do(tmp_path, cap
 def test_work_of_almost_no_time_is_planned_all_the_same():
     work = works(2) | {(1, "forward"): Work(0.00006, 330.0, 1.0, 0.8)}
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), work), 100)
-    assert run.first.phases[-1] is Phase.REPLAYING
+    assert run.first.phases[-1] is PlanningPhase.REPLAYING
     energies = {option.energy_joules for option in run.first.latest["profile"].get(1, "forward").options}
     assert max(energies) < 0.2, "that of the other kinds is 20 J and more"
 
 
 def test_a_plan_that_has_become_too_slow_is_finally_given_up():
     def slowed_by(pipeline, step):
-        return 1.05 if own_optimizer().phase is Phase.REPLAYING and step > 60 else 1.0
+        return 1.05 if own_optimizer().phase is PlanningPhase.REPLAYING and step > 60 else 1.0
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2), slowed_by=slowed_by), 300)
-    assert run.first.phases[-1] is Phase.OFF
+    assert run.first.phases[-1] is PlanningPhase.OFF
 
 
 @pytest.mark.parametrize("slow", long_but_first([1.0, 60.0]))
@@ -891,9 +898,9 @@ def test_profiling_reports_its_cost_of_at_most_two_percent_of_an_hour(slow, capl
     settings = PipelineFrequencySettings(warmup_steps=1)
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), work), 45, lambda rank: Watched(rank, settings))
     assert run.course == FULL_COURSE
-    steps = run.steps_of(Phase.PROFILING)
+    steps = run.steps_of(PlanningPhase.PROFILING)
     seconds = sum(max(rank.step_seconds[step] for rank in run.ranks) for step in steps)
-    cost_seconds = seconds - len(steps) * run.seconds(run.steps_of(Phase.BASELINE))
+    cost_seconds = seconds - len(steps) * run.seconds(run.steps_of(PlanningPhase.BASELINE))
     assert cost_seconds <= 72.0 or len(run.first.latest["profile"].instructions[0].options) == 2
     assert ("more than 2 % of an hour" in caplog.text) == (slow > 1.0)
 

@@ -12,8 +12,8 @@ from zeus_core.pipeline import schedules
 from zeus_core.pipeline.optimizer import PipelineFrequencySettings, _planning
 from zeus_core.pipeline.optimizer._pipeline_planner import plan_all
 from zeus_core.pipeline.optimizer._watches import WorkWatch, is_other_work
-from zeus_core.pipeline.optimizer.frequency_phases import Phase
-from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.testing import SimulatedJob
 
@@ -32,8 +32,14 @@ def test_longer_or_shorter_sequences_are_noticed_within_five_iterations_and_meas
         schedules.one_f_one_b(2, 8), works(2), slowed_by=lambda pipeline, step: factor if step >= begin else 1.0
     )
     run = Run(job, 130)
-    assert run.course == [*FULL_COURSE, Phase.JUDGING, Phase.PROFILING, Phase.PLANNING, Phase.REPLAYING]
-    assert run.steps_of(Phase.JUDGING)[0] <= begin + 5
+    assert run.course == [
+        *FULL_COURSE,
+        PlanningPhase.JUDGING,
+        PlanningPhase.PROFILING,
+        PlanningPhase.PLANNING,
+        PlanningPhase.REPLAYING,
+    ]
+    assert run.steps_of(PlanningPhase.JUDGING)[0] <= begin + 5
     assert "the profile no longer fits" in caplog.text
     predicted = run.first.latest["predicted"]
     assert run.joules(range(120, 130)) == pytest.approx(predicted.energy_joules, rel=0.01)
@@ -42,9 +48,9 @@ def test_longer_or_shorter_sequences_are_noticed_within_five_iterations_and_meas
 def test_a_kept_profile_of_shorter_sequences_is_refused_by_its_energy(caplog):
     kept = train_with({}).first.state_dict()
     run = train_with(kept, steps=60, slowed_by=lambda pipeline, step: 1.375)
-    assert Phase.PROFILING in run.course
+    assert PlanningPhase.PROFILING in run.course
     assert "J by the profile" in caplog.text
-    assert run.joules(run.steps_of(Phase.REPLAYING)[-5:]) == pytest.approx(
+    assert run.joules(run.steps_of(PlanningPhase.REPLAYING)[-5:]) == pytest.approx(
         run.first.latest["predicted"].energy_joules, rel=0.01
     )
 
@@ -79,10 +85,10 @@ def test_the_time_and_energy_of_a_profile_are_those_of_the_planner():
     run = train_with({}, steps=45)
     profile: JobProfile = run.first._course.profile
     pipeline = profile.of_pipeline(0)
-    problem = Problem(pipeline, profile.job.schedules[0])
+    problem = PipelineProblem(pipeline, profile.job.schedules[0])
     seconds = problem.iteration_seconds(problem.durations_of(problem.highest_clock_options))
     assert profile.work_seconds(0) == pytest.approx(seconds, rel=1e-12)
-    assert profile.joules(seconds) == pytest.approx(run.joules(run.steps_of(Phase.BASELINE)), rel=0.01)
+    assert profile.joules(seconds) == pytest.approx(run.joules(run.steps_of(PlanningPhase.BASELINE)), rel=0.01)
 
 
 def test_comparing_a_kept_profile_loads_no_compiler_in_the_training_thread():
@@ -104,11 +110,17 @@ def test_other_shapes_are_noticed_even_if_the_work_takes_as_long():
             super().on_step_end()
 
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 80, Told)
-    course = [Phase.WARMING_UP, Phase.BASELINE, Phase.PROFILING, Phase.PLANNING, Phase.REPLAYING]
+    course = [
+        PlanningPhase.WARMING_UP,
+        PlanningPhase.BASELINE,
+        PlanningPhase.PROFILING,
+        PlanningPhase.PLANNING,
+        PlanningPhase.REPLAYING,
+    ]
     assert run.course == [*course, *course][: len(run.course)]
-    assert run.course[5:7] == [Phase.WARMING_UP, Phase.BASELINE]
-    assert Phase.PROFILING in run.course[7:]
-    assert run.steps_of(Phase.WARMING_UP)[-1] <= 55
+    assert run.course[5:7] == [PlanningPhase.WARMING_UP, PlanningPhase.BASELINE]
+    assert PlanningPhase.PROFILING in run.course[7:]
+    assert run.steps_of(PlanningPhase.WARMING_UP)[-1] <= 55
     assert run.first.state_dict()["profile"] == {} or "8x132" in str(run.first.state_dict())
 
 
@@ -131,7 +143,7 @@ def test_a_stored_profile_needs_equal_shapes_although_other_work_is_as_long(warm
         return Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 45, make)
 
     kept = run("8x128", {}).first.state_dict()
-    assert run("8x128", kept).course == [step for step in FULL_COURSE if step is not Phase.PROFILING]
+    assert run("8x128", kept).course == [step for step in FULL_COURSE if step is not PlanningPhase.PROFILING]
     assert run("8x132", kept).course == FULL_COURSE
 
 

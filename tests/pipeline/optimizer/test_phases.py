@@ -11,39 +11,39 @@ from tests.support.reachable_phases import reachable
 from zeus_core.events import TrainEnd
 from zeus_core.pipeline.optimizer import PipelineFrequencyOptimizer
 from zeus_core.pipeline.optimizer import frequency_phases as phases
-from zeus_core.pipeline.optimizer.frequency_phases import PHASES, Conclusion, Outcome, Phase, advance
+from zeus_core.pipeline.optimizer.frequency_phases import PHASES, Conclusion, PlanningEnd, PlanningPhase, advance
 
 CONCLUSIONS = {kind.outcome: kind for kind in (*Conclusion.__subclasses__(), *phases.Unprofiled.__subclasses__())}
-HAPPENINGS = [*EVENTS, *Outcome]
+HAPPENINGS = [*EVENTS, *PlanningEnd]
 
 
 def happening_of(happening):
     """A class of events itself; for an outcome a conclusion, without its facts."""
-    return object.__new__(CONCLUSIONS[happening]) if isinstance(happening, Outcome) else happening
+    return object.__new__(CONCLUSIONS[happening]) if isinstance(happening, PlanningEnd) else happening
 
 
 def test_every_outcome_has_a_conclusion_that_holds_its_facts():
-    assert CONCLUSIONS.keys() == set(Outcome)
+    assert CONCLUSIONS.keys() == set(PlanningEnd)
     assert all(vars(phases).get(kind.__name__) is kind for kind in CONCLUSIONS.values())
 
 
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("phase", list(PlanningPhase))
 def test_every_phase_and_event_has_a_defined_result(phase):
     for happening in HAPPENINGS:
         after = advance(phase, happening_of(happening))
-        if phase is Phase.OFF:
-            assert after is Phase.OFF
+        if phase is PlanningPhase.OFF:
+            assert after is PlanningPhase.OFF
         elif happening is TrainEnd:
-            assert after is Phase.RESTING
-        elif happening is Outcome.FAULT:
-            assert after is Phase.OFF
+            assert after is PlanningPhase.RESTING
+        elif happening is PlanningEnd.FAULT:
+            assert after is PlanningPhase.OFF
         else:
             assert after is PHASES.transitions.get((phase, happening), phase)
 
 
 def test_every_phase_can_be_reached_and_every_outcome_leads_somewhere():
-    assert reachable(PHASES) == set(Phase)
-    assert {happening for _, happening in PHASES.transitions} | {Outcome.FAULT} >= set(Outcome)
+    assert reachable(PHASES) == set(PlanningPhase)
+    assert {happening for _, happening in PHASES.transitions} | {PlanningEnd.FAULT} >= set(PlanningEnd)
 
 
 def test_no_phase_is_its_own_successor():
@@ -78,7 +78,7 @@ def test_hooks_in_any_order_never_raise_and_follow_the_table(calls):
         time_source.advance(0.05)
         seen.append(optimizer.phase)
     optimizer.close()
-    assert optimizer.phase in {Phase.RESTING, Phase.OFF}
+    assert optimizer.phase in {PlanningPhase.RESTING, PlanningPhase.OFF}
     assert gpu._locked_clock_mhz == gpu.preset.highest_clock_mhz
     for before, after in itertools.pairwise(seen):
         assert after is before or after in {advance(before, happening_of(happening)) for happening in HAPPENINGS}

@@ -13,7 +13,7 @@ from zeus_core.errors import UsageError
 from zeus_core.pipeline import schedules
 from zeus_core.pipeline.optimizer import PipelineRank
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction
-from zeus_core.pipeline.profile.pipeline_job import GpuFacts, PipelineJob, RankInformation
+from zeus_core.pipeline.profile.pipeline_job import PipelineJob, StageFacts, StageGpu
 
 places = st.builds(PipelineRank, st.integers(0, 9), st.integers(0, 9))
 instructions = st.builds(Instruction, st.sampled_from(["forward", "backward"]), st.integers(0, 9), st.integers(0, 9))
@@ -21,11 +21,11 @@ instructions = st.builds(Instruction, st.sampled_from(["forward", "backward"]), 
 
 @given(
     st.builds(
-        RankInformation,
+        StageFacts,
         places,
         st.lists(instructions).map(tuple),
         st.builds(
-            GpuFacts, st.text(), st.text(), st.none() | st.floats(50.0, 900.0), driver_version=st.none() | st.text()
+            StageGpu, st.text(), st.text(), st.none() | st.floats(50.0, 900.0), driver_version=st.none() | st.text()
         ),
         st.floats(0.01, 0.2),
         st.lists(st.integers(1, 3000)).map(tuple),
@@ -35,7 +35,7 @@ instructions = st.builds(Instruction, st.sampled_from(["forward", "backward"]), 
     )
 )
 def test_an_introduction_comes_through_json_as_it_was(rank_information):
-    assert decode(RankInformation, json.loads(json.dumps(encode(rank_information)))) == rank_information
+    assert decode(StageFacts, json.loads(json.dumps(encode(rank_information)))) == rank_information
 
 
 class TestJobOf:
@@ -91,9 +91,9 @@ class TestJobOf:
         "change",
         [
             {"identity": {"layers": 13}},
-            {"gpu": GpuFacts("GPU-x", "H100", 400.0, "570.1")},
-            {"gpu": GpuFacts("GPU-x", "A100", 300.0, "570.1")},
-            {"gpu": GpuFacts("GPU-x", "A100", 400.0, "580.1")},
+            {"gpu": StageGpu("GPU-x", "H100", 400.0, "570.1")},
+            {"gpu": StageGpu("GPU-x", "A100", 300.0, "570.1")},
+            {"gpu": StageGpu("GPU-x", "A100", 400.0, "580.1")},
             {"order": schedules.zb_h1(2, 3).ranks[1]},
         ],
     )

@@ -13,9 +13,9 @@ from zeus_core.codec import decode, encode
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import PipelineProfile, make_plan, schedules, write_plan
 from zeus_core.pipeline.optimizer import PipelineRank
-from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction
+from zeus_core.pipeline.optimizer._deployment import Deployment, PlanPrediction
 from zeus_core.pipeline.optimizer._pipeline_planner import PipelinePlanner
-from zeus_core.pipeline.profile.pipeline_job import GpuFacts, PipelineJob, RankInformation
+from zeus_core.pipeline.profile.pipeline_job import PipelineJob, StageFacts, StageGpu
 
 SCHEDULE = schedules.one_f_one_b(3, 6)
 PROFILE = smooth_profile(3, seed=1)
@@ -111,7 +111,7 @@ clocks = st.lists(st.lists(st.one_of(st.none(), st.integers(1, 3000))).map(tuple
 amounts = st.floats(0.0, 1e9)
 
 
-@given(st.builds(Deployment, clocks, amounts, st.builds(Prediction, amounts, amounts)))
+@given(st.builds(Deployment, clocks, amounts, st.builds(PlanPrediction, amounts, amounts)))
 def test_a_deployment_comes_through_json_as_it_was(deployment):
     assert decode(Deployment, json.loads(json.dumps(encode(deployment)))) == deployment
 
@@ -127,10 +127,10 @@ class TestPlanFiles:
             clocks_mhz = sorted({clock for of_rank in made_plan().clocks_mhz for clock in of_rank}, reverse=True)
         job = PipelineJob.from_ranks(
             [
-                RankInformation(
+                StageFacts(
                     PipelineRank(rank),
                     order,
-                    GpuFacts(f"GPU-{rank}", "A100", 400.0, None),
+                    StageGpu(f"GPU-{rank}", "A100", 400.0, None),
                     0.1,
                     tuple(clocks_mhz),
                     {},

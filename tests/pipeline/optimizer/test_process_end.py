@@ -36,18 +36,18 @@ TRAINING = """
     be_patient()
     from zeus_core.monitor import ZeusMonitor
     from zeus_core.pipeline import PipelineFrequencyOptimizer, PipelineFrequencySettings, PipelineRank
-    from zeus_core.pipeline.optimizer.frequency_phases import Phase
+    from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
 
     settings = PipelineFrequencySettings(warmup_steps=1, lowest_clock_mhz=900, original_clock_mhz={original_mhz})
     optimizer = PipelineFrequencyOptimizer(ZeusMonitor(), PipelineRank(0), settings)
-    while optimizer.phase not in {Phase.PROFILING, Phase.OBSERVING}:
+    while optimizer.phase not in {PlanningPhase.PROFILING, PlanningPhase.OBSERVING}:
         optimizer.on_step_begin()
         for kind in ("forward", "backward"):
             optimizer.on_instruction_begin(kind)
             time.sleep(0.002)
             optimizer.on_instruction_end(kind)
         optimizer.on_step_end()
-        assert optimizer.phase is not Phase.OFF
+        assert optimizer.phase is not PlanningPhase.OFF
 """
 
 WAIT_FOR_A_SIGNAL = """

@@ -7,7 +7,7 @@ from zeus_core.device import SimulatedGpu, SimulatedNoise, Work, find_preset
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction
 from zeus_core.pipeline.profile.profiler import Profiler
 from zeus_core.pipeline.profile.rank_profile import RankProfile
-from zeus_core.pipeline.profile.step_timeline import Timeline
+from zeus_core.pipeline.profile.step_timeline import StepTimeline
 from zeus_core.ports.device_events import HostEvents
 from zeus_core.testing import VirtualBackground, VirtualTime
 
@@ -23,7 +23,7 @@ class Rank:
         self.time_source = VirtualTime()
         self.gpu = SimulatedGpu(A100, time_source=self.time_source, noise=noise)
         self.profiler = Profiler(self.gpu, self.time_source, VirtualBackground(self.time_source), 0.1)
-        self._timeline = Timeline(HostEvents(self.time_source), stage=1)
+        self._timeline = StepTimeline(HostEvents(self.time_source), stage=1)
 
     def step(self, stall_seconds=0.0):
         self._timeline.begin_step()

@@ -10,11 +10,11 @@ import pytest
 from tests.support.pipeline_training import Run, Watched, true_profile, works
 from zeus_core.device import SimulatedGpu
 from zeus_core.pipeline import Frontier, PipelineFrequencySettings, make_plan, schedules, write_plan
-from zeus_core.pipeline.optimizer.frequency_phases import Phase
-from zeus_core.pipeline.profile.iterations import Iteration, Saving, SavingWatch
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
+from zeus_core.pipeline.profile.iterations import IterationCost, Saving, SavingWatch
 from zeus_core.pipeline.testing import SimulatedJob
 
-BASELINE = Iteration(2.0, (1.9,), 1000.0, 0.01, 10.0)
+BASELINE = IterationCost(2.0, (1.9,), 1000.0, 0.01, 10.0)
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +38,8 @@ def gpus_that_idle(monkeypatch):
 
 def test_no_plan_is_deployed_on_gpus_that_idle(gpus_that_idle, caplog):
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 160)
-    assert run.course[-1] is Phase.OFF
-    assert Phase.REPLAYING not in run.course
+    assert run.course[-1] is PlanningPhase.OFF
+    assert PlanningPhase.REPLAYING not in run.course
     assert "no plan is deployed" in caplog.text
     assert "the predicted saving is within its error" in caplog.text
     assert run.first.result()["clock plan"].startswith("none: the predicted saving is within its error")
@@ -47,7 +47,7 @@ def test_no_plan_is_deployed_on_gpus_that_idle(gpus_that_idle, caplog):
 
 def test_mutually_waiting_pipelines_stay_at_original_clocks_until_one_waits(gpus_that_idle):
     run = Run(SimulatedJob(schedules.one_f_one_b(1, 8), works(1), pipelines=2), 160)
-    assert run.course[-1] is Phase.REPLAYING
+    assert run.course[-1] is PlanningPhase.REPLAYING
     assert set(run.first.clocks_mhz or run.first.latest["clocks"]) == {None}
 
 
@@ -63,8 +63,14 @@ def test_a_plan_that_costs_energy_is_withdrawn_with_the_reason(tmp_path, caplog)
     plan_that_wastes(tmp_path / "plan.json")
     settings = PipelineFrequencySettings(slowdown_factor=9.0, plan_path=str(tmp_path / "plan.json"))
     run = Run(SimulatedJob(schedules.one_f_one_b(2, 8), works(2)), 60, lambda rank: Watched(rank, settings))
-    assert run.course == [Phase.WARMING_UP, Phase.BASELINE, Phase.REPLAYING, Phase.JUDGING, Phase.OFF]
-    assert len(run.steps_of(Phase.REPLAYING)) == settings.check_steps
+    assert run.course == [
+        PlanningPhase.WARMING_UP,
+        PlanningPhase.BASELINE,
+        PlanningPhase.REPLAYING,
+        PlanningPhase.JUDGING,
+        PlanningPhase.OFF,
+    ]
+    assert len(run.steps_of(PlanningPhase.REPLAYING)) == settings.check_steps
     assert "the plan is withdrawn, as it does not save: -" in caplog.text
     assert "withdrawn" in run.first.result()["clock plan"]
     assert run.is_restored()
@@ -80,13 +86,13 @@ def test_a_withdrawn_plan_stays_withdrawn_though_a_pipeline_waits_later(tmp_path
         slowed_by=lambda pipeline, step: 1.2 if pipeline == 1 and step >= 50 else 1.0,
     )
     run = Run(job, 70, lambda rank: Watched(rank, settings))
-    assert {observer.phases[-1] for observer in run.observers.values()} == {Phase.OFF}
+    assert {observer.phases[-1] for observer in run.observers.values()} == {PlanningPhase.OFF}
     assert run.is_restored()
-    assert run.joules(range(40, 50)) == pytest.approx(run.joules(run.steps_of(Phase.BASELINE)), rel=1e-6)
+    assert run.joules(range(40, 50)) == pytest.approx(run.joules(run.steps_of(PlanningPhase.BASELINE)), rel=1e-6)
 
 
 def measured(joules, uncertainty_joules=10.0):
-    return Iteration(2.0, (1.9,), joules, 0.01, uncertainty_joules)
+    return IterationCost(2.0, (1.9,), joules, 0.01, uncertainty_joules)
 
 
 def test_a_saving_is_the_latest_comparisons_mean_with_errors_of_both_sides():
@@ -97,7 +103,7 @@ def test_a_saving_is_the_latest_comparisons_mean_with_errors_of_both_sides():
     saving = watch.saving(BASELINE)
     assert saving == Saving(pytest.approx(100.0), pytest.approx(math.hypot(10.0, 10.0 / math.sqrt(5))))
     assert str(saving) == "100 ±11 J per iteration"
-    assert watch.saving(Iteration(2.0, (1.9,), None)) is None
+    assert watch.saving(IterationCost(2.0, (1.9,), None)) is None
 
 
 def test_a_plan_is_doubted_when_it_costs_or_lacks_a_visible_saving():

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, Instruction
-from zeus_core.pipeline.profile.step_timeline import Timeline
+from zeus_core.pipeline.profile.step_timeline import StepTimeline
 from zeus_core.ports.device_events import HostEvents
 from zeus_core.testing import VirtualTime
 
 
 @pytest.fixture
 def timeline(time_source):
-    return Timeline(HostEvents(time_source), stage=2)
+    return StepTimeline(HostEvents(time_source), stage=2)
 
 
 def work(timeline, time_source, kind, seconds=1.0, stage=None, microbatch=None):
@@ -101,7 +101,7 @@ def test_of_what_the_device_has_not_done_yet_nothing_is_told(time_source):
             reached.extend(range(self._number + 1))
 
     marks = []
-    timeline = Timeline(LaterMark, stage=0)
+    timeline = StepTimeline(LaterMark, stage=0)
     timeline.begin_step()
     work(timeline, time_source, "forward")
     work(timeline, time_source, "backward")
@@ -125,7 +125,7 @@ def test_of_what_the_device_has_not_done_yet_nothing_is_told(time_source):
 )
 def test_spans_of_any_reports_are_in_order_within_the_step_without_overlap(reports):
     time_source = VirtualTime()
-    timeline, steps = Timeline(HostEvents(time_source), stage=0), []
+    timeline, steps = StepTimeline(HostEvents(time_source), stage=0), []
     for what, kind in reports:
         time_source.advance(0.1)
         if what == "begin step":

@@ -12,7 +12,7 @@ from zeus_core.device.cpu import CpuDiscovery
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pipeline import schedules
 from zeus_core.pipeline.optimizer._plan_follower import Wait, with_waits
-from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
 from zeus_core.pipeline.profile import profiler
 from zeus_core.pipeline.testing import SimulatedJob
 
@@ -66,7 +66,7 @@ def test_ranks_wait_at_lower_clocks_without_delay(latency_seconds, monkeypatch):
             LOWEST_FRACTION + (1 - LOWEST_FRACTION) * option.clock_mhz / run.ranks[0].gpu.preset.highest_clock_mhz
         )
         assert option.energy_joules / option.time_seconds == pytest.approx(true_watts, rel=0.03)
-    replayed, found = run.steps_of(Phase.REPLAYING)[-20:], run.steps_of(Phase.BASELINE)
+    replayed, found = run.steps_of(PlanningPhase.REPLAYING)[-20:], run.steps_of(PlanningPhase.BASELINE)
     assert run.seconds(replayed) == pytest.approx(run.seconds(found), rel=0.002)
     assert run.joules(replayed) == pytest.approx(run.first.latest["predicted"].energy_joules, rel=0.01)
     assert run.is_restored()
@@ -76,7 +76,7 @@ def test_ranks_wait_at_lower_clocks_without_delay(latency_seconds, monkeypatch):
     monkeypatch.setattr(profiler, "_MIN_BLOCKING_FALL_FRACTION", 1.0)  # as if it had not been seen
     unseen = trained.__wrapped__(make)
     assert unseen.first.latest["profile"].find(0, "blocking") is None
-    assert run.joules(replayed) <= 0.99 * unseen.joules(unseen.steps_of(Phase.REPLAYING)[-20:])
+    assert run.joules(replayed) <= 0.99 * unseen.joules(unseen.steps_of(PlanningPhase.REPLAYING)[-20:])
 
 
 @pytest.mark.long
@@ -89,8 +89,8 @@ def test_a_kept_profile_has_the_power_of_waiting():
         return optimizer
 
     run = Run(WaitingJob(schedules.one_f_one_b(4, 8), works(4), A100), 30, make)
-    assert Phase.PROFILING not in run.course
-    replayed = run.steps_of(Phase.REPLAYING)[-10:]
+    assert PlanningPhase.PROFILING not in run.course
+    replayed = run.steps_of(PlanningPhase.REPLAYING)[-10:]
     assert run.joules(replayed) == pytest.approx(run.first.latest["predicted"].energy_joules, rel=0.01)
     assert run.first.latest["profile"].find(0, "blocking") is not None
 

@@ -5,7 +5,7 @@ import pytest
 from tests.pipeline.planner.instances import SPLIT, WHOLE, smooth_profile
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import Frontier, baselines, make_plan, schedules
-from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem
 from zeus_core.pipeline.testing import simulate_pipeline
 
 
@@ -66,7 +66,7 @@ def test_one_clock_per_stage_repeats_no_step_known_to_be_worse():
     assert 100 < problem.predictions[0] < 1000
 
 
-class _CountingProblem(Problem):
+class _CountingProblem(PipelineProblem):
     """Counts the iterations that are predicted."""
 
     def __init__(self, *arguments):

@@ -13,7 +13,7 @@ from tests.pipeline.planner.instances import SPLIT, WHOLE, pipelines, smooth_pro
 from zeus_core.errors import UsageError
 from zeus_core.pipeline import Frontier, PipelineProfile, make_plan, schedules
 from zeus_core.pipeline.planner.clock_options import MeasuredOption
-from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem
 from zeus_core.pipeline.planner.pipeline_profile import InstructionProfile
 
 POINTS = 20
@@ -181,12 +181,12 @@ def test_a_time_below_the_least_is_refused_with_the_least():
 
 def test_profile_and_schedule_must_fit():
     with pytest.raises(UsageError, match="profile has 3 stages, but the schedule 1f1b has 4"):
-        Problem(smooth_profile(3), schedules.one_f_one_b(4, 4))
+        PipelineProblem(smooth_profile(3), schedules.one_f_one_b(4, 4))
     with pytest.raises(UsageError, match="no 'backward-input' of stage 0"):
-        Problem(smooth_profile(2), schedules.zb_h1(2, 4))
+        PipelineProblem(smooth_profile(2), schedules.zb_h1(2, 4))
     uneven = smooth_profile(4, blocking_power_watts=[80, 80, 70, 80])
     with pytest.raises(UsageError, match=r"blocking_power_watts is 80.0 for stage 0 and 70.0 for stage 2"):
-        Problem(uneven, schedules.interleaved(2, 4, 2))
+        PipelineProblem(uneven, schedules.interleaved(2, 4, 2))
 
 
 def test_memory_is_linear_in_the_instructions():

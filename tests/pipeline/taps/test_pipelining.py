@@ -13,7 +13,7 @@ from tests.support.ranks import run_ranks
 from zeus_core.errors import UsageError
 from zeus_core.events import Activity
 from zeus_core.pipeline.optimizer import PipelineFrequencySettings, PipelineRank
-from zeus_core.pipeline.optimizer.frequency_phases import Phase
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction
 from zeus_core.pipeline.schedules import gpipe, one_f_one_b
 from zeus_core.pipeline.taps import pipelining
@@ -453,7 +453,7 @@ def test_attaching_the_optimizer_itself_changes_nothing_that_is_computed(schedul
     attached = attach(schedule, monitor)
     assert run_step(schedule, schedule.step) == run_step(plain, plain.step)
     attached.detach()
-    assert attached.optimizer.phase is Phase.RESTING
+    assert attached.optimizer.phase is PlanningPhase.RESTING
 
 
 def test_the_shapes_of_passes_are_sent_to_an_observer_accepting_them(schedule):

@@ -19,7 +19,7 @@ import torch
 
 from zeus_core.batches.pytorch._batch_allocation import BatchAllocation
 from zeus_core.batches.pytorch._plan_choice import PlanChoice, plan_summary
-from zeus_core.batches.pytorch._trial_limits import SETTLING_STEPS, Trial, TrialSchedule, TriedLimits, trials_of
+from zeus_core.batches.pytorch._trial_limits import SETTLING_STEPS, LimitTrial, TrialSchedule, TriedLimits, trials_of
 from zeus_core.batches.pytorch._trial_measurements import TrialMeasurements
 from zeus_core.batches.pytorch.uneven_sampler import UnevenBatchSampler
 from zeus_core.codec import decode, encode
@@ -70,7 +70,7 @@ class AllocationRun:
         self.batches: tuple[int, ...] = splits[0]
         """The batches to begin with, and then those of the plan."""
         self._limits: TriedLimits | None = None
-        self._trials: list[Trial] = []
+        self._trials: list[LimitTrial] = []
         self._measured: TrialMeasurements | None = None  # None if there is nothing to measure any more
         self._schedule: TrialSchedule | None = None  # None while training warms up
         self._rounds = 0

@@ -15,7 +15,7 @@ from zeus_core.settings.limit_knob import PowerLimitKnob
 SETTLING_STEPS = 1  # after a change of the split: the ranks have not yet waited for each other as they will
 
 
-class Trial(NamedTuple):
+class LimitTrial(NamedTuple):
     """The setting of this rank and the split that some global batches are measured with.
 
     Attributes:
@@ -31,11 +31,11 @@ class Trial(NamedTuple):
     late: int | None = None
 
 
-def trials_of(settings: Sequence[int], splits: Sequence[tuple[int, ...]]) -> list[Trial]:
+def trials_of(settings: Sequence[int], splits: Sequence[tuple[int, ...]]) -> list[LimitTrial]:
     """Return all trials: each split at the first setting, all but the equal one at others, and two with late ranks."""
     pairs = [(setting, split) for number, setting in enumerate(settings) for split in splits[number > 0 :]]
-    trials = [Trial(number, *pair) for number, pair in enumerate(pairs)]
-    return trials + [Trial(len(trials) + late, settings[0], splits[0], late) for late in (0, 1)]
+    trials = [LimitTrial(number, *pair) for number, pair in enumerate(pairs)]
+    return trials + [LimitTrial(len(trials) + late, settings[0], splits[0], late) for late in (0, 1)]
 
 
 class TrialSchedule:
@@ -46,7 +46,7 @@ class TrialSchedule:
         length: The global batches of each.
     """
 
-    def __init__(self, trials: Sequence[Trial], length: int) -> None:
+    def __init__(self, trials: Sequence[LimitTrial], length: int) -> None:
         self._trials = list(trials)
         self.length: int = length
         self._origin = 0  # the first global batch of the trials that are left
@@ -66,11 +66,11 @@ class TrialSchedule:
         """Whether no trial is left."""
         return not self._trials
 
-    def begins(self, number: int) -> Trial | None:
+    def begins(self, number: int) -> LimitTrial | None:
         """Return the trial that a global batch is the first of; None if of none."""
         return self._trials[0] if self._trials and number == self._origin else None
 
-    def measures(self, number: int) -> Trial | None:
+    def measures(self, number: int) -> LimitTrial | None:
         """Return the trial that is measured from a global batch on; None if none begins to be."""
         return self.begins(number - SETTLING_STEPS)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zeus_core.batches.pytorch._trial_limits import Trial, TrialSchedule, TriedLimits
+from zeus_core.batches.pytorch._trial_limits import LimitTrial, TrialSchedule, TriedLimits
 from zeus_core.device import SimulatedGpu
 from zeus_core.errors import DriverFaultError, UsageError
 from zeus_core.mixed.allocation.trial_windows import MeasuredWindow
@@ -40,7 +40,7 @@ class TrialMeasurements:
         self.memory: _BatchMemory = _BatchMemory(None)
         """The memory of this rank's GPU."""
         self._hooks: list[Any] = []
-        self._now: StepWindow | None = None
+        self._now: MeasuredSteps | None = None
         self._done: dict[int, MeasuredWindow] = {}  # by the number of the trial
 
     @property
@@ -84,9 +84,9 @@ class TrialMeasurements:
         elif measured is not None:
             if self._events is None:
                 raise UsageError("it is not known when a rank has computed its gradients")
-            self._now = StepWindow(self._monitor, self._events, measured, sizes[self._rank])
+            self._now = MeasuredSteps(self._monitor, self._events, measured, sizes[self._rank])
 
-    def disturbed(self, trials: Sequence[Trial]) -> list[int]:
+    def disturbed(self, trials: Sequence[LimitTrial]) -> list[int]:
         """Return the numbers of the trials that something else than steps got into."""
         # Ranks that are late disturb the others by intent.
         return [trial.number for trial in trials if trial.late is None and self._done[trial.number].is_disturbed]
@@ -175,7 +175,7 @@ def _memory_of(model: torch.nn.Module, monitor: ZeusMonitor) -> _BatchMemory:
 _WINDOW = "zeus_core.batch_allocation"
 
 
-class StepWindow:
+class MeasuredSteps:
     """Some steps of this rank that are being measured, from the beginning of the first.
 
     Args:
@@ -185,9 +185,9 @@ class StepWindow:
         batch: Samples of this rank in each.
     """
 
-    def __init__(self, monitor: ZeusMonitor, events: DeviceEvents, trial: Trial, batch: int) -> None:
+    def __init__(self, monitor: ZeusMonitor, events: DeviceEvents, trial: LimitTrial, batch: int) -> None:
         self._monitor, self._events = monitor, events
-        self.trial: Trial = trial
+        self.trial: LimitTrial = trial
         self._batch = batch
         self._ready: DeviceEvent | None = None
         self._spans: list[tuple[DeviceEvent, DeviceEvent]] = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zeus_core._sysfs import SYSFS_VARIABLE
 from zeus_core.cli._restore import BY_ROOT
 from zeus_core.cli.doctor.machine import Check, Driver
-from zeus_core.cli.gpu_state import Settings
+from zeus_core.cli.gpu_state import HeldSettings
 from zeus_core.cli.text import readable
 from zeus_core.errors import DeviceError, NotSupportedError, UsageError
 from zeus_core.kinds import POWER_LIMIT
@@ -164,7 +164,7 @@ def check_limits(gpus: Sequence[Gpu]) -> Check:
 
 def _check_left() -> Check:
     """Check that no process that has ended has left a GPU changed."""
-    settings = Settings.read(None)
+    settings = HeldSettings.read(None)
     stale = [entry for entry, is_stale in settings.entries if is_stale]
     left = [
         f"{entry.words} is not restored{f' ({entry.failure})' if entry.failure else ''}, left by {entry.holder}"

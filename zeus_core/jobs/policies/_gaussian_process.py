@@ -56,7 +56,7 @@ class Kernel:
         covariance: Array = self.level_deviation**2 + shape * (1.0 - forgotten) + own
         return covariance
 
-    def drifting(self, observations: Sequence[Observation]) -> Kernel:
+    def drifting(self, observations: Sequence[CensoredValue]) -> Kernel:
         """Return the kernel with the drift that is estimated from observations of several ages.
 
         It is twice the mean over some drifts, each weighted by the probability of the known values under it. So work
@@ -69,7 +69,7 @@ class Kernel:
         weights = np.exp(evidence - evidence.max())
         return replace(self, drift=min(_UNSEEN * float(weights @ np.array(_DRIFTS) / weights.sum()), 1.0))
 
-    def _log_evidence(self, certain: Sequence[Observation]) -> float:
+    def _log_evidence(self, certain: Sequence[CensoredValue]) -> float:
         """Return the logarithm of the probability density of known values, up to a constant."""
         places, ages = np.array([[one.place, one.age] for one in certain]).T
         values = np.array([one.value for one in certain]) - self.slope * places
@@ -80,7 +80,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Observation:
+class CensoredValue:
     """A value at a place, or a lower bound of one.
 
     Attributes:
@@ -98,7 +98,7 @@ class Observation:
     age: float = 0.0
 
 
-def posterior(kernel: Kernel, observations: Sequence[Observation], places: Array) -> tuple[Array, Array]:
+def posterior(kernel: Kernel, observations: Sequence[CensoredValue], places: Array) -> tuple[Array, Array]:
     """Return the means of the values at places, and their covariance, after some observations.
 
     A censored observation is an expectation propagation site: a Gaussian of the mean and variance that the value has,

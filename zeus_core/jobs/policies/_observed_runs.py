@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from zeus_core.jobs.policies._gaussian_process import Array, Observation
+from zeus_core.jobs.policies._gaussian_process import Array, CensoredValue
 from zeus_core.jobs.policies.batch_size_policy import BatchProblem, BatchRun
 
 # Epochs to a target scatter by up to 14 % from seed to seed (Zeus, NSDI'23, section 2); taken as if it had been seen in
@@ -140,7 +140,7 @@ class History:
             odds.append((chance + failed[size]) / (1.0 - chance + reached[size]))
         return np.array(odds), np.array([spent[size] for size in self.problem.batch_sizes])
 
-    def epochs(self) -> list[Observation]:
+    def epochs(self) -> list[CensoredValue]:
         """Return observations of the logarithm of the epochs to the target over log2 of the batch size."""
         deviation = self.epoch_deviation
         by_place: dict[tuple[int, bool, float], list[float]] = defaultdict(list)
@@ -154,11 +154,11 @@ class History:
         for (size, is_censored, age), values in by_place.items():
             value = max(values) if is_censored else math.fsum(values) / len(values)
             error = (_CENSORED_FACTOR if is_censored else 1.0) * deviation / math.sqrt(len(values))
-            observations.append(Observation(math.log2(size), value, error, is_censored, age))
+            observations.append(CensoredValue(math.log2(size), value, error, is_censored, age))
         for size, epochs in self.problem.known_epochs.items():
             is_never = epochs > self.problem.max_epochs
             value = math.log(self.problem.max_epochs if is_never else epochs)
-            observations.append(Observation(math.log2(size), value, _KNOWN_DEVIATION, is_never))
+            observations.append(CensoredValue(math.log2(size), value, _KNOWN_DEVIATION, is_never))
         return observations
 
     def _least_epochs(self, run: BatchRun) -> float:
@@ -167,7 +167,7 @@ class History:
             return run.epochs + 0.5  # it was stopped before the next would have ended
         return float(self.problem.max_epochs) if run.epochs == 0 else 1.0  # even one epoch was too dear
 
-    def epoch_costs(self) -> list[Observation]:
+    def epoch_costs(self) -> list[CensoredValue]:
         """Return observations of the logarithm of the cost of an epoch over log2 of the batch size.
 
         Costs that were measured beforehand are as old as the first run.
@@ -180,7 +180,7 @@ class History:
         for size, cost in self.problem.epoch_costs.items():
             by_place[size, _stepped(max(self.cost_ages, default=0.0))].append(math.log(cost))
         return [
-            Observation(
+            CensoredValue(
                 math.log2(size),
                 math.fsum(values) / len(values),
                 _EPOCH_COST_DEVIATION / math.sqrt(len(values)),

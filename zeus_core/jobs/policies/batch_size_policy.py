@@ -16,7 +16,7 @@ from zeus_core.validate import (
     wrong_argument,
 )
 
-Outcome = Literal["reached", "stopped", "infeasible", "failed", "running"]
+RunOutcome = Literal["reached", "stopped", "infeasible", "failed", "running"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class BatchRun:
     """
 
     batch_size: int
-    outcome: Outcome
+    outcome: RunOutcome
     epochs: float = 0.0
     seconds: float = 0.0
     energy_joules: float = 0.0
@@ -60,7 +60,7 @@ class BatchRun:
     def __post_init__(self) -> None:
         """Check the attributes."""
         object.__setattr__(self, "batch_size", checked_whole_number("BatchRun.batch_size", self.batch_size, 1))
-        checked_one_of("BatchRun.outcome", self.outcome, get_args(Outcome))
+        checked_one_of("BatchRun.outcome", self.outcome, get_args(RunOutcome))
         for name in ("epochs", "seconds", "energy_joules", "cost", "started_at"):
             value = checked_number(f"BatchRun.{name}", getattr(self, name), 0.0, math.inf, "a number, at least 0")
             object.__setattr__(self, name, value)

@@ -46,7 +46,7 @@ class Relaxed(NamedTuple):
     more: _Units
 
 
-class Problem:
+class AllocationProblem:
     """Devices that share a number of units.
 
     Args:
@@ -120,9 +120,9 @@ class Problem:
         """Return the lowest cost of each of some units on one device within a time, infinite if it cannot."""
         return self._one(device).best_options(units, longest_seconds)[0]
 
-    def _one(self, device: int) -> Problem:
+    def _one(self, device: int) -> AllocationProblem:
         """Return the part of the problem with one device."""
-        part = object.__new__(Problem)
+        part = object.__new__(AllocationProblem)
         part.__dict__ = {
             name: value[[device]] if isinstance(value, np.ndarray) else value for name, value in vars(self).items()
         }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeus_core.mixed.allocation._allocation_problem import Problem, Relaxed
+from zeus_core.mixed.allocation._allocation_problem import AllocationProblem, Relaxed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class _Menu(NamedTuple):
 
 
 def combine(
-    problem: Problem, relaxed: Relaxed, longest_seconds: float, spare: float, is_thorough: bool = True
+    problem: AllocationProblem, relaxed: Relaxed, longest_seconds: float, spare: float, is_thorough: bool = True
 ) -> Combined:
     """Return the cheapest whole batches whose slowest rank takes no longer than a time.
 
@@ -91,12 +91,12 @@ def combine(
     return Combined(units, is_complete and is_whole, looked_at)
 
 
-def count_costs(problem: Problem) -> int:
+def count_costs(problem: AllocationProblem) -> int:
     """Return of how many batches and options, of all devices, `combine` compares the costs, about."""
     return problem.devices * min(problem.units, _MAX_BATCHES) * problem.options
 
 
-def _base(problem: Problem, relaxed: Relaxed) -> _Units:
+def _base(problem: AllocationProblem, relaxed: Relaxed) -> _Units:
     """Return batches that cost as little as the relaxation, and as many as wanted, or a little fewer."""
     base: _Units = relaxed.fewer.copy()
     rest = problem.units - int(base.sum())
@@ -108,7 +108,7 @@ def _base(problem: Problem, relaxed: Relaxed) -> _Units:
     return base
 
 
-def _with_rest(problem: Problem, base: _Units, most: _Units, longest_seconds: float) -> _Units:
+def _with_rest(problem: AllocationProblem, base: _Units, most: _Units, longest_seconds: float) -> _Units:
     """Return the batches with the rest given to the device that does it at the lowest cost, or to several."""
     rest = problem.units - int(base.sum())
     plan: _Units = base.copy()
@@ -127,7 +127,7 @@ def _with_rest(problem: Problem, base: _Units, most: _Units, longest_seconds: fl
     return plan
 
 
-def _devices_to_combine(problem: Problem, relaxed: Relaxed) -> _Units:
+def _devices_to_combine(problem: AllocationProblem, relaxed: Relaxed) -> _Units:
     """Return all devices; of many, some of every kind, and the first that the relaxation leaves open."""
     if problem.devices <= _MAX_COMBINED:
         return np.arange(problem.devices, dtype=np.int64)
@@ -137,7 +137,7 @@ def _devices_to_combine(problem: Problem, relaxed: Relaxed) -> _Units:
     return chosen
 
 
-def _units_to_combine(problem: Problem, base: int, most: int) -> tuple[_Units, bool]:
+def _units_to_combine(problem: AllocationProblem, base: int, most: int) -> tuple[_Units, bool]:
     """Return all units that a device may be given, or those near its base and some others, and whether it is all."""
     least = problem.min_units
     if most <= _MAX_BATCHES:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zeus_core.mixed.allocation._allocation_problem import Problem, Relaxed
+from zeus_core.mixed.allocation._allocation_problem import AllocationProblem, Relaxed
 from zeus_core.mixed.allocation._combining import combine, count_costs
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Solution(NamedTuple):
     bound: float
 
 
-def solve(problem: Problem, shortest_seconds: float, longest_seconds: float) -> Solution:
+def solve(problem: AllocationProblem, shortest_seconds: float, longest_seconds: float) -> Solution:
     """Return the best allocation whose slowest rank takes no longer than a time, as far as it was found, and a bound.
 
     Args:
@@ -93,7 +93,7 @@ class _Found(NamedTuple):
 
 
 class _Search:
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: AllocationProblem) -> None:
         self._problem = problem
         self._is_small = problem.devices <= _MAX_EXACT
         self._interval_seconds = _INTERVAL_SECONDS + _INTERVAL_SECONDS_PER_DEVICE * problem.devices

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zeus_core.errors import UsageError
-from zeus_core.mixed.allocation._allocation_problem import Problem
+from zeus_core.mixed.allocation._allocation_problem import AllocationProblem
 from zeus_core.mixed.allocation._goal import Goal
 from zeus_core.mixed.allocation._solver import solve
 from zeus_core.mixed.allocation.allocation_plan import AllocationPlan, checked_devices, checked_reduce_seconds
@@ -54,7 +54,7 @@ def allocate(
     reduce_seconds = checked_reduce_seconds(reduce_seconds)
     min_units = -(-min_batch // multiple_of)
     _check_room(devices, units, multiple_of, min_units)
-    problem = Problem(devices, units, multiple_of, min_units, goal.energy_weight, goal.time_weight)
+    problem = AllocationProblem(devices, units, multiple_of, min_units, goal.energy_weight, goal.time_weight)
     shortest = problem.shortest_seconds()
     solution = solve(problem, shortest, goal.longest_seconds(shortest, reduce_seconds))
     batches = (solution.units * multiple_of).tolist()

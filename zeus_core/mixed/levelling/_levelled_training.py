@@ -11,7 +11,7 @@ from zeus_core.errors import DeviceError, UsageError
 from zeus_core.kinds import Kind
 from zeus_core.mixed.levelling._hold import CommonLevel, Hold
 from zeus_core.mixed.levelling._rank_times import OwnWork
-from zeus_core.mixed.levelling._waiting_joules import Observation
+from zeus_core.mixed.levelling._waiting_joules import WaitObserver
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.clock_sampler import ClockSampler
 from zeus_core.ports.exchange import Exchange
@@ -73,7 +73,7 @@ class LevelledTraining:
         self.changes: int = 0
         """How often they have changed."""
         self._monitor = monitor
-        self._observation: Observation | None = None
+        self._observation: WaitObserver | None = None
         self._steps: list[OwnWork | None] = []
         self._steps_apart = self._proposed_steps_apart = 1
         self._exchange_seconds = math.inf
@@ -84,7 +84,7 @@ class LevelledTraining:
         if denial is not None:
             self._hold.release()
             clocks_mhz = () if self._sampler is None else self._hold.settings
-            self._observation = Observation(monitor, clocks_mhz, denial)
+            self._observation = WaitObserver(monitor, clocks_mhz, denial)
             if not observes:
                 on_denial(denial)
         if self._sampler is not None:

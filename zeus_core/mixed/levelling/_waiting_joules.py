@@ -77,7 +77,7 @@ def _lowest(clocks_mhz: Sequence[int], enough_mhz: float) -> int:
     return max(place for place, clock_mhz in enumerate(clocks_mhz) if place == 0 or clock_mhz >= enough_mhz)
 
 
-class Observation:
+class WaitObserver:
     """Observes the steps of a rank, and predicts with the others what levelling would save. Sets nothing.
 
     Args:

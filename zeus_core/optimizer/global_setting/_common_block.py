@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from zeus_core.errors import DeviceHeldError
 from zeus_core.optimizer.global_setting.measuring import TrialRecorder
-from zeus_core.optimizer.global_setting.phases import Phase, Window
+from zeus_core.optimizer.global_setting.phases import Phase, WindowState
 from zeus_core.optimizer.global_setting.trials import Piece, TrialPart, left_out_pieces, trial_from_parts
 from zeus_core.optimizer.limiter import Limiter, ReplacedError
 from zeus_core.ports.exchange import Exchange
@@ -114,14 +114,14 @@ class CommonBlock:
         self.steps, self._began_seconds = 0, self._recorder.run_seconds
         self._exchange.attempt(lambda: self._recorder.begin_trial(piece_steps))
 
-    def follow(self, window: Window) -> None:
+    def follow(self, window: WindowState) -> None:
         """Follow the state of the window."""
         match window:
-            case Window.OPEN:
+            case WindowState.OPEN:
                 self._exchange.attempt(self._recorder.open_segment)
-            case Window.SUSPENDED:
+            case WindowState.SUSPENDED:
                 self._exchange.attempt(self._recorder.close_segment)
-            case Window.SPOILED:
+            case WindowState.SPOILED:
                 self._exchange.attempt(self._recorder.drop_segment)
 
     def seconds(self, phase: Enum) -> float:

@@ -10,7 +10,7 @@ from functools import partial
 from zeus_core.device import Gpu
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.kinds import Kind
-from zeus_core.optimizer.global_setting.phases import Outcome, Phase
+from zeus_core.optimizer.global_setting.phases import Phase, PhaseEnd
 from zeus_core.optimizer.global_setting.setting_search import SettingSearch
 from zeus_core.optimizer.limiter import knob_of
 from zeus_core.ports.exchange import Exchange
@@ -122,16 +122,16 @@ class RivalSearches:
         """Return the choices of the searches that do not go on, as labelled lines."""
         return {f"or {search.kind.words}": _choice_text(search) for search in self._tried if search is not self.current}
 
-    def next(self, outcome: Outcome, phase: Enum) -> Outcome:
+    def next(self, outcome: PhaseEnd, phase: Enum) -> PhaseEnd:
         """Go on with the next search once one has chosen; after the last, with the one that has the better choice."""
-        while outcome is Outcome.CHOSEN and self._untried and not self.current.limiter.observes:
+        while outcome is PhaseEnd.CHOSEN and self._untried and not self.current.limiter.observes:
             before, self.current = self.current, self._untried.pop(0)
             self._tried.append(self.current)
             before.rest()
             self.current.searched_steps[self.current.original] = before.searched_steps[before.original]
             self.current.measured.take_over(before.measured)
             outcome = self.current.begin() or outcome
-        if outcome is Outcome.CHOSEN and len(self._tried) > 1 and not self._is_decided:
+        if outcome is PhaseEnd.CHOSEN and len(self._tried) > 1 and not self._is_decided:
             self._is_decided = True
             self._keep(self._tried[self._exchange.decide(self._better, phase)])
         return outcome

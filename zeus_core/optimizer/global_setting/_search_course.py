@@ -17,10 +17,10 @@ from zeus_core.optimizer.global_setting.measuring import TrialRecorder
 from zeus_core.optimizer.global_setting.phases import (
     MEASURED,
     STEP_BOUNDARIES,
-    Outcome,
     Phase,
+    PhaseEnd,
     State,
-    Window,
+    WindowState,
     advance,
 )
 from zeus_core.optimizer.global_setting.search_options import SearchOptions
@@ -106,7 +106,7 @@ class SearchCourse:
         if kind is StepBegin:
             self._recorder.begin_step()
         elif kind is StepEnd:
-            is_measured = state.window is Window.OPEN
+            is_measured = state.window is WindowState.OPEN
             self.exchange.attempt(self._recorder.end_measured_step if is_measured else self._recorder.end_step)
             if state.phase not in _RESTING:
                 self._search.count_step(is_original=state.phase is Phase.WAIT)
@@ -117,7 +117,7 @@ class SearchCourse:
         self._follow(kind)
         phase, steps_left, *_ = self.state
         if is_measured and steps_left > 0 and phase in MEASURED and self._search.is_to_end_early(phase, steps_left):
-            self._follow(Outcome.SPENT)
+            self._follow(PhaseEnd.SPENT)
 
     @property
     def _search(self) -> SettingSearch:
@@ -138,7 +138,7 @@ class SearchCourse:
         self.exchange.fail(error)
         if self.search is not None:
             self.search.chosen = None
-        self._follow(Outcome.FAULT)
+        self._follow(PhaseEnd.FAULT)
 
     def _step_aside(self, error: Exception) -> None:
         is_first = self.ended_because is None  # what follows is no reason of its own
@@ -151,7 +151,7 @@ class SearchCourse:
         elif self.gpus:  # without one, the warning of its monitor has said so
             log_fault(self, f"the search for a {self.preparation.name} is off for the rest of this run", error)
 
-    def _follow(self, event: type[Event] | Outcome, cause: type[Event] | None = None) -> None:
+    def _follow(self, event: type[Event] | PhaseEnd, cause: type[Event] | None = None) -> None:
         """Follow what has happened, and then the outcome of entering each phase, or state of its window, in turn.
 
         Args:
@@ -159,7 +159,7 @@ class SearchCourse:
             cause: The event that led to this outcome, where that is over.
         """
         is_boundary = (cause or event) in STEP_BOUNDARIES
-        happening: type[Event] | Outcome | None = event
+        happening: type[Event] | PhaseEnd | None = event
         while happening is not None:
             before, self.state = self.state, advance(self.state, happening, self._steps_of)
             if (self.state.phase, self.state.window) == (before.phase, before.window):
@@ -181,19 +181,19 @@ class SearchCourse:
                 if happening is None:
                     self._search.block.follow(self.state.window)
             if happening is None and is_boundary and self.state.is_spent:
-                happening = Outcome.SPENT
+                happening = PhaseEnd.SPENT
 
     def _steps_of(self, phase: Phase) -> int:
         return 0 if phase in _UNSEARCHED else self._search.steps_of(phase)
 
-    def _conclude(self) -> Outcome | None:
+    def _conclude(self) -> PhaseEnd | None:
         try:
             return self._continued(self._search.conclude())
         except ReplacedError as error:
             self._replaced = error
-            return Outcome.LOWERED
+            return PhaseEnd.LOWERED
 
-    def _continued(self, outcome: Outcome | None) -> Outcome | None:
+    def _continued(self, outcome: PhaseEnd | None) -> PhaseEnd | None:
         """Return the outcome of a search; that of the next one, if it has chosen and others are to be made."""
         if self._rivals is None or outcome is None:
             return outcome
@@ -201,7 +201,7 @@ class SearchCourse:
         self.search = self._rivals.current
         return outcome
 
-    def _prepare(self) -> Outcome | None:
+    def _prepare(self) -> PhaseEnd | None:
         replaced, self._replaced = self._replaced, None
         if replaced is None:
             self.searches, self.search, self._rivals = (), None, None

@@ -10,7 +10,7 @@ from zeus_core.kinds import POWER_LIMIT, SM_CLOCK, Kind
 from zeus_core.optimizer.global_setting._search_course import SearchCourse
 from zeus_core.optimizer.global_setting.search_options import DEFAULT_STEPS, SearchOptions
 from zeus_core.optimizer.global_setting.setting_search import SettingSearch
-from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
+from zeus_core.optimizer.global_setting.trials import SearchBlocks
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison
 from zeus_core.search.objectives import OptimumSelector, PowerLimitMeasurement
@@ -35,7 +35,7 @@ class SearchView:
     chosen: int | None = None
     in_force: int | None = None
     settings: tuple[int, ...] = (0,)
-    measured: MeasuredBlocks = field(default_factory=lambda: MeasuredBlocks((), 0, POWER_LIMIT))
+    measured: SearchBlocks = field(default_factory=lambda: SearchBlocks((), 0, POWER_LIMIT))
 
     @property
     def comparison(self) -> Comparison | None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from zeus_core.optimizer.global_setting.search_options import DEFAULT_STEPS, SETTLE_UPDATES, SearchArguments
-from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
+from zeus_core.optimizer.global_setting.trials import SearchBlocks
 from zeus_core.search import Trial
 from zeus_core.search.comparison import Comparison, percentage
 from zeus_core.search.run.fixed_trials import FixedTrials
@@ -146,7 +146,7 @@ class Orders:
         return max_steps is None or run_steps + 2 * steps <= max_steps
 
     def begin_part(self, *, lacks_original: bool) -> None:
-        """Begin a part of the run, after its earlier blocks were reported; see `MeasuredBlocks.lacks_original`."""
+        """Begin a part of the run, after its earlier blocks were reported; see `SearchBlocks.lacks_original`."""
         self.lacks_original = lacks_original
         self._latest.clear()
 
@@ -207,7 +207,7 @@ class Orders:
             expected=search.prediction() if search.is_done else None,
         )
 
-    def kept(self, order: Order, measured: MeasuredBlocks, run_steps: int) -> Order:
+    def kept(self, order: Order, measured: SearchBlocks, run_steps: int) -> Order:
         """Return an order; near the end of the run the original in place of a choice whose saving may be none.
 
         Until then such a choice is measured. In a run without a known end, that is for so many seconds at choices.
@@ -232,7 +232,7 @@ class Orders:
             stepped_aside=self._left_because,
         )
 
-    def _doubtful(self, order: Order, measured: MeasuredBlocks) -> Comparison | None:
+    def _doubtful(self, order: Order, measured: SearchBlocks) -> Comparison | None:
         """Return the comparison of a choice whose interval of the saving holds 0; None of another choice."""
         options = self._arguments.options
         if not order.is_choice or order.is_fixed or options.is_followed or options.is_extended:

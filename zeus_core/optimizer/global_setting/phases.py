@@ -63,7 +63,7 @@ class Phase(Enum):
     OFF = "off"
 
 
-class Window(Enum):
+class WindowState(Enum):
     """The states of the window of a phase, by name."""
 
     if not TYPE_CHECKING:  # that of an enum calls a function in Python, at each look into a table
@@ -76,10 +76,10 @@ class Window(Enum):
 
 
 MEASURED = frozenset({Phase.MEASURE, Phase.CONFIRM, Phase.DONE})
-STEP_BOUNDARIES: frozenset[type[Event] | Outcome] = frozenset({StepBegin, StepEnd})
+STEP_BOUNDARIES: frozenset[type[Event] | PhaseEnd] = frozenset({StepBegin, StepEnd})
 
 
-class Outcome(Enum):
+class PhaseEnd(Enum):
     """The outcome of entering a phase, or of its steps."""
 
     ASKED = "the search asks for a block"
@@ -93,51 +93,51 @@ class Outcome(Enum):
     LEFT = "another phase begins"
 
 
-_TRANSITIONS: dict[tuple[Phase, type[Event] | Outcome], Phase] = {
+_TRANSITIONS: dict[tuple[Phase, type[Event] | PhaseEnd], Phase] = {
     (Phase.REST, TrainBegin): Phase.PREPARE,
     (Phase.REST, EpochBegin): Phase.PREPARE,
     (Phase.REST, StepBegin): Phase.PREPARE,
-    (Phase.PREPARE, Outcome.ASKED): Phase.WAIT,
-    (Phase.PREPARE, Outcome.CHOSEN): Phase.SETTLE,
-    (Phase.WAIT, Outcome.SPENT): Phase.WARM_UP,
-    (Phase.WARM_UP, Outcome.SPENT): Phase.MEASURE,
-    (Phase.WARM_UP, Outcome.REFUSED): Phase.CONCLUDE,
-    (Phase.SETTLE, Outcome.REFUSED): Phase.CONCLUDE,
-    (Phase.DONE, Outcome.REFUSED): Phase.CONCLUDE,
-    (Phase.MEASURE, Outcome.SPENT): Phase.CONCLUDE,
-    (Phase.CONCLUDE, Outcome.ASKED): Phase.WARM_UP,
-    (Phase.CONCLUDE, Outcome.CHOSEN): Phase.SETTLE,
-    (Phase.CONCLUDE, Outcome.LOWERED): Phase.PREPARE,
-    (Phase.SETTLE, Outcome.SPENT): Phase.CONFIRM,
-    (Phase.CONFIRM, Outcome.SPENT): Phase.CONCLUDE,
-    (Phase.CONCLUDE, Outcome.HELD): Phase.DONE,
-    (Phase.DONE, Outcome.SPENT): Phase.CONCLUDE,
+    (Phase.PREPARE, PhaseEnd.ASKED): Phase.WAIT,
+    (Phase.PREPARE, PhaseEnd.CHOSEN): Phase.SETTLE,
+    (Phase.WAIT, PhaseEnd.SPENT): Phase.WARM_UP,
+    (Phase.WARM_UP, PhaseEnd.SPENT): Phase.MEASURE,
+    (Phase.WARM_UP, PhaseEnd.REFUSED): Phase.CONCLUDE,
+    (Phase.SETTLE, PhaseEnd.REFUSED): Phase.CONCLUDE,
+    (Phase.DONE, PhaseEnd.REFUSED): Phase.CONCLUDE,
+    (Phase.MEASURE, PhaseEnd.SPENT): Phase.CONCLUDE,
+    (Phase.CONCLUDE, PhaseEnd.ASKED): Phase.WARM_UP,
+    (Phase.CONCLUDE, PhaseEnd.CHOSEN): Phase.SETTLE,
+    (Phase.CONCLUDE, PhaseEnd.LOWERED): Phase.PREPARE,
+    (Phase.SETTLE, PhaseEnd.SPENT): Phase.CONFIRM,
+    (Phase.CONFIRM, PhaseEnd.SPENT): Phase.CONCLUDE,
+    (Phase.CONCLUDE, PhaseEnd.HELD): Phase.DONE,
+    (Phase.DONE, PhaseEnd.SPENT): Phase.CONCLUDE,
 }
 
-PHASES: PhaseTable[Phase, type[Event] | Outcome] = PhaseTable(
+PHASES: PhaseTable[Phase, type[Event] | PhaseEnd] = PhaseTable(
     first=Phase.REST,
     last=Phase.OFF,
     transitions=_TRANSITIONS,
-    from_every_phase={TrainEnd: Phase.REST, Outcome.FAULT: Phase.OFF},
+    from_every_phase={TrainEnd: Phase.REST, PhaseEnd.FAULT: Phase.OFF},
 )
 """The table of the phases."""
 
-WINDOWS: PhaseTable[Window, type[Event] | Outcome] = PhaseTable(
-    first=Window.CLOSED,
+WINDOWS: PhaseTable[WindowState, type[Event] | PhaseEnd] = PhaseTable(
+    first=WindowState.CLOSED,
     last=None,
     transitions={
-        (Window.OPEN, Pause): Window.SUSPENDED,
-        (Window.OPEN, EpochEnd): Window.SUSPENDED,
-        (Window.OPEN, Interference): Window.SPOILED,
-        (Window.SUSPENDED, StepBegin): Window.OPEN,
-        (Window.SPOILED, StepBegin): Window.OPEN,
+        (WindowState.OPEN, Pause): WindowState.SUSPENDED,
+        (WindowState.OPEN, EpochEnd): WindowState.SUSPENDED,
+        (WindowState.OPEN, Interference): WindowState.SPOILED,
+        (WindowState.SUSPENDED, StepBegin): WindowState.OPEN,
+        (WindowState.SPOILED, StepBegin): WindowState.OPEN,
     },
-    from_every_phase={Outcome.MEASURED: Window.OPEN, Outcome.LEFT: Window.CLOSED},
+    from_every_phase={PhaseEnd.MEASURED: WindowState.OPEN, PhaseEnd.LEFT: WindowState.CLOSED},
 )
 """The table of the window."""
 
 _COUNTED = frozenset({Phase.WAIT, Phase.WARM_UP, Phase.SETTLE, *MEASURED})
-_INTERRUPTED = frozenset({Window.SUSPENDED, Window.SPOILED})
+_INTERRUPTED = frozenset({WindowState.SUSPENDED, WindowState.SPOILED})
 
 
 class State(NamedTuple):
@@ -152,17 +152,17 @@ class State(NamedTuple):
 
     phase: Phase = Phase.REST
     steps_left: int = 0
-    window: Window = Window.CLOSED
+    window: WindowState = WindowState.CLOSED
     segment_steps: int = 0
 
     @property
     def is_spent(self) -> bool:
         """Whether the phase lasts a number of steps, all of which are over. Without a window, DONE lasts for ever."""
-        is_endless = self.phase is Phase.DONE and self.window is Window.CLOSED
+        is_endless = self.phase is Phase.DONE and self.window is WindowState.CLOSED
         return self.phase in _COUNTED and self.steps_left <= 0 and not is_endless
 
 
-def advance(state: State, happening: type[Event] | Outcome, steps_of: Callable[[Phase], int]) -> State:
+def advance(state: State, happening: type[Event] | PhaseEnd, steps_of: Callable[[Phase], int]) -> State:
     """Return the state after something has happened.
 
     A phase that lasts a number of steps is over at the end of the last of them, as if `SPENT` had happened. A phase of
@@ -175,22 +175,22 @@ def advance(state: State, happening: type[Event] | Outcome, steps_of: Callable[[
         steps_of: Returns the steps that a phase lasts; 0 for a phase that something else ends.
     """
     if happening in STEP_BOUNDARIES and state.phase in _COUNTED:
-        if state.phase is Phase.DONE and state.window is Window.CLOSED:
+        if state.phase is Phase.DONE and state.window is WindowState.CLOSED:
             return state
         is_interrupted = state.window in _INTERRUPTED
         if happening is StepEnd and not is_interrupted:
             state = State(state.phase, state.steps_left - 1, state.window, state.segment_steps + 1)
         if state.steps_left <= 0 and state.is_spent:
-            happening = Outcome.SPENT
+            happening = PhaseEnd.SPENT
         elif not is_interrupted:
             return state  # as after most steps: no row of a table is for it
     phase = PHASES.next(state.phase, happening)
     if phase is not state.phase:
         steps = steps_of(phase)
         is_measured = phase in MEASURED and steps > 0
-        return State(phase, steps, WINDOWS.next(state.window, Outcome.MEASURED if is_measured else Outcome.LEFT))
+        return State(phase, steps, WINDOWS.next(state.window, PhaseEnd.MEASURED if is_measured else PhaseEnd.LEFT))
     window = WINDOWS.next(state.window, happening)
     if window is state.window:
         return state
-    again = state.segment_steps if window is Window.SPOILED else 0
+    again = state.segment_steps if window is WindowState.SPOILED else 0
     return State(phase, state.steps_left + again, window)

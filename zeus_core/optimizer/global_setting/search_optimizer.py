@@ -36,7 +36,7 @@ from zeus_core.optimizer.global_setting.director import Directive, Director, Due
 from zeus_core.optimizer.global_setting.measuring import TrialRecorder
 from zeus_core.optimizer.global_setting.phases import (
     Phase,
-    Window,
+    WindowState,
 )
 from zeus_core.optimizer.global_setting.search_options import (
     CHANGES_PER_HOUR,
@@ -276,7 +276,7 @@ class SearchOptimizer(SearchFacts):
         return True
 
     def _takes_interference(self) -> bool:
-        is_measuring = self._course.state.window is Window.OPEN
+        is_measuring = self._course.state.window is WindowState.OPEN
         self._expects_interference = self._expects_interference or is_measuring
         if self._exchange.size == 1:
             return True

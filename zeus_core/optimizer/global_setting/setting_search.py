@@ -13,9 +13,9 @@ from zeus_core.kinds import Kind
 from zeus_core.optimizer.global_setting._common_block import CommonBlock, RunSteps
 from zeus_core.optimizer.global_setting.measuring import TrialRecorder
 from zeus_core.optimizer.global_setting.orders import Order, Orders
-from zeus_core.optimizer.global_setting.phases import MEASURED, Outcome, Phase
+from zeus_core.optimizer.global_setting.phases import MEASURED, Phase, PhaseEnd
 from zeus_core.optimizer.global_setting.search_options import SearchArguments
-from zeus_core.optimizer.global_setting.trials import MeasuredBlocks
+from zeus_core.optimizer.global_setting.trials import SearchBlocks
 from zeus_core.optimizer.limiter import Answer, Limiter
 from zeus_core.optimizer.search_state import MeasuredBlock, SearchState
 from zeus_core.optimizer.trial_store import Conditions, TrialStore
@@ -84,7 +84,7 @@ class SettingSearch:
         """The steps of the training so far."""
         self.limiter: Limiter = limiter
         """Applies the settings on this rank."""
-        self.measured: MeasuredBlocks = MeasuredBlocks(known, settings[0], limiter.kind)
+        self.measured: SearchBlocks = SearchBlocks(known, settings[0], limiter.kind)
         """All that was measured."""
         self.temperatures_celsius: Sequence[float] = recorder.temperatures_celsius
         """The temperature of the hottest GPU of this rank at the end of each block, where it is known."""
@@ -171,7 +171,7 @@ class SettingSearch:
         return comparison.saving_fraction, comparison.saving_uncertainty
 
     def run_slowdown(self) -> tuple[float, float] | None:
-        """Return the slowdown of the whole run; see `MeasuredBlocks.run_slowdown`."""
+        """Return the slowdown of the whole run; see `SearchBlocks.run_slowdown`."""
         return self.measured.run_slowdown(self.run.steps, self.choice)
 
     def rows(self) -> dict[str, str]:
@@ -201,7 +201,7 @@ class SettingSearch:
             case _:
                 return self.order.steps if phase in MEASURED else 0
 
-    def begin(self) -> Outcome | None:
+    def begin(self) -> PhaseEnd | None:
         """Order the first block; see `conclude`."""
 
         def tell() -> None:
@@ -217,7 +217,7 @@ class SettingSearch:
         for block in self.measured.blocks:
             self._orders.tell(block.trial, block.run_steps, block.run_seconds)
 
-    def begin_block(self, phase: Phase) -> Outcome | None:
+    def begin_block(self, phase: Phase) -> PhaseEnd | None:
         """Begin a block of steps: apply its setting on all ranks, or observe at the original one if a rank may not.
 
         It is applied also if it is in force: signals are caught, and the ranks meet.
@@ -235,7 +235,7 @@ class SettingSearch:
             self.refused[asked] = self._exchange.complaint([answer.refused for answer in answers])
             _logger.warning("%s is not tried: %s", self.kind.text(asked), self.refused[asked])
             self._setting = None
-            return Outcome.REFUSED
+            return PhaseEnd.REFUSED
         if is_denied:
             self._observe(self._exchange.gather_of(Answer, lambda: own, phase))
         elif asked != self.original and highest == -lowest and highest >= 0:
@@ -277,7 +277,7 @@ class SettingSearch:
         seconds = self.block.seconds(phase)
         return not self._exchange.decide(lambda: self._orders.may_continue(steps, seconds), phase)
 
-    def conclude(self) -> Outcome | None:
+    def conclude(self) -> PhaseEnd | None:
         """End the block, and order the next one.
 
         Returns:
@@ -293,22 +293,22 @@ class SettingSearch:
         if trial is not None:
             return self._conclude_with(trial)
         if order.steps == 0:  # the choice was confirmed before
-            return Outcome.HELD
+            return PhaseEnd.HELD
         if not self.block.is_spoiled:  # interference is no fault of the devices
             self._tries += 1
         if order.is_choice and self._options.is_followed:  # decisions do not wait for an energy
             return self._ask(Phase.CONCLUDE)
         if self.waits or self._tries < _MAX_TRIES:
             self._setting = None  # it is set again
-            return Outcome.CHOSEN if order.is_choice else Outcome.ASKED
+            return PhaseEnd.CHOSEN if order.is_choice else PhaseEnd.ASKED
         if order.is_reference:  # the choice holds without
             return self._ask(Phase.CONCLUDE, lambda: self._orders.note_reference(None))
         if not order.is_choice:
             return self._wait()
         self.order = replace(order, steps=0)  # the choice holds even if its saving stays unknown
-        return Outcome.HELD
+        return PhaseEnd.HELD
 
-    def _wait(self) -> Outcome:
+    def _wait(self) -> PhaseEnd:
         """Measure at the original setting until the energy is known again. Then the search goes on."""
         text = "the search for a %s waits at the original %s, as the energy at %s was lost %d times in a row"
         at = self.kind.text(self.choice)
@@ -317,9 +317,9 @@ class SettingSearch:
         if self.order.setting != self.original:
             self.order = replace(self.order, setting=self.original, is_reference=True, is_limited=False)
         self._setting = None
-        return Outcome.ASKED
+        return PhaseEnd.ASKED
 
-    def _conclude_with(self, trial: Trial) -> Outcome | None:
+    def _conclude_with(self, trial: Trial) -> PhaseEnd | None:
         if self.block.is_idle and not self.measured.blocks:
             if self.not_changed_because is None:
                 self.not_changed_because = "as its GPUs compute nothing"
@@ -340,7 +340,7 @@ class SettingSearch:
         asked = replace(trial, setting=order.setting)
         return self._ask(Phase.CONCLUDE, lambda: self._orders.tell(asked, block.run_steps, block.run_seconds))
 
-    def _ask(self, phase: Phase, tell: Callable[[], object] = lambda: None) -> Outcome | None:
+    def _ask(self, phase: Phase, tell: Callable[[], object] = lambda: None) -> PhaseEnd | None:
         """Have rank 0 report to its search, and order the next block. Returns as `conclude` does."""
 
         def decide() -> Order:
@@ -354,7 +354,7 @@ class SettingSearch:
             _logger.info("the search for a %s takes %s", self.kind.words, order.announcement)
         return None if self._options.is_followed else self._outcome()
 
-    def go_on(self, setting: int | None, steps: int, reason: str) -> Outcome:
+    def go_on(self, setting: int | None, steps: int, reason: str) -> PhaseEnd:
         """Go on as an observer directs, at its setting for so many steps; as the search asked for if None.
 
         All ranks call this with the same arguments.
@@ -373,16 +373,16 @@ class SettingSearch:
             )
         return self._outcome()
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> PhaseEnd:
         before, order = self._before, self.order
         if order.stepped_aside is not None and before.stepped_aside is None:
             stays = "stays at" if set(self.searched_steps) <= {self.original} else "returns to"
             _logger.info("training %s the original %s: %s", stays, self._original_text, order.stepped_aside)
         if not order.is_choice:
-            return Outcome.ASKED
+            return PhaseEnd.ASKED
         is_moved_a_little = before.is_choice and not order.is_fixed and self.measured.confirmation is not None
         is_in_force = self.chosen == self.choice == self._setting
-        return Outcome.HELD if is_in_force or is_moved_a_little else Outcome.CHOSEN
+        return PhaseEnd.HELD if is_in_force or is_moved_a_little else PhaseEnd.CHOSEN
 
     def rest(self) -> None:
         """Restore the original setting, until the search goes on."""

@@ -161,7 +161,7 @@ def finite(joules: float | None) -> float | None:
     return joules if joules is not None and math.isfinite(joules) else None
 
 
-class MeasuredBlocks:
+class SearchBlocks:
     """All blocks of a search. Those at one setting make one trial, and so do all those at its choices.
 
     Args:
@@ -201,12 +201,12 @@ class MeasuredBlocks:
         """Return the slowdown of the whole run; see `Visits.run_slowdown`."""
         return self._visits.run_slowdown(run_steps, setting)
 
-    def continue_after(self, other: MeasuredBlocks, steps: int) -> None:
+    def continue_after(self, other: SearchBlocks, steps: int) -> None:
         """Compare with the blocks of an earlier training of this process, which had so many steps of the same work."""
         if not self.lacks_original:
             self._visits.continue_after(other._visits, steps)
 
-    def take_over(self, other: MeasuredBlocks) -> None:
+    def take_over(self, other: SearchBlocks) -> None:
         """Add the blocks of another search at its original setting, if there are none here."""
         if self._original not in self.trials:
             self.blocks += [

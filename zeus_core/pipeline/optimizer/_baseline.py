@@ -15,7 +15,7 @@ from zeus_core.errors import UsageError
 from zeus_core.pipeline.optimizer._deployment import Deployment
 from zeus_core.pipeline.optimizer._planning import no_plan
 from zeus_core.pipeline.optimizer._stage import RankContext, Stage
-from zeus_core.pipeline.optimizer._watches import DelayWatch, Verdict
+from zeus_core.pipeline.optimizer._watches import DelayVerdict, DelayWatch
 from zeus_core.pipeline.optimizer.frequency_phases import (
     Conclusion,
     Delayed,
@@ -23,14 +23,14 @@ from zeus_core.pipeline.optimizer.frequency_phases import (
     Forbidden,
     GivenUp,
     Introduced,
-    Phase,
     Planned,
+    PlanningPhase,
     Profiled,
     Unprofiled,
 )
-from zeus_core.pipeline.profile.iterations import Iteration, StepWindow, WindowReport
+from zeus_core.pipeline.profile.iterations import IterationCost, StepWindow, WindowReport
 from zeus_core.pipeline.profile.job_profile import JobProfile
-from zeus_core.pipeline.profile.pipeline_job import GpuFacts, PipelineJob, RankInformation
+from zeus_core.pipeline.profile.pipeline_job import PipelineJob, StageFacts, StageGpu
 from zeus_core.pipeline.profile.profile_store import kept_profile
 from zeus_core.pipeline.profile.rank_profile import RankProfile
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
@@ -65,7 +65,11 @@ class MeasuringBaseline(Stage):
     """
 
     def __init__(
-        self, context: RankContext, job: PipelineJob, profile: JobProfile | None, phase: Phase = Phase.BASELINE
+        self,
+        context: RankContext,
+        job: PipelineJob,
+        profile: JobProfile | None,
+        phase: PlanningPhase = PlanningPhase.BASELINE,
     ) -> None:
         super().__init__(phase)
         self._context = context
@@ -84,13 +88,13 @@ class MeasuringBaseline(Stage):
         if len(self._window) < _BASELINE_STEPS:
             return None
         reports = self._context.gather(WindowReport, self._window.report, self.phase)
-        baseline = Iteration.from_reports(self._job, reports)
+        baseline = IterationCost.from_reports(self._job, reports)
         if baseline is None:
             self._window = StepWindow(self._context.monitor)
             return None
         return self.conclude(baseline)
 
-    def conclude(self, baseline: Iteration) -> Conclusion:
+    def conclude(self, baseline: IterationCost) -> Conclusion:
         """Decide how to come by a plan."""
         if any(problems := self._job.permission_problems):
             return Forbidden(self._job, baseline, reason=self._context.exchange.complaint(problems))
@@ -101,7 +105,7 @@ class MeasuringBaseline(Stage):
             return Profiled(self._profile, baseline)
         return Unprofiled(self._job, baseline, reason=misfit)
 
-    def misfit(self, profile: JobProfile, baseline: Iteration) -> str:
+    def misfit(self, profile: JobProfile, baseline: IterationCost) -> str:
         """Return how iterations at the original clocks differ from the profile, and log it; empty if they do not."""
         reason = self._misfit(profile, baseline)
         if reason:
@@ -109,7 +113,7 @@ class MeasuringBaseline(Stage):
             self._context.warn(reason)
         return reason
 
-    def _misfit(self, profile: JobProfile, baseline: Iteration) -> str:
+    def _misfit(self, profile: JobProfile, baseline: IterationCost) -> str:
         for pipeline, seconds in enumerate(baseline.work_seconds):
             expected_seconds = profile.work_seconds(pipeline)
             if not _MIN_WORK_FACTOR * expected_seconds <= seconds <= _MAX_WORK_FACTOR * expected_seconds:
@@ -122,7 +126,7 @@ class MeasuringBaseline(Stage):
             return f"{energy_text(baseline.energy_joules)} at the original clocks, and {energy_text(expected_joules)}"
         return ""
 
-    def _read_plan(self, path: str, baseline: Iteration) -> list[Deployment]:
+    def _read_plan(self, path: str, baseline: IterationCost) -> list[Deployment]:
         """Return the plan of the user's file for all pipelines, as rank 0 reads it."""
         work_seconds = max(baseline.work_seconds)
         tail_seconds = baseline.step_seconds - work_seconds
@@ -145,10 +149,10 @@ class JudgingSaving(MeasuringBaseline):
     """
 
     def __init__(self, context: RankContext, doubted: Doubted) -> None:
-        super().__init__(context, doubted.planned.job, doubted.planned.profile, Phase.JUDGING)
+        super().__init__(context, doubted.planned.job, doubted.planned.profile, PlanningPhase.JUDGING)
         self._doubted = doubted
 
-    def conclude(self, baseline: Iteration) -> Conclusion:
+    def conclude(self, baseline: IterationCost) -> Conclusion:
         """Keep the plan, measure the job again if its profile no longer fits, or withdraw the plan."""
         planned, savings = self._doubted.planned, self._doubted.savings
         if not savings.is_doubtful(baseline):
@@ -170,16 +174,16 @@ class Judging(MeasuringBaseline):
     """
 
     def __init__(self, context: RankContext, delayed: Delayed, delays: DelayWatch) -> None:
-        super().__init__(context, delayed.planned.job, delayed.planned.profile, Phase.JUDGING)
+        super().__init__(context, delayed.planned.job, delayed.planned.profile, PlanningPhase.JUDGING)
         self._delayed = delayed
         self._delays = delays
 
-    def conclude(self, baseline: Iteration) -> Conclusion:
+    def conclude(self, baseline: IterationCost) -> Conclusion:
         """Keep the plan, make another one, or give up."""
         planned, verdict = self._delayed.planned, self._delays.judge(baseline.step_seconds)
-        if verdict is Verdict.TRANSIENT and (planned.profile is None or self._delayed.is_usual):
+        if verdict is DelayVerdict.TRANSIENT and (planned.profile is None or self._delayed.is_usual):
             return planned.compared_with(baseline)
-        if verdict is Verdict.EVERY_PLAN:
+        if verdict is DelayVerdict.EVERY_PLAN:
             settings = self._context.settings
             _logger.warning(
                 "%s met the allowed iteration time of %s; the last took %s. Training continues at the "
@@ -191,7 +195,7 @@ class Judging(MeasuringBaseline):
             return GivenUp(baseline, reason="none was fast enough")
         reason = f"{self._delayed.reason}: {verdict.value}"
         self._context.warn(f"planning anew: {reason}")
-        if verdict is Verdict.TRANSIENT and planned.profile is not None:
+        if verdict is DelayVerdict.TRANSIENT and planned.profile is not None:
             return Profiled(planned.profile, baseline, reason=reason)
         conclusion = super().conclude(baseline)
         return replace(conclusion, reason=conclusion.reason or reason)
@@ -211,7 +215,7 @@ class WarmingUp(Stage):
     """
 
     def __init__(self, context: RankContext, steps: int, profile: JobProfile | None, checkpoint: object) -> None:
-        super().__init__(Phase.WARMING_UP)
+        super().__init__(PlanningPhase.WARMING_UP)
         self._context = context
         self._steps_left = max(steps, 1)
         self._profile = profile
@@ -223,7 +227,7 @@ class WarmingUp(Stage):
         if self._steps_left > 0:
             return None
         context = self._context
-        job = PipelineJob.from_ranks(context.gather(RankInformation, lambda: self._information(step), self.phase))
+        job = PipelineJob.from_ranks(context.gather(StageFacts, lambda: self._information(step), self.phase))
         if any(job.permission_problems):
             _logger.warning(
                 "clocks will not be changed: %s. Training continues at the original clocks; "
@@ -238,7 +242,7 @@ class WarmingUp(Stage):
         return Introduced(job, self._kept_profile(job))
 
     @outside_of_hooks()  # a first look at the GPU: its calls, quick where nothing is wrong, have a deadline each
-    def _information(self, step: RecordedStep) -> RankInformation:
+    def _information(self, step: RecordedStep) -> StageFacts:
         context, gpu = self._context, self._context.gpu
         if not step.order:
             raise UsageError("a step of this rank reported no computation; report the instructions of every step")
@@ -250,7 +254,7 @@ class WarmingUp(Stage):
                 f"{gpu.name} (it has {supported[0]} down to {supported[-1]} MHz); choose a value that leaves at least "
                 "two"
             )
-        return RankInformation(
+        return StageFacts(
             pipeline_rank=context.pipeline_rank,
             order=step.order,
             gpu=ParallelCalls().call_one_within(CALL_SECONDS, 0, partial(_read_facts, gpu)),
@@ -272,6 +276,6 @@ class WarmingUp(Stage):
         return JobProfile(job, ranks) if ranks else None
 
 
-def _read_facts(gpu: Gpu) -> GpuFacts:
+def _read_facts(gpu: Gpu) -> StageGpu:
     """Read what times and energies depend on; a limit that cannot be read is None."""
-    return GpuFacts(gpu.uuid, gpu.name, read_or_none(gpu.read_power_limit_watts), read_or_none(gpu.read_driver_version))
+    return StageGpu(gpu.uuid, gpu.name, read_or_none(gpu.read_power_limit_watts), read_or_none(gpu.read_driver_version))

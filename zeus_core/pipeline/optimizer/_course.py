@@ -9,7 +9,7 @@ from zeus_core.events import Event
 from zeus_core.pipeline.optimizer._baseline import Judging, JudgingSaving, MeasuringBaseline, WarmingUp
 from zeus_core.pipeline.optimizer._planning import Planning
 from zeus_core.pipeline.optimizer._profiling import Profiling
-from zeus_core.pipeline.optimizer._replaying import Comparison, Replaying
+from zeus_core.pipeline.optimizer._replaying import MeasuredIterations, Replaying
 from zeus_core.pipeline.optimizer._stage import RankContext, Resting, Stage
 from zeus_core.pipeline.optimizer._watches import AnnouncementBoard, DelayWatch
 from zeus_core.pipeline.optimizer.frequency_phases import (
@@ -19,13 +19,13 @@ from zeus_core.pipeline.optimizer.frequency_phases import (
     Doubted,
     GivenUp,
     Introduced,
-    Phase,
     Planned,
+    PlanningPhase,
     Profiled,
     Unprofiled,
     advance,
 )
-from zeus_core.pipeline.profile.iterations import Iteration
+from zeus_core.pipeline.profile.iterations import IterationCost
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.profile_store import profile_to_json
 from zeus_core.pipeline.profile.rank_profile import RankProfile
@@ -35,7 +35,7 @@ from zeus_core.pipeline.profile.step_timeline import RecordedStep
 _MIN_WARMUP_STEPS = 3
 
 
-class Course:
+class PlanningCourse:
     """Enters and leaves the phases.
 
     Args:
@@ -46,7 +46,7 @@ class Course:
 
     context: RankContext
     """State that the phases of this training share."""
-    baseline: Iteration | None
+    baseline: IterationCost | None
     """The latest measured iteration at the original clocks; None until it is known."""
     profile: JobProfile | None
     """The measurements; None until they are known, or while they are made again."""
@@ -54,9 +54,9 @@ class Course:
     """Each rank's measurements at the original clocks, if clocks may not be set; empty until then."""
     reason: str
     """The reason why there is no plan, why it is judged, or why another one is made; empty without one."""
-    comparison: Comparison | None
+    comparison: MeasuredIterations | None
     """The latest measurement with the latest plan; None before the first."""
-    earlier: Comparison | None
+    earlier: MeasuredIterations | None
     """The latest measurement with a plan before that; None without one."""
     has_replayed: bool
     """Whether an iteration has run with the latest plan."""
@@ -69,7 +69,7 @@ class Course:
     def __init__(self, make_context: Callable[[], RankContext], board: AnnouncementBoard) -> None:
         self._make_context = make_context
         self._board = board
-        self.stage: Stage = Resting(Phase.RESTING)
+        self.stage: Stage = Resting(PlanningPhase.RESTING)
         """The effects of the current phase."""
         self.checkpoint: Any = None
         """The profile of an earlier training, in JSON types; empty without one."""
@@ -85,7 +85,7 @@ class Course:
         Raises:
             Exception: Something has failed on some rank.
         """
-        if self.stage.phase is Phase.PROFILING:
+        if self.stage.phase is PlanningPhase.PROFILING:
             self.profiling_steps += 1
             self.profiling_seconds += seconds
         conclusion = None if step is None else self.stage.end_step(step)
@@ -103,7 +103,7 @@ class Course:
             self.reason = happening.reason
         phase = advance(self.stage.phase, happening)
         if phase is not self.stage.phase:
-            if phase is Phase.REPLAYING and self.stage.phase is not Phase.JUDGING:  # with another plan
+            if phase is PlanningPhase.REPLAYING and self.stage.phase is not PlanningPhase.JUDGING:  # with another plan
                 self.earlier, self.comparison = self.comparison or self.earlier, None
                 self.has_replayed = False
             left, self.stage = self.stage, Resting(phase)  # in force if the next stage fails to begin
@@ -114,32 +114,32 @@ class Course:
         """Return the measured profile in JSON types, or that of an earlier training."""
         return self.checkpoint if self.profile is None else profile_to_json(self.profile)
 
-    def _enter(self, phase: Phase, happening: type[Event] | Conclusion) -> Stage:
+    def _enter(self, phase: PlanningPhase, happening: type[Event] | Conclusion) -> Stage:
         """Begin a phase with the facts of the last conclusion, and keep those that the user may ask for."""
         context = self.context
         match phase, happening:
-            case Phase.WARMING_UP, Changed(profile):
+            case PlanningPhase.WARMING_UP, Changed(profile):
                 return WarmingUp(context, 1, profile, self.checkpoint)
-            case Phase.WARMING_UP, _:
+            case PlanningPhase.WARMING_UP, _:
                 self._begin_training()
                 steps = max(self.context.settings.warmup_steps, _MIN_WARMUP_STEPS)
                 return WarmingUp(self.context, steps, None, self.checkpoint)
-            case Phase.BASELINE, Introduced(job, profile):
+            case PlanningPhase.BASELINE, Introduced(job, profile):
                 self.profile = profile
                 return MeasuringBaseline(context, job, profile)
-            case Phase.JUDGING, (Delayed() | Doubted()) as doubt:
+            case PlanningPhase.JUDGING, (Delayed() | Doubted()) as doubt:
                 return self._judge(doubt)
-            case ((Phase.PROFILING | Phase.OBSERVING), Unprofiled(job, baseline)):
+            case ((PlanningPhase.PROFILING | PlanningPhase.OBSERVING), Unprofiled(job, baseline)):
                 self.profile = None
                 return Profiling(context, job, baseline, phase)
-            case Phase.OBSERVED, Profiled(profile, _):
+            case PlanningPhase.OBSERVED, Profiled(profile, _):
                 self.observations = profile.ranks
-            case Phase.PLANNING, Profiled(profile, _) as profiled:
+            case PlanningPhase.PLANNING, Profiled(profile, _) as profiled:
                 self.profile = profile
                 return Planning(context, profiled, self._delays)
-            case Phase.REPLAYING, Planned() as planned:
+            case PlanningPhase.REPLAYING, Planned() as planned:
                 return Replaying(context, planned, self._delays, self._board)
-            case ((Phase.RESTING | Phase.OFF), _):
+            case ((PlanningPhase.RESTING | PlanningPhase.OFF), _):
                 context.restore()
         return Resting(phase)
 

@@ -9,7 +9,7 @@ from zeus_core.errors import UsageError
 from zeus_core.pipeline.optimizer._plan_follower import Wait
 from zeus_core.pipeline.planner.clock_plan import read_plan
 from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, Instruction, Schedule
-from zeus_core.pipeline.profile.iterations import Iteration, Saving
+from zeus_core.pipeline.profile.iterations import IterationCost, Saving
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 from zeus_core.units import duration_text
 
@@ -19,7 +19,7 @@ _MAX_ALLOWED_FACTOR = 1.1
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PlanPrediction:
     """Predicted cost of an iteration of a pipeline with a plan.
 
     Attributes:
@@ -30,9 +30,9 @@ class Prediction:
     step_seconds: float
     energy_joules: float
 
-    def moved_by(self, seconds: float, joules: float) -> Prediction:
+    def moved_by(self, seconds: float, joules: float) -> PlanPrediction:
         """Return the prediction from a baseline that is longer by some time, and takes more energy."""
-        return Prediction(self.step_seconds + seconds, self.energy_joules + joules)
+        return PlanPrediction(self.step_seconds + seconds, self.energy_joules + joules)
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Deployment:
 
     clocks_mhz: tuple[tuple[int | None, ...], ...]
     work_seconds: float
-    prediction: Prediction
+    prediction: PlanPrediction
     is_waiting: bool = False
     excess_seconds: float = 0.0
     saving: Saving | None = None
     waits: tuple[tuple[Wait | None, ...], ...] = ()
 
     @classmethod
-    def at_original_clocks(cls, job: PipelineJob, baseline: Iteration, pipeline: int) -> Deployment:
+    def at_original_clocks(cls, job: PipelineJob, baseline: IterationCost, pipeline: int) -> Deployment:
         """Return the deployment of no plan: every clock stays at the original.
 
         Args:
@@ -69,7 +69,7 @@ class Deployment:
             pipeline: The pipeline.
         """
         clocks_mhz = tuple((None,) * len(rank) for rank in job.schedules[pipeline].ranks)
-        prediction = Prediction(baseline.step_seconds, (baseline.energy_joules or 0.0) / job.pipelines)
+        prediction = PlanPrediction(baseline.step_seconds, (baseline.energy_joules or 0.0) / job.pipelines)
         return cls(clocks_mhz, baseline.work_seconds[pipeline], prediction)
 
     @classmethod
@@ -98,7 +98,7 @@ class Deployment:
                 f"plan_path is {path!r}, which uses clocks this job cannot set: {sorted(unknown)} MHz; it can set "
                 f"{job.clocks_mhz[0]} down to {job.clocks_mhz[-1]} MHz"
             )
-        prediction = Prediction(plan.time_seconds + tail_seconds, plan.energy_joules)
+        prediction = PlanPrediction(plan.time_seconds + tail_seconds, plan.energy_joules)
         return cls(clocks_mhz, plan.time_seconds, prediction)
 
     def check_time(self, path: str, work_seconds: float, allowed_seconds: float) -> None:

@@ -15,20 +15,20 @@ from zeus_core.errors import UsageError
 from zeus_core.events import Activity, StepBegin, TrainEnd
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.no_monitor import checked_monitor
-from zeus_core.pipeline.optimizer._course import Course
-from zeus_core.pipeline.optimizer._deployment import Prediction
+from zeus_core.pipeline.optimizer._course import PlanningCourse
+from zeus_core.pipeline.optimizer._deployment import PlanPrediction
 from zeus_core.pipeline.optimizer._plan_result import PlanResult
 from zeus_core.pipeline.optimizer._replaying import Replaying
 from zeus_core.pipeline.optimizer._stage import RankContext, Resting
 from zeus_core.pipeline.optimizer._watches import AnnouncementBoard
-from zeus_core.pipeline.optimizer.frequency_phases import Fault, Phase
+from zeus_core.pipeline.optimizer.frequency_phases import Fault, PlanningPhase
 from zeus_core.pipeline.optimizer.frequency_settings import PipelineFrequencySettings
 from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, TRANSFER_KINDS
-from zeus_core.pipeline.profile.iterations import Iteration
+from zeus_core.pipeline.profile.iterations import IterationCost
 from zeus_core.pipeline.profile.pipeline_job import PipelineRank
 from zeus_core.pipeline.profile.rank_profile import RankProfile
-from zeus_core.pipeline.profile.step_timeline import Timeline
+from zeus_core.pipeline.profile.step_timeline import StepTimeline
 from zeus_core.ports import Background, DeviceEvent, DeviceEvents, World
 from zeus_core.ports.background import ThreadBackground
 from zeus_core.ports.device_events import HostEvents, LostEvent
@@ -109,31 +109,31 @@ class PipelineFrequencyOptimizer:
         self._work: dict[str, Any] = {}
         self._device_events: DeviceEvents = HostEvents(monitor.time_source) if device_events is None else device_events
         self._backgrounds = (make_background(), make_background())
-        self._timeline = Timeline(self._mark, self._pipeline_rank.rank)
+        self._timeline = StepTimeline(self._mark, self._pipeline_rank.rank)
         self._board = AnnouncementBoard()
         self._step_begin_seconds = 0.0
         self._is_result_due = False
         self._last_result: dict[str, str] = {}
-        self._course = Course(self._make_context, self._board)
+        self._course = PlanningCourse(self._make_context, self._board)
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> PlanningPhase:
         """The current phase."""
         return self._course.stage.phase
 
     @property
-    def baseline(self) -> Iteration | None:
+    def baseline(self) -> IterationCost | None:
         """The latest measured iteration at the original clocks; None until it is known."""
         return self._course.baseline
 
     @property
-    def predicted(self) -> Prediction | None:
+    def predicted(self) -> PlanPrediction | None:
         """The predicted cost of an iteration of all pipelines with the plans in force; None if not replaying."""
         stage = self._course.stage
         return stage.prediction if isinstance(stage, Replaying) else None
 
     @property
-    def measured(self) -> Iteration | None:
+    def measured(self) -> IterationCost | None:
         """The iteration of the latest comparison (every `check_steps`); None before, or if not replaying."""
         stage = self._course.stage
         return stage.comparison.after if isinstance(stage, Replaying) and stage.comparison else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction
+from zeus_core.pipeline.optimizer._deployment import Deployment, PlanPrediction
 from zeus_core.pipeline.optimizer._plan_follower import Wait
 from zeus_core.pipeline.planner.clock_plan import Plan
 from zeus_core.pipeline.planner.execution import SwitchPrice
@@ -163,7 +163,7 @@ class PipelinePlanner:
             saved_joules = self.frontier.highest_clock_point[1] - plan.energy_joules
         return Saving(saved_joules, error_joules)
 
-    def prediction(self, plan: Plan, until_seconds: float = 0.0) -> Prediction:
+    def prediction(self, plan: Plan, until_seconds: float = 0.0) -> PlanPrediction:
         """Predict the time and energy of a whole iteration, as that at the original clocks was measured.
 
         Args:
@@ -177,7 +177,7 @@ class PipelinePlanner:
         rest_joules = (problem.blocking_power_watts + above) * rest_seconds + self.tail_joules
         step_seconds = seconds + rest_seconds
         node_joules = self.profile.node_power_watts * sum(self.profile.gpus) * step_seconds
-        return Prediction(step_seconds, plan.energy_joules_until(seconds) + rest_joules - node_joules)
+        return PlanPrediction(step_seconds, plan.energy_joules_until(seconds) + rest_joules - node_joules)
 
 
 def plan_all(asked: Sequence[tuple[PipelinePlanner, float, float | None]]) -> tuple[Deployment, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from zeus_core.pipeline.optimizer._deployment import Prediction
-from zeus_core.pipeline.optimizer._replaying import Comparison
-from zeus_core.pipeline.optimizer.frequency_phases import Phase
-from zeus_core.pipeline.profile.iterations import Iteration, Saving
+from zeus_core.pipeline.optimizer._deployment import PlanPrediction
+from zeus_core.pipeline.optimizer._replaying import MeasuredIterations
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase
+from zeus_core.pipeline.profile.iterations import IterationCost, Saving
 from zeus_core.search.comparison import percentage, quotient_uncertainty
 from zeus_core.units import duration_text, energy_text
 
@@ -29,15 +29,15 @@ class PlanResult:
         earlier: As `comparison`, for the latest plan before that one; None without one.
     """
 
-    phase: Phase
-    baseline: Iteration | None
-    predicted: Prediction | None
-    comparison: Comparison | None
+    phase: PlanningPhase
+    baseline: IterationCost | None
+    predicted: PlanPrediction | None
+    comparison: MeasuredIterations | None
     profiling_steps: int
     profiling_seconds: float
     reason: str = ""
     has_replayed: bool = True
-    earlier: Comparison | None = None
+    earlier: MeasuredIterations | None = None
 
     def rows(self) -> dict[str, str]:
         """Return the result as labelled lines."""
@@ -55,17 +55,17 @@ class PlanResult:
 
     def _plan(self) -> str:
         """Return whether a plan is in force, or why not."""
-        if self.phase is Phase.REPLAYING and not self.reason:
+        if self.phase is PlanningPhase.REPLAYING and not self.reason:
             return "in force for each instruction" if self.has_replayed else "made, but no iteration has run with it"
-        if self.phase is Phase.JUDGING:
+        if self.phase is PlanningPhase.JUDGING:
             return f"none at the end, as it was judged again: {self.reason}"
         ended = f"none yet: training ended in the phase {self.phase.value!r}"
         if not self.reason:
             return _NO_PLAN.get(self.phase, ended)
-        is_final = self.phase is Phase.REPLAYING or self.phase in _NO_PLAN
+        is_final = self.phase is PlanningPhase.REPLAYING or self.phase in _NO_PLAN
         return f"none: {self.reason}" if is_final else f"{ended}, after this: {self.reason}"
 
-    def _cost_rows(self, baseline: Iteration | None) -> dict[str, str]:
+    def _cost_rows(self, baseline: IterationCost | None) -> dict[str, str]:
         if baseline is None or self.profiling_steps == 0:
             return {}
         seconds = max(self.profiling_seconds - self.profiling_steps * baseline.step_seconds, 0.0)
@@ -75,13 +75,13 @@ class PlanResult:
 
 # Where there is no reason.
 _NO_PLAN = {
-    Phase.OBSERVED: "none, as setting clocks is not permitted here; measured at the original clocks",
-    Phase.OBSERVING: "none, as setting clocks is not permitted here",
-    Phase.OFF: "none, for a reason that was logged; training went on at the original clocks",
+    PlanningPhase.OBSERVED: "none, as setting clocks is not permitted here; measured at the original clocks",
+    PlanningPhase.OBSERVING: "none, as setting clocks is not permitted here",
+    PlanningPhase.OFF: "none, for a reason that was logged; training went on at the original clocks",
 }
 
 
-def _change_rows(before: Iteration, after: Iteration) -> dict[str, str]:
+def _change_rows(before: IterationCost, after: IterationCost) -> dict[str, str]:
     slowdown = after.step_seconds / before.step_seconds
     time_uncertainty = quotient_uncertainty(
         (before.step_seconds, before.seconds_uncertainty), (after.step_seconds, after.seconds_uncertainty)
@@ -101,7 +101,7 @@ def _change_rows(before: Iteration, after: Iteration) -> dict[str, str]:
     return {"saving": certain if abs(saving) > uncertainty else f"too small to be certain: {known}", **rows}
 
 
-def _of(iteration: Iteration) -> str:
+def _of(iteration: IterationCost) -> str:
     return _described(iteration.step_seconds, iteration.energy_joules)
 
 

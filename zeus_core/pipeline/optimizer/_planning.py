@@ -11,8 +11,8 @@ from zeus_core.pipeline.optimizer._deployment import Deployment, total_saving
 from zeus_core.pipeline.optimizer._pipeline_planner import PipelinePlanner, plan_all
 from zeus_core.pipeline.optimizer._stage import RankContext, Stage
 from zeus_core.pipeline.optimizer._watches import MIN_WAIT_FRACTION, DelayWatch
-from zeus_core.pipeline.optimizer.frequency_phases import Conclusion, GivenUp, Phase, Planned, Profiled
-from zeus_core.pipeline.profile.iterations import Iteration
+from zeus_core.pipeline.optimizer.frequency_phases import Conclusion, GivenUp, Planned, PlanningPhase, Profiled
+from zeus_core.pipeline.profile.iterations import IterationCost
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.units import duration_text
@@ -36,7 +36,7 @@ class PlanningTask:
     """
 
     def __init__(
-        self, context: RankContext, profile: JobProfile, baseline: Iteration, time_budget_factor: float
+        self, context: RankContext, profile: JobProfile, baseline: IterationCost, time_budget_factor: float
     ) -> None:
         self._context = context
         self._profile = profile
@@ -145,7 +145,7 @@ class Planning(Stage):
     """
 
     def __init__(self, context: RankContext, profiled: Profiled, delays: DelayWatch) -> None:
-        super().__init__(Phase.PLANNING)
+        super().__init__(PlanningPhase.PLANNING)
         self._context = context
         self._profiled = profiled
         self._task = PlanningTask(context, profiled.profile, profiled.baseline, delays.time_budget_factor)
@@ -181,7 +181,7 @@ class Planning(Stage):
         return no_plan(self._context, baseline, reason)
 
 
-def no_plan(context: RankContext, baseline: Iteration, reason: str) -> GivenUp:
+def no_plan(context: RankContext, baseline: IterationCost, reason: str) -> GivenUp:
     """Say why no plan is followed any more."""
     if context.is_first:
         _logger.warning("no plan is deployed; training continues at the original clocks: %s", reason)

@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 
 from zeus_core.pipeline.optimizer._stage import RankContext, Stage
-from zeus_core.pipeline.optimizer.frequency_phases import Phase, Profiled
+from zeus_core.pipeline.optimizer.frequency_phases import PlanningPhase, Profiled
 from zeus_core.pipeline.profile.clock_search import ClockSearch
-from zeus_core.pipeline.profile.iterations import Iteration
+from zeus_core.pipeline.profile.iterations import IterationCost
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 from zeus_core.pipeline.profile.profile_store import save_profile
@@ -73,7 +73,11 @@ class Profiling(Stage):
     """
 
     def __init__(
-        self, context: RankContext, job: PipelineJob, baseline: Iteration, phase: Phase = Phase.PROFILING
+        self,
+        context: RankContext,
+        job: PipelineJob,
+        baseline: IterationCost,
+        phase: PlanningPhase = PlanningPhase.PROFILING,
     ) -> None:
         super().__init__(phase)
         self._context = context
@@ -95,7 +99,7 @@ class Profiling(Stage):
         self._cost_seconds = 0.0
         self._cost_before_trial = 0.0
         self._trial_steps = self._steps_of_a_trial()
-        self._begin_trial(None if phase is Phase.OBSERVING else self._search.ask())
+        self._begin_trial(None if phase is PlanningPhase.OBSERVING else self._search.ask())
         context.exchange.attempt(self._profiler.begin)  # last: only a stage that has begun is left
 
     def begin_step(self, begin: DeviceEvent) -> None:
@@ -127,7 +131,7 @@ class Profiling(Stage):
                 return None
         self._context.set_clock(None)
         path = self._context.settings.profile_path
-        if path is not None and self.phase is Phase.PROFILING and self._context.is_first:
+        if path is not None and self.phase is PlanningPhase.PROFILING and self._context.is_first:
             save_profile(path, profile)
         return Profiled(profile, self._baseline)
 

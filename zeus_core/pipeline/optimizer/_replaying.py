@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple, cast
 
-from zeus_core.pipeline.optimizer._deployment import Deployment, Prediction, total_saving
+from zeus_core.pipeline.optimizer._deployment import Deployment, PlanPrediction, total_saving
 from zeus_core.pipeline.optimizer._plan_follower import PlanFollower
 from zeus_core.pipeline.optimizer._planning import PlanningTask, RequestedPlans
 from zeus_core.pipeline.optimizer._stage import RankContext, Stage
@@ -23,9 +23,9 @@ from zeus_core.pipeline.optimizer._watches import (
     WorkWatch,
     is_other_work,
 )
-from zeus_core.pipeline.optimizer.frequency_phases import Changed, Conclusion, Delayed, Doubted, Phase, Planned
+from zeus_core.pipeline.optimizer.frequency_phases import Changed, Conclusion, Delayed, Doubted, Planned, PlanningPhase
 from zeus_core.pipeline.planner.pipeline_schedule import COMPUTE_KINDS, Instruction
-from zeus_core.pipeline.profile.iterations import Iteration, SavingWatch, StepWindow, WindowReport
+from zeus_core.pipeline.profile.iterations import IterationCost, SavingWatch, StepWindow, WindowReport
 from zeus_core.pipeline.profile.step_timeline import RecordedStep
 from zeus_core.ports import DeviceEvent
 from zeus_core.units import duration_text
@@ -69,7 +69,7 @@ class _ReplayReport:
     deployments: tuple[Deployment, ...]
 
 
-class Comparison(NamedTuple):
+class MeasuredIterations(NamedTuple):
     """Iterations as measured.
 
     Attributes:
@@ -77,8 +77,8 @@ class Comparison(NamedTuple):
         after: With the plan.
     """
 
-    before: Iteration
-    after: Iteration
+    before: IterationCost
+    after: IterationCost
 
 
 class Replaying(Stage):
@@ -92,7 +92,7 @@ class Replaying(Stage):
     """
 
     def __init__(self, context: RankContext, planned: Planned, delays: DelayWatch, board: AnnouncementBoard) -> None:
-        super().__init__(Phase.REPLAYING)
+        super().__init__(PlanningPhase.REPLAYING)
         self._context = context
         self._planned = planned
         self._delays = delays
@@ -114,7 +114,7 @@ class Replaying(Stage):
         self._recent: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
         self._unfinished: deque[RecordedStep] = deque(maxlen=_RECENT_STEPS)
         self._board = board
-        self.comparison: Comparison | None = None
+        self.comparison: MeasuredIterations | None = None
         """The latest comparison; None before it."""
         self._followed: object = None
         self._is_awaited = False  # the requested plans are followed once they are made, and not only expected
@@ -122,10 +122,10 @@ class Replaying(Stage):
         self._deploy(planned.deployments)
 
     @property
-    def prediction(self) -> Prediction:
+    def prediction(self) -> PlanPrediction:
         """The predicted cost of an iteration of all pipelines."""
         predictions = [deployment.prediction for deployment in self._deployments]
-        return Prediction(
+        return PlanPrediction(
             max(prediction.step_seconds for prediction in predictions),
             sum(prediction.energy_joules for prediction in predictions),
         )
@@ -226,7 +226,7 @@ class Replaying(Stage):
             self._delays.note_delay(factor * self.prediction.step_seconds)
             return self._delayed(f"the work of an iteration takes {factor:.2f} times as long as before")
         windows = [report.window for report in reports if report.window is not None]
-        measured = Iteration.from_reports(self._planned.job, windows) if len(windows) == len(reports) else None
+        measured = IterationCost.from_reports(self._planned.job, windows) if len(windows) == len(reports) else None
         if measured is not None:  # or the window grows until every device has finished a step of it
             self._window = StepWindow(self._context.monitor)
             waiting = [plan.prediction.step_seconds for plan in self._deployments if plan.is_waiting]
@@ -234,7 +234,9 @@ class Replaying(Stage):
                 return self._delayed(
                     f"an iteration took {duration_text(measured.step_seconds)}, longer than is allowed"
                 )
-            self.comparison = Comparison(self._planned.baseline, measured)  # of iterations that nothing has delayed
+            self.comparison = MeasuredIterations(
+                self._planned.baseline, measured
+            )  # of iterations that nothing has delayed
             if self._is_saving_doubtful(measured):
                 reason = f"it seems not to save: {self._savings.saving(self._planned.baseline)}"
                 return Doubted(self._planned, self._savings, reason=reason)
@@ -254,7 +256,7 @@ class Replaying(Stage):
         is_usual = not is_waiting and not self._is_awaited
         return Delayed(replace(self._planned, deployments=self._deployments), is_usual, reason=reason)
 
-    def _is_saving_doubtful(self, measured: Iteration) -> bool:
+    def _is_saving_doubtful(self, measured: IterationCost) -> bool:
         """Return whether the usual plans may save no energy."""
         is_usual = self._deployments == self._planned.deployments and not self._is_awaited
         if not is_usual or self.is_at_original_clocks:

@@ -16,7 +16,7 @@ from zeus_core.codec import decode, encode
 from zeus_core.device import Gpu
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.pipeline.optimizer._clock_setter import ClockSetter
-from zeus_core.pipeline.optimizer.frequency_phases import Conclusion, Phase
+from zeus_core.pipeline.optimizer.frequency_phases import Conclusion, PlanningPhase
 from zeus_core.pipeline.optimizer.frequency_settings import PipelineFrequencySettings
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction
 from zeus_core.pipeline.profile.pipeline_job import PipelineRank
@@ -75,11 +75,11 @@ class RankContext:
         """Whether facts that only one rank can have are taken from this one."""
         return self.exchange.rank == 0
 
-    def gather(self, kind: type[_Value], report: Callable[[], _Value], phase: Phase) -> list[_Value]:
+    def gather(self, kind: type[_Value], report: Callable[[], _Value], phase: PlanningPhase) -> list[_Value]:
         """Return the record of each rank, by rank; see `Exchange.gather`."""
         return [decode(kind, fields) for fields in self.exchange.gather(lambda: encode(report()), phase)]
 
-    def decide(self, kind: type[_Value], decide: Callable[[], _Value], phase: Phase) -> _Value:
+    def decide(self, kind: type[_Value], decide: Callable[[], _Value], phase: PlanningPhase) -> _Value:
         """Return the record of rank 0; see `Exchange.decide`."""
         return decode(kind, self.exchange.decide(lambda: encode(decide()), phase))
 
@@ -118,7 +118,7 @@ class Stage(ABC):
         phase: The phase.
     """
 
-    def __init__(self, phase: Phase) -> None:
+    def __init__(self, phase: PlanningPhase) -> None:
         self.phase = phase
 
     def begin_step(self, begin: DeviceEvent) -> None:  # noqa: B027 - most phases have nothing to do here, nor below

@@ -39,7 +39,7 @@ _CLEARING_WINDOWS = 5
 _USUAL_WINDOWS = 5
 
 
-class Verdict(Enum):
+class DelayVerdict(Enum):
     """The reason of a delay."""
 
     MACHINE = "the machine is slower, the plan is not at fault"
@@ -107,7 +107,7 @@ class DelayWatch:
         """Note an iteration that is to be judged, for another reason than its time."""
         self.delayed_seconds = measured_seconds
 
-    def judge(self, baseline_seconds: float) -> Verdict:
+    def judge(self, baseline_seconds: float) -> DelayVerdict:
         """Judge the latest delay.
 
         Args:
@@ -119,13 +119,13 @@ class DelayWatch:
             self._slow_plans, self.time_budget_factor = 0, 1.0
         allowed_seconds = self._slowdown_factor * baseline_seconds
         if self.delayed_seconds <= self._tolerance_factor * allowed_seconds:
-            return Verdict.MACHINE
+            return DelayVerdict.MACHINE
         if self._forgiven_delays_left > 0:
             self._forgiven_delays_left -= 1
-            return Verdict.TRANSIENT
+            return DelayVerdict.TRANSIENT
         self._slow_plans += 1
         self.time_budget_factor *= allowed_seconds / self.delayed_seconds
-        return Verdict.EVERY_PLAN if self._slow_plans == _MAX_SLOW_PLANS else Verdict.PLAN
+        return DelayVerdict.EVERY_PLAN if self._slow_plans == _MAX_SLOW_PLANS else DelayVerdict.PLAN
 
 
 # Iterations in a row that must show the change: a stall of the machine in one or two of them is none.

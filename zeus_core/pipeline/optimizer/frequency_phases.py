@@ -30,12 +30,12 @@ from typing import ClassVar
 from zeus_core.events import Event, StepBegin, TrainEnd
 from zeus_core.optimizer.phase_table import PhaseTable
 from zeus_core.pipeline.optimizer._deployment import Deployment
-from zeus_core.pipeline.profile.iterations import Iteration, SavingWatch
+from zeus_core.pipeline.profile.iterations import IterationCost, SavingWatch
 from zeus_core.pipeline.profile.job_profile import JobProfile
 from zeus_core.pipeline.profile.pipeline_job import PipelineJob
 
 
-class Phase(Enum):
+class PlanningPhase(Enum):
     """A phase of planning the clocks."""
 
     RESTING = "resting"
@@ -52,10 +52,10 @@ class Phase(Enum):
     @property
     def is_without_plan(self) -> bool:
         """Whether this is the end of planning, without a plan in force."""
-        return self in {Phase.OBSERVED, Phase.OFF}
+        return self in {PlanningPhase.OBSERVED, PlanningPhase.OFF}
 
 
-class Outcome(Enum):
+class PlanningEnd(Enum):
     """The end of a phase."""
 
     INTRODUCED = "the ranks know each other"
@@ -78,7 +78,7 @@ class Conclusion:
         reason: The reason, for people; empty where the outcome is the usual one.
     """
 
-    outcome: ClassVar[Outcome]
+    outcome: ClassVar[PlanningEnd]
     reason: str = ""
 
 
@@ -91,7 +91,7 @@ class Introduced(Conclusion):
         profile: A profile of an earlier run, not yet compared with the baseline; None if there is none.
     """
 
-    outcome = Outcome.INTRODUCED
+    outcome = PlanningEnd.INTRODUCED
     job: PipelineJob
     profile: JobProfile | None
 
@@ -100,24 +100,24 @@ class Introduced(Conclusion):
 class Unprofiled(Conclusion):
     """No profile fits the job."""
 
-    outcome = Outcome.UNPROFILED
+    outcome = PlanningEnd.UNPROFILED
     job: PipelineJob
-    baseline: Iteration
+    baseline: IterationCost
 
 
 class Forbidden(Unprofiled):
     """Some rank may not set clocks."""
 
-    outcome = Outcome.FORBIDDEN
+    outcome = PlanningEnd.FORBIDDEN
 
 
 @dataclass(frozen=True)
 class Profiled(Conclusion):
     """The job is measured."""
 
-    outcome = Outcome.PROFILED
+    outcome = PlanningEnd.PROFILED
     profile: JobProfile
-    baseline: Iteration
+    baseline: IterationCost
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,13 @@ class Planned(Conclusion):
         profile: The measurements it was made from; None for a plan that was made beforehand.
     """
 
-    outcome = Outcome.PLANNED
+    outcome = PlanningEnd.PLANNED
     job: PipelineJob
-    baseline: Iteration
+    baseline: IterationCost
     deployments: Sequence[Deployment]
     profile: JobProfile | None
 
-    def compared_with(self, baseline: Iteration) -> Planned:
+    def compared_with(self, baseline: IterationCost) -> Planned:
         """Return the same plans with a later baseline, from which their predictions differ by as much as before."""
         seconds, before, after = baseline.step_seconds - self.baseline.step_seconds, self.baseline, baseline
         joules = 0.0
@@ -156,7 +156,7 @@ class Planned(Conclusion):
 class Changed(Conclusion):
     """The steps no longer match the plan."""
 
-    outcome = Outcome.CHANGED
+    outcome = PlanningEnd.CHANGED
     profile: JobProfile | None
 
 
@@ -169,7 +169,7 @@ class Delayed(Conclusion):
         is_usual: Whether no pipeline was slowed down for a slower one, or about to be.
     """
 
-    outcome = Outcome.DELAYED
+    outcome = PlanningEnd.DELAYED
     planned: Planned
     is_usual: bool
 
@@ -183,7 +183,7 @@ class Doubted(Conclusion):
         savings: The energy of iterations with them.
     """
 
-    outcome = Outcome.DOUBTED
+    outcome = PlanningEnd.DOUBTED
     planned: Planned
     savings: SavingWatch
 
@@ -196,45 +196,45 @@ class GivenUp(Conclusion):
         baseline: An iteration at the original clocks.
     """
 
-    outcome = Outcome.GIVEN_UP
-    baseline: Iteration
+    outcome = PlanningEnd.GIVEN_UP
+    baseline: IterationCost
 
 
 class Fault(Conclusion):
     """Something failed."""
 
-    outcome = Outcome.FAULT
+    outcome = PlanningEnd.FAULT
 
 
-_TRANSITIONS: dict[tuple[Phase, type[Event] | Outcome], Phase] = {
-    (Phase.RESTING, StepBegin): Phase.WARMING_UP,
-    (Phase.WARMING_UP, Outcome.INTRODUCED): Phase.BASELINE,
-    (Phase.BASELINE, Outcome.FORBIDDEN): Phase.OBSERVING,
-    (Phase.BASELINE, Outcome.UNPROFILED): Phase.PROFILING,
-    (Phase.BASELINE, Outcome.PROFILED): Phase.PLANNING,
-    (Phase.BASELINE, Outcome.PLANNED): Phase.REPLAYING,
-    (Phase.OBSERVING, Outcome.PROFILED): Phase.OBSERVED,
-    (Phase.PROFILING, Outcome.PROFILED): Phase.PLANNING,
-    (Phase.PLANNING, Outcome.PLANNED): Phase.REPLAYING,
-    (Phase.PLANNING, Outcome.GIVEN_UP): Phase.OFF,
-    (Phase.REPLAYING, Outcome.CHANGED): Phase.WARMING_UP,
-    (Phase.REPLAYING, Outcome.DELAYED): Phase.JUDGING,
-    (Phase.REPLAYING, Outcome.DOUBTED): Phase.JUDGING,
-    (Phase.JUDGING, Outcome.UNPROFILED): Phase.PROFILING,
-    (Phase.JUDGING, Outcome.PROFILED): Phase.PLANNING,
-    (Phase.JUDGING, Outcome.PLANNED): Phase.REPLAYING,
-    (Phase.JUDGING, Outcome.GIVEN_UP): Phase.OFF,
+_TRANSITIONS: dict[tuple[PlanningPhase, type[Event] | PlanningEnd], PlanningPhase] = {
+    (PlanningPhase.RESTING, StepBegin): PlanningPhase.WARMING_UP,
+    (PlanningPhase.WARMING_UP, PlanningEnd.INTRODUCED): PlanningPhase.BASELINE,
+    (PlanningPhase.BASELINE, PlanningEnd.FORBIDDEN): PlanningPhase.OBSERVING,
+    (PlanningPhase.BASELINE, PlanningEnd.UNPROFILED): PlanningPhase.PROFILING,
+    (PlanningPhase.BASELINE, PlanningEnd.PROFILED): PlanningPhase.PLANNING,
+    (PlanningPhase.BASELINE, PlanningEnd.PLANNED): PlanningPhase.REPLAYING,
+    (PlanningPhase.OBSERVING, PlanningEnd.PROFILED): PlanningPhase.OBSERVED,
+    (PlanningPhase.PROFILING, PlanningEnd.PROFILED): PlanningPhase.PLANNING,
+    (PlanningPhase.PLANNING, PlanningEnd.PLANNED): PlanningPhase.REPLAYING,
+    (PlanningPhase.PLANNING, PlanningEnd.GIVEN_UP): PlanningPhase.OFF,
+    (PlanningPhase.REPLAYING, PlanningEnd.CHANGED): PlanningPhase.WARMING_UP,
+    (PlanningPhase.REPLAYING, PlanningEnd.DELAYED): PlanningPhase.JUDGING,
+    (PlanningPhase.REPLAYING, PlanningEnd.DOUBTED): PlanningPhase.JUDGING,
+    (PlanningPhase.JUDGING, PlanningEnd.UNPROFILED): PlanningPhase.PROFILING,
+    (PlanningPhase.JUDGING, PlanningEnd.PROFILED): PlanningPhase.PLANNING,
+    (PlanningPhase.JUDGING, PlanningEnd.PLANNED): PlanningPhase.REPLAYING,
+    (PlanningPhase.JUDGING, PlanningEnd.GIVEN_UP): PlanningPhase.OFF,
 }
 
-PHASES: PhaseTable[Phase, type[Event] | Outcome] = PhaseTable(
-    first=Phase.RESTING,
-    last=Phase.OFF,
+PHASES: PhaseTable[PlanningPhase, type[Event] | PlanningEnd] = PhaseTable(
+    first=PlanningPhase.RESTING,
+    last=PlanningPhase.OFF,
     transitions=_TRANSITIONS,
-    from_every_phase={TrainEnd: Phase.RESTING, Outcome.FAULT: Phase.OFF},
+    from_every_phase={TrainEnd: PlanningPhase.RESTING, PlanningEnd.FAULT: PlanningPhase.OFF},
 )
 """The table of the phases."""
 
 
-def advance(phase: Phase, happening: type[Event] | Conclusion) -> Phase:
+def advance(phase: PlanningPhase, happening: type[Event] | Conclusion) -> PlanningPhase:
     """Return the phase after something has happened."""
     return PHASES.next(phase, happening.outcome if isinstance(happening, Conclusion) else happening)

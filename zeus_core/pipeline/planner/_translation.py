@@ -24,7 +24,7 @@ from functools import cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
-Kind: TypeAlias = Any
+IrKind: TypeAlias = Any
 """`int` or `float`, the name of the type of an array's elements, or the names and kinds of a named tuple's fields."""
 
 _OPERATIONS = {
@@ -60,11 +60,11 @@ class _Value(NamedTuple):
     the two words of each array.
     """
 
-    kind: Kind
+    kind: IrKind
     of: Any
 
 
-def translate(function: Callable[..., Any], kinds: tuple[Kind, ...]) -> tuple[str, list[Kind]]:
+def translate(function: Callable[..., Any], kinds: tuple[IrKind, ...]) -> tuple[str, list[IrKind]]:
     """Return a module, in LLVM's text form, with `entry`, a function for these arguments; and the kinds of its results.
 
     Raises:
@@ -88,10 +88,10 @@ class _Module:
 
     def __init__(self) -> None:
         self.ir = _llvm().ir.Module()
-        self._functions: dict[Any, tuple[Any, list[Kind]]] = {}
+        self._functions: dict[Any, tuple[Any, list[IrKind]]] = {}
         self.unchanged = self.ir.add_metadata([])
 
-    def function(self, function: Callable[..., Any], kinds: tuple[Kind, ...]) -> tuple[Any, list[Kind]]:
+    def function(self, function: Callable[..., Any], kinds: tuple[IrKind, ...]) -> tuple[Any, list[IrKind]]:
         """Translate a function for arguments of these kinds, once; return it with the kinds of its results."""
         if (function, kinds) not in self._functions:
             hint = get_type_hints(function)["return"]
@@ -124,14 +124,14 @@ class _Translation:
     Variables lie in memory. LLVM moves them into registers, and computes once what it sees repeated.
     """
 
-    def __init__(self, module: _Module, function: Any, names: dict[str, Any], results: list[Kind]) -> None:
+    def __init__(self, module: _Module, function: Any, names: dict[str, Any], results: list[IrKind]) -> None:
         self._module, self._function, self._globals, self._results = module, function, names, results
         self._variables: dict[str, _Value] = {}  # a number's kind and address; an array or a named tuple itself
         self._loops: list[tuple[Any, Any]] = []  # where `continue` and `break` go
         self._begin = _llvm().ir.IRBuilder(function.append_basic_block())
         self._ir = _llvm().ir.IRBuilder(function.append_basic_block())
 
-    def run(self, node: ast.FunctionDef, kinds: tuple[Kind, ...]) -> None:
+    def run(self, node: ast.FunctionDef, kinds: tuple[IrKind, ...]) -> None:
         """Translate a function."""
         first = self._ir.block
         for argument, kind, value in zip(node.args.args, kinds, self._function.args, strict=True):
@@ -141,7 +141,7 @@ class _Translation:
             self._ir.unreachable() if self._results else self._return(())
         self._begin.branch(first)
 
-    def _allocated(self, kind: Kind) -> _Value:
+    def _allocated(self, kind: IrKind) -> _Value:
         return _Value(kind, self._begin.alloca(_llvm().types[kind]))
 
     def _write(self, value: _Value, memory: _Value) -> None:
@@ -158,7 +158,7 @@ class _Translation:
         elif self._variables.setdefault(name, value) != value:
             raise TypeError("another array or named tuple")
 
-    def _as(self, value: _Value, kind: Kind) -> Any:
+    def _as(self, value: _Value, kind: IrKind) -> Any:
         """Return what LLVM has for a value as one of a kind; a whole number may become a float."""
         if value.kind is int and kind is float:
             return self._ir.sitofp(value.of, _llvm().float)
@@ -166,7 +166,7 @@ class _Translation:
             raise TypeError(f"{value.kind} as {kind}")
         return value.of
 
-    def _word(self, words: _Value, at: int, kind: Kind) -> _Value:
+    def _word(self, words: _Value, at: int, kind: IrKind) -> _Value:
         place = self._ir.gep(words.of, [_whole(at)], source_etype=_llvm().whole)
         if kind in _llvm().elements:  # the words of an array, which are in place
             return _Value(kind, place)

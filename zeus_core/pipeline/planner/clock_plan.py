@@ -13,7 +13,7 @@ from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import MAX_CLOCK_MHZ, CostedOption
 from zeus_core.pipeline.planner.dependencies import ROUNDING
 from zeus_core.pipeline.planner.execution import Execution, SwitchPrice
-from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem
 from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import Instruction, Schedule
 from zeus_core.pipeline.planner.waiting_clocks import WaitingClocks, execute_waits, watts_after_work
@@ -64,7 +64,7 @@ class Plan:
     def from_options(
         cls,
         name: str,
-        problem: Problem,
+        problem: PipelineProblem,
         chosen: Sequence[CostedOption],
         switch_seconds: float = 0.0,
         switch_joules: float = 0.0,
@@ -134,18 +134,18 @@ class Plan:
         return rows_html(rows | {"changes of clocks": f"{self.switches} an iteration"})
 
     def execution(self, profile: PipelineProfile) -> Execution:
-        """Predict when each instruction runs, in the order of `Problem(profile, schedule).graph`.
+        """Predict when each instruction runs, in the order of `PipelineProblem(profile, schedule).graph`.
 
         Raises:
             UsageError: The plan was made from another profile.
         """
         if profile.fingerprint != self.profile_fingerprint:
             raise UsageError("the plan was made from another profile; make it again from this one")
-        problem = Problem(profile, self.schedule)
+        problem = PipelineProblem(profile, self.schedule)
         price = SwitchPrice(self.switch_seconds, self.switch_joules)
         return execute_waits(problem, self.options(problem), price, self.waiting_clocks_mhz)
 
-    def options(self, problem: Problem) -> list[CostedOption]:
+    def options(self, problem: PipelineProblem) -> list[CostedOption]:
         """Return the option of each instruction, in the order of `problem.graph`.
 
         Raises:
@@ -162,7 +162,7 @@ class Plan:
         ]
 
 
-def _checked_waits(problem: Problem, clocks_mhz: WaitingClocks) -> WaitingClocks:
+def _checked_waits(problem: PipelineProblem, clocks_mhz: WaitingClocks) -> WaitingClocks:
     """Return clocks of waits that fit a problem.
 
     Raises:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import Numbers
-from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem
 
 
 class SwitchPrice(NamedTuple):
@@ -63,7 +63,7 @@ class Execution:
         return int(self.is_switch.sum()) + self.waiting_switches
 
 
-def execute(problem: Problem, chosen: Sequence[CostedOption], price: SwitchPrice = FREE_SWITCHES) -> Execution:
+def execute(problem: PipelineProblem, chosen: Sequence[CostedOption], price: SwitchPrice = FREE_SWITCHES) -> Execution:
     """Predict an iteration.
 
     Args:
@@ -93,7 +93,7 @@ def execute(problem: Problem, chosen: Sequence[CostedOption], price: SwitchPrice
     )
 
 
-def clock_switches(problem: Problem, clocks_mhz: Sequence[int | None]) -> NDArray[np.bool_]:
+def clock_switches(problem: PipelineProblem, clocks_mhz: Sequence[int | None]) -> NDArray[np.bool_]:
     """Return whether the clock is switched before each instruction, [instructions]."""
     is_switch = np.zeros(len(clocks_mhz), np.bool_)
     for order in _rank_orders(problem):
@@ -106,13 +106,15 @@ def clock_switches(problem: Problem, clocks_mhz: Sequence[int | None]) -> NDArra
     return is_switch
 
 
-def _rank_orders(problem: Problem) -> Iterator[list[int]]:
+def _rank_orders(problem: PipelineProblem) -> Iterator[list[int]]:
     """Yield for each rank the numbers of its instructions in their order."""
     for rank in range(len(problem.schedule.ranks)):
         yield np.flatnonzero(problem.graph.rank == rank).tolist()
 
 
-def _shortest_dwell(problem: Problem, is_switch: NDArray[np.bool_], ends: Numbers, time_seconds: float) -> float:
+def _shortest_dwell(
+    problem: PipelineProblem, is_switch: NDArray[np.bool_], ends: Numbers, time_seconds: float
+) -> float:
     before = problem.graph.before
     switch_times = np.where(before >= 0, ends[before], 0.0)
     shortest = np.inf

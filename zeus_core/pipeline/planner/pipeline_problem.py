@@ -59,7 +59,7 @@ _NOTHING = (CostedOption(None, 0.0, 0.0),)
 
 
 @dataclass(frozen=True)
-class Problem:
+class PipelineProblem:
     """The instructions of one iteration, and the options of each.
 
     The energy of an iteration is the sum of the effective costs of its instructions, the energy of its transfers, and

@@ -13,7 +13,7 @@ from zeus_core.pipeline.planner.dependencies import ROUNDING
 from zeus_core.pipeline.planner.execution import SwitchPrice
 from zeus_core.pipeline.planner.frontier.frontier import Frontier, FrontierPoint
 from zeus_core.pipeline.planner.frontier.rounding import Rounding
-from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem
 from zeus_core.pipeline.planner.simple_plans import simple_plans, stage_clocks_bound
 from zeus_core.pipeline.planner.switching.switching import plan_switches
 from zeus_core.pipeline.planner.waiting_clocks import choose_waiting_clocks
@@ -71,7 +71,9 @@ def make_plan(
     return _with_waits(frontier.problem, plan, price, limit, straggler_seconds)
 
 
-def _with_waits(problem: Problem, plan: Plan, price: SwitchPrice, limit: float, until_seconds: float | None) -> Plan:
+def _with_waits(
+    problem: PipelineProblem, plan: Plan, price: SwitchPrice, limit: float, until_seconds: float | None
+) -> Plan:
     """Return a plan with its clocks of waits, or a simple plan with its own if that takes less."""
     best = with_waiting_clocks(problem, plan, price, until_seconds)
     if best is plan:
@@ -85,7 +87,9 @@ def _with_waits(problem: Problem, plan: Plan, price: SwitchPrice, limit: float, 
     return best
 
 
-def with_waiting_clocks(problem: Problem, plan: Plan, price: SwitchPrice, until_seconds: float | None = None) -> Plan:
+def with_waiting_clocks(
+    problem: PipelineProblem, plan: Plan, price: SwitchPrice, until_seconds: float | None = None
+) -> Plan:
     """Return a plan whose ranks wait at clocks that save energy; the same plan if they were not measured.
 
     Args:
@@ -102,7 +106,7 @@ def with_waiting_clocks(problem: Problem, plan: Plan, price: SwitchPrice, until_
     )
 
 
-def _rounded_plan(problem: Problem, point: FrontierPoint, is_waiting: bool, effort: float) -> Plan:
+def _rounded_plan(problem: PipelineProblem, point: FrontierPoint, is_waiting: bool, effort: float) -> Plan:
     """Return the plan of a point without a price of switches: its rounding, or a simple plan if that is cheaper."""
     rounded = Rounding(problem, effort).round(point)
     time_watts = 0.0 if is_waiting else problem.blocking_power_watts
@@ -136,7 +140,7 @@ def _limit_seconds(frontier: Frontier, time: float | None, slowdown: float | Non
     return frontier.check_time(max(value * highest_seconds, frontier.shortest_seconds))
 
 
-def _joules(problem: Problem, chosen: list[CostedOption], time_watts: float) -> float:
+def _joules(problem: PipelineProblem, chosen: list[CostedOption], time_watts: float) -> float:
     """Return the energy of a plan without a price of switches, where the iteration time costs a power."""
     seconds = problem.iteration_seconds(np.array([option.time_seconds for option in chosen]))
     return sum(option.cost_joules for option in chosen) + problem.transfer_joules + time_watts * seconds

@@ -13,13 +13,15 @@ from zeus_core.errors import UsageError
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline.planner.frontier.frontier import FrontierPoint
-from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem
 
 _MAX_PACES = 300  # for 8 stages of 40 clocks all of them; those of 64 would take some seconds
 _STEPS = 3  # by up to how many clocks one stage is lowered: noise may make a single one look worse
 
 
-def simple_plans(problem: Problem, time_seconds: float, with_stage_clocks: bool = True) -> Iterator[list[CostedOption]]:
+def simple_plans(
+    problem: PipelineProblem, time_seconds: float, with_stage_clocks: bool = True
+) -> Iterator[list[CostedOption]]:
     """Yield the plans of the baselines that keep an iteration time if switches take none."""
     highest = list(problem.highest_clock_options)
     if _predicted(problem, highest)[0] <= time_seconds:
@@ -29,7 +31,7 @@ def simple_plans(problem: Problem, time_seconds: float, with_stage_clocks: bool 
             yield make(problem, time_seconds)
 
 
-def one_clock_options(problem: Problem, time_seconds: float) -> list[CostedOption]:
+def one_clock_options(problem: PipelineProblem, time_seconds: float) -> list[CostedOption]:
     """Return the options of the lowest energy with one clock for all instructions, within an iteration time.
 
     Raises:
@@ -46,7 +48,7 @@ def one_clock_options(problem: Problem, time_seconds: float) -> list[CostedOptio
     return _of_instructions(problem, plans[min(in_time, key=joules.__getitem__)])
 
 
-def stage_clocks_options(problem: Problem, time_seconds: float) -> list[CostedOption]:
+def stage_clocks_options(problem: PipelineProblem, time_seconds: float) -> list[CostedOption]:
     """Return the options of the lowest energy found with one clock per stage, within an iteration time.
 
     Three starts: the highest clocks; one clock for all; and the best pace, at which each stage has the clock of the
@@ -77,7 +79,7 @@ def stage_clocks_options(problem: Problem, time_seconds: float) -> list[CostedOp
     )
 
 
-def stage_clocks_bound(problem: Problem, point: FrontierPoint, time_watts: float) -> float:
+def stage_clocks_bound(problem: PipelineProblem, point: FrontierPoint, time_watts: float) -> float:
     """Return joules that no plan with one clock per stage is below, within the iteration time of a point.
 
     Lagrangian: each stage has the clock of the lowest energy where an instruction pays its time at its price at the
@@ -114,7 +116,7 @@ class _StageClocks(NamedTuple):
         joules: The same of the effective costs.
     """
 
-    problem: Problem
+    problem: PipelineProblem
     clocks_mhz: list[list[int]]
     stage: Indices
     kind_seconds: Numbers
@@ -122,7 +124,7 @@ class _StageClocks(NamedTuple):
     joules: Numbers
 
     @classmethod
-    def from_problem(cls, problem: Problem, clocks_mhz: list[list[int]]) -> _StageClocks:
+    def from_problem(cls, problem: PipelineProblem, clocks_mhz: list[list[int]]) -> _StageClocks:
         """Return the arrays of a problem."""
         stage = np.array([stage for stage, _ in problem.kinds], np.int64)
         kind_seconds = np.full((len(stage), max(map(len, clocks_mhz))), np.inf)
@@ -192,7 +194,7 @@ def _paces(stages: _StageClocks) -> list[list[int]]:
     ]
 
 
-def _at_clocks(problem: Problem, clock_of_stage: Sequence[int]) -> list[CostedOption]:
+def _at_clocks(problem: PipelineProblem, clock_of_stage: Sequence[int]) -> list[CostedOption]:
     """Return the option of each kind with these clocks; fixed kinds have one option only."""
     return [
         options[0] if len(options) == 1 else problem.option_at(stage, kind, clock_of_stage[stage])
@@ -200,18 +202,18 @@ def _at_clocks(problem: Problem, clock_of_stage: Sequence[int]) -> list[CostedOp
     ]
 
 
-def _predicted(problem: Problem, by_kind: Sequence[CostedOption]) -> tuple[float, float]:
+def _predicted(problem: PipelineProblem, by_kind: Sequence[CostedOption]) -> tuple[float, float]:
     """Return seconds and joules of an iteration with one option for each kind, without switches."""
     seconds = problem.iteration_seconds(problem.durations_of(by_kind))
     cost = float(np.array([option.cost_joules for option in by_kind]) @ np.bincount(problem.kind_of))
     return seconds, problem.energy_joules(cost, seconds)
 
 
-def _of_instructions(problem: Problem, by_kind: Sequence[CostedOption]) -> list[CostedOption]:
+def _of_instructions(problem: PipelineProblem, by_kind: Sequence[CostedOption]) -> list[CostedOption]:
     return [by_kind[kind] for kind in problem.kind_of.tolist()]
 
 
-def _clocks_in_common(problem: Problem, kinds: Sequence[int]) -> list[int]:
+def _clocks_in_common(problem: PipelineProblem, kinds: Sequence[int]) -> list[int]:
     """Return the clocks at which all given kinds with several options were measured, the highest first."""
     measured = [
         {option.clock_mhz for option in problem.options[kind] if option.clock_mhz is not None} for kind in kinds
@@ -220,7 +222,7 @@ def _clocks_in_common(problem: Problem, kinds: Sequence[int]) -> list[int]:
     return sorted(set.intersection(*several), reverse=True) if several else []
 
 
-def _stage_clocks_in_common(problem: Problem) -> list[list[int]]:
+def _stage_clocks_in_common(problem: PipelineProblem) -> list[list[int]]:
     return [
         _clocks_in_common(problem, [number for number, kind in enumerate(problem.kinds) if kind[0] == stage])
         for stage in range(problem.profile.stages)

@@ -5,8 +5,8 @@ of what follows. A rank may also wait at the clock of what went before, or at th
 that is a switch more, or two. They fit into the wait, so they delay nothing. A rank that waits at the same clock at the
 end of an iteration and at the beginning of the next keeps it in between.
 
-`Problem.blocking_power_watts` is the lowest power of waiting, so the bounds of the planner hold for all clocks of
-waits. Here is what waiting takes above that.
+`PipelineProblem.blocking_power_watts` is the lowest power of waiting, so the bounds of the planner hold for all clocks
+of waits. Here is what waiting takes above that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import ROUNDING
 from zeus_core.pipeline.planner.execution import Execution, SwitchPrice, execute
-from zeus_core.pipeline.planner.pipeline_problem import Problem, WaitingPower
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem, WaitingPower
 
 WaitingClocks = tuple[tuple[int | None, ...], ...]
 """For each rank the clock of the wait before each instruction, and after the last; None for that of what follows."""
@@ -132,7 +132,7 @@ class _RankWaits:
 
 
 def execute_waits(
-    problem: Problem, chosen: Sequence[CostedOption], price: SwitchPrice, waiting: WaitingClocks = ()
+    problem: PipelineProblem, chosen: Sequence[CostedOption], price: SwitchPrice, waiting: WaitingClocks = ()
 ) -> Execution:
     """Predict an iteration with the clocks of waits; see `execute`.
 
@@ -163,7 +163,7 @@ def execute_waits(
 
 
 def choose_waiting_clocks(
-    problem: Problem, chosen: Sequence[CostedOption], price: SwitchPrice, until_seconds: float | None = None
+    problem: PipelineProblem, chosen: Sequence[CostedOption], price: SwitchPrice, until_seconds: float | None = None
 ) -> WaitingClocks:
     """Return the clocks of waits that save energy.
 
@@ -183,7 +183,9 @@ def choose_waiting_clocks(
     return tuple(tuple(rank.chosen()) for rank in _ranks(problem, chosen, result, price, end_seconds))
 
 
-def watts_after_work(problem: Problem, plan_clocks: Sequence[Sequence[int | None]], waiting: WaitingClocks) -> float:
+def watts_after_work(
+    problem: PipelineProblem, plan_clocks: Sequence[Sequence[int | None]], waiting: WaitingClocks
+) -> float:
     """Return the power of all GPUs after the last instruction of each rank, with that of their nodes.
 
     Args:
@@ -200,7 +202,7 @@ def watts_after_work(problem: Problem, plan_clocks: Sequence[Sequence[int | None
     return watts
 
 
-def waiting_seconds(problem: Problem, execution: Execution) -> list[list[float]]:
+def waiting_seconds(problem: PipelineProblem, execution: Execution) -> list[list[float]]:
     """Return how long each rank waits before each instruction, and after the last until the end of the iteration."""
     ends = execution.start_seconds + execution.duration_seconds
     waits = []
@@ -212,7 +214,7 @@ def waiting_seconds(problem: Problem, execution: Execution) -> list[list[float]]
 
 
 def _ranks(
-    problem: Problem, chosen: Sequence[CostedOption], result: Execution, price: SwitchPrice, end_seconds: float
+    problem: PipelineProblem, chosen: Sequence[CostedOption], result: Execution, price: SwitchPrice, end_seconds: float
 ) -> Iterator[_RankWaits]:
     power, ends = WaitingPower.from_profile(problem.profile), result.start_seconds + result.duration_seconds
     for number, order in enumerate(problem.schedule.ranks):

@@ -36,7 +36,7 @@ class WindowReport:
 
 
 @dataclass(frozen=True)
-class Iteration:
+class IterationCost:
     """Measured time and energy of an iteration.
 
     Attributes:
@@ -54,7 +54,7 @@ class Iteration:
     uncertainty_joules: float = math.inf
 
     @classmethod
-    def from_reports(cls, job: PipelineJob, reports: Sequence[WindowReport]) -> Iteration | None:
+    def from_reports(cls, job: PipelineJob, reports: Sequence[WindowReport]) -> IterationCost | None:
         """Combine each rank's report of the same steps; None if some device has not finished any of them."""
         if not all(report.step_seconds and report.work_seconds for report in reports):
             return None
@@ -175,14 +175,14 @@ class SavingWatch:
 
     def __init__(self, predicted: Saving | None) -> None:
         self._predicted = predicted
-        self._measured: deque[Iteration] = deque(maxlen=_RECENT_WINDOWS)
+        self._measured: deque[IterationCost] = deque(maxlen=_RECENT_WINDOWS)
 
-    def add(self, measured: Iteration) -> None:
+    def add(self, measured: IterationCost) -> None:
         """Add the iterations of a comparison."""
         if measured.energy_joules is not None:
             self._measured.append(measured)
 
-    def saving(self, baseline: Iteration) -> Saving | None:
+    def saving(self, baseline: IterationCost) -> Saving | None:
         """Return the measured saving; None before the first comparison, or where energy was lost.
 
         Args:
@@ -194,7 +194,7 @@ class SavingWatch:
         error = math.hypot(*(measured.uncertainty_joules for measured in self._measured)) / len(energies)
         return Saving(baseline.energy_joules - fmean(energies), math.hypot(error, baseline.uncertainty_joules))
 
-    def is_doubtful(self, baseline: Iteration) -> bool:
+    def is_doubtful(self, baseline: IterationCost) -> bool:
         """Return whether the plan costs energy, or whether a measurement that would show its saving shows none."""
         saving = self.saving(baseline)
         if saving is None or saving.is_certain:

@@ -34,7 +34,7 @@ class PipelineRank:
             object.__setattr__(self, name, checked_whole_number(f"PipelineRank.{name}", getattr(self, name), 0))
 
 
-class GpuFacts(NamedTuple):
+class StageGpu(NamedTuple):
     """The GPU of a rank, and the properties a profile depends on.
 
     Attributes:
@@ -51,7 +51,7 @@ class GpuFacts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RankInformation:
+class StageFacts:
     """Facts that a rank sends to all others at the end of warm-up.
 
     Attributes:
@@ -67,7 +67,7 @@ class RankInformation:
 
     pipeline_rank: PipelineRank
     order: tuple[Instruction, ...]
-    gpu: GpuFacts
+    gpu: StageGpu
     counter_update_period_seconds: float
     clocks_mhz: tuple[int, ...]
     identity: Mapping[str, Any]
@@ -94,11 +94,11 @@ class PipelineJob:
         schedules: Schedule of each pipeline.
     """
 
-    ranks: tuple[RankInformation, ...]
+    ranks: tuple[StageFacts, ...]
     schedules: tuple[Schedule, ...]
 
     @classmethod
-    def from_ranks(cls, ranks: Sequence[RankInformation]) -> PipelineJob:
+    def from_ranks(cls, ranks: Sequence[StageFacts]) -> PipelineJob:
         """Assemble the job.
 
         Raises:
@@ -162,7 +162,7 @@ class PipelineJob:
         ]
 
 
-def _check_own_gpus(ranks: Sequence[RankInformation]) -> None:
+def _check_own_gpus(ranks: Sequence[StageFacts]) -> None:
     owners: dict[str, int] = {}
     for number, rank in enumerate(ranks):
         owner = owners.setdefault(rank.gpu.uuid, number)
@@ -173,7 +173,7 @@ def _check_own_gpus(ranks: Sequence[RankInformation]) -> None:
             )
 
 
-def _check_settings(ranks: Sequence[RankInformation]) -> None:
+def _check_settings(ranks: Sequence[StageFacts]) -> None:
     for number, rank in enumerate(ranks):
         for name, value in ranks[0].settings.items():
             if rank.settings[name] != value:
@@ -183,7 +183,7 @@ def _check_settings(ranks: Sequence[RankInformation]) -> None:
                 )
 
 
-def _schedule(ranks: Sequence[RankInformation], pipeline: int) -> Schedule:
+def _schedule(ranks: Sequence[StageFacts], pipeline: int) -> Schedule:
     orders: dict[int, tuple[Instruction, ...]] = {}
     for rank in ranks:
         own = rank.pipeline_rank

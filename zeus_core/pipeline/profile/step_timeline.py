@@ -101,7 +101,7 @@ def _between(label: Hashable, begin: DeviceEvent, end: DeviceEvent | None) -> Sp
     return Span(label, begin_seconds, end_seconds)
 
 
-class Timeline:
+class StepTimeline:
     """Turns the reports of one step into a `RecordedStep`.
 
     Args:

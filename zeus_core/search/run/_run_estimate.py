@@ -32,7 +32,7 @@ _UNKNOWN_VARIANCE = 1e4  # of a time that is not measured yet
 
 
 @dataclass(frozen=True)
-class MeasuredBlock:
+class RunBlock:
     """A block that was measured.
 
     Attributes:
@@ -44,12 +44,12 @@ class MeasuredBlock:
     trial: Trial
 
 
-def pooled_cv(blocks: Sequence[MeasuredBlock]) -> float:
+def pooled_cv(blocks: Sequence[RunBlock]) -> float:
     """Return the standard deviation of the duration of one step over its mean, of all blocks together."""
     return math.sqrt(_step_variances(blocks)[0])
 
 
-def _step_variances(blocks: Sequence[MeasuredBlock]) -> tuple[float, Array]:
+def _step_variances(blocks: Sequence[RunBlock]) -> tuple[float, Array]:
     """Return the relative variance of a step, and how much more that of a block is if the work changed within it."""
     freedoms = np.array([block.trial.steps - 1 for block in blocks], dtype=float)
     variances = [(block.trial.step_seconds_deviation / block.trial.seconds_per_step) ** 2 for block in blocks]
@@ -76,7 +76,7 @@ class RunEstimate:
         self.changed: int = 0
         """The number of the block at which the work has changed at once last; 0 if it has not."""
 
-    def after(self, blocks: Sequence[MeasuredBlock]) -> Curves:
+    def after(self, blocks: Sequence[RunBlock]) -> Curves:
         """Return the curves after some blocks at any of the settings, at least one of them at the original."""
         variance, excess = _step_variances(blocks)
         times = [

@@ -19,7 +19,7 @@ from zeus_core.search.belief import Curves, Knob
 from zeus_core.search.comparison import POWER_CV, Comparison
 from zeus_core.search.objectives import OptimumSelector, longest_factor
 from zeus_core.search.run._block_lengths import MIN_BLOCK_STEPS, BlockLengths, planned_share
-from zeus_core.search.run._run_estimate import MeasuredBlock, RunEstimate, pooled_cv
+from zeus_core.search.run._run_estimate import RunBlock, RunEstimate, pooled_cv
 from zeus_core.search.run.run_account import RunAccount, Spare
 from zeus_core.search.run.run_plan import Prediction, RunProgress, SearchCost, search_cost
 from zeus_core.search.run.run_search import Block
@@ -91,7 +91,7 @@ class AdaptiveRunSearch:
         self._max_steps = max_steps
         self._settle_seconds = settle_seconds
         self._estimate = RunEstimate(self._settings, read_prior() if prior is None else prior, self._search.kind)
-        self._blocks: list[MeasuredBlock] = []
+        self._blocks: list[RunBlock] = []
         self._run_steps, self._run_seconds = 0, 0.0
         self._earlier_steps = 0  # of the blocks of an earlier run
         self._seconds: dict[int, float] = defaultdict(float)
@@ -146,7 +146,7 @@ class AdaptiveRunSearch:
 
     def _learn(self, trial: Trial, begin: int) -> None:
         if is_usable(trial) and trial.setting in self._settings:
-            self._blocks.append(MeasuredBlock(begin, trial))
+            self._blocks.append(RunBlock(begin, trial))
             self._search.tell(trial)
         self._next, self._prediction = self._decided(), None
 

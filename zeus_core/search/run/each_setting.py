@@ -11,7 +11,7 @@ from statistics import NormalDist, mean
 from zeus_core.search._search import is_usable
 from zeus_core.search.comparison import POWER_CV
 from zeus_core.search.run._block_lengths import MIN_BLOCK_STEPS, BlockLengths
-from zeus_core.search.run._run_estimate import MeasuredBlock, pooled_cv
+from zeus_core.search.run._run_estimate import RunBlock, pooled_cv
 from zeus_core.search.run.run_plan import Prediction, RunProgress
 from zeus_core.search.run.run_search import Block, RunSearch
 from zeus_core.search.trial import Trial
@@ -55,7 +55,7 @@ class EachSetting(RunSearch):
         self._max_steps = max_steps
         self._settle_seconds = settle_seconds
         self._quantile = NormalDist().inv_cdf(confidence)
-        self._blocks: list[MeasuredBlock] = []
+        self._blocks: list[RunBlock] = []
         self._seconds: dict[int, float] = defaultdict(float)  # of the run, by setting
         self._run_steps, self._run_seconds = 0, 0.0
         self._next, self._is_done = Block(self._original, MIN_BLOCK_STEPS, is_choice=True), False
@@ -80,7 +80,7 @@ class EachSetting(RunSearch):
             self._seconds[trial.setting] += run_seconds - self._run_seconds
             self._run_steps, self._run_seconds = run_steps, run_seconds
         if is_usable(trial):
-            self._blocks.append(MeasuredBlock(run_steps, trial))
+            self._blocks.append(RunBlock(run_steps, trial))
         self._decide()
 
     @property

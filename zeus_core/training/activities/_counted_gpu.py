@@ -12,7 +12,7 @@ from zeus_core.attribution.amount import Amount
 from zeus_core.attribution.divided_energy import DividedEnergy
 from zeus_core.attribution.power_sum import PowerSum
 from zeus_core.attribution.sensor_comparison import SensorComparison
-from zeus_core.attribution.timeline import Timeline
+from zeus_core.attribution.timeline import ClassTimeline
 from zeus_core.attribution.updates import CounterUpdates
 from zeus_core.device import Gpu
 from zeus_core.device.sharing import Sharing
@@ -63,7 +63,7 @@ class CountedGpu:
         first: GpuEdge,
         most_watts: float,
         gpu_count: int,
-        timeline: Timeline,
+        timeline: ClassTimeline,
         time_source: TimeSource,
         trace: Record | None,
     ) -> None:

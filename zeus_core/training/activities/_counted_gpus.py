@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zeus_core.adapters import contained
 from zeus_core.attribution.amount import Amount, whole_quanta
 from zeus_core.attribution.divided_energy import Division
-from zeus_core.attribution.timeline import Timeline
+from zeus_core.attribution.timeline import ClassTimeline
 from zeus_core.events import Activity
 from zeus_core.measurement import DeviceEnergy
 from zeus_core.monitor import ZeusMonitor
@@ -50,7 +50,7 @@ class CountedGpus:
         monitor: ZeusMonitor,
         gpu_indices: Collection[int],
         reading: Reading,
-        timeline: Timeline,
+        timeline: ClassTimeline,
         gaps: StepGaps,
         trace: Record | None,
     ) -> None:

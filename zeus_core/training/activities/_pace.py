@@ -16,7 +16,7 @@ _FIRST_PACE_SECONDS = 0.5  # by then, the power of an activity is known better
 _RECENT_SECONDS = 0.3  # which show the power of an activity better than all its time does: three updates of a counter
 
 
-class Pace(NamedTuple):
+class ActivityPower(NamedTuple):
     """The power of an activity at an update, and of gaps in it.
 
     Attributes:
@@ -36,13 +36,13 @@ class Pace(NamedTuple):
     @classmethod
     def after(
         cls,
-        last: Pace | None,
+        last: ActivityPower | None,
         at: float,
         activity: Activity,
         tallies: Mapping[Activity, Tally],
         total: Tally,
         gpus: CountedGpus,
-    ) -> Pace | None:
+    ) -> ActivityPower | None:
         """Return the pace of an activity at the moment of an update; None if its power is not known.
 
         Args:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from zeus_core.attribution.timeline import Timeline
+from zeus_core.attribution.timeline import ClassTimeline
 from zeus_core.events import Activity
 from zeus_core.monitor import ZeusMonitor
 from zeus_core.monitor.reading import Reading
@@ -16,7 +16,7 @@ from zeus_core.ports.step_gaps import StepGaps
 from zeus_core.ports.time_source import MonotonicTime
 from zeus_core.training.account import TRAINING
 from zeus_core.training.activities._counted_gpus import CountedGpus
-from zeus_core.training.activities._pace import Pace
+from zeus_core.training.activities._pace import ActivityPower
 from zeus_core.training.activities.tally import Tally
 from zeus_core.training.record.power_series import EnergyPoint
 from zeus_core.units import duration_text
@@ -85,7 +85,7 @@ class ActivitySplit:
         reading = self._read()
         self.reading: Reading = reading
         self._first = self._since = reading.at
-        self._timeline = Timeline(reading.at, _BEFORE, Activity.IDLE, stepping=Activity.STEPS)
+        self._timeline = ClassTimeline(reading.at, _BEFORE, Activity.IDLE, stepping=Activity.STEPS)
         self._gaps = StepGaps()
         self._gap_seconds = 0.0  # the unusual gaps since the latest step
         self._gpus = CountedGpus(monitor, gpu_indices, reading, self._timeline, self._gaps, trace)
@@ -95,7 +95,7 @@ class ActivitySplit:
         """The most that one of these GPUs can draw."""
         self.tallies: dict[Activity, Tally] = {}
         self.total: Tally = Tally()
-        self._pace: Pace | None = None  # as long as no other activity begins
+        self._pace: ActivityPower | None = None  # as long as no other activity begins
         self.start()
 
     def start(self) -> None:
@@ -215,7 +215,7 @@ class ActivitySplit:
         self.tallies = {activity: self._gpus.tally(activity, seconds) for activity, seconds in self._seconds.items()}
         self.total = self._total()
         known = self.tallies if self._span is None else {}  # an evaluation is logged as it is known at its end
-        self._pace = Pace.after(self._pace, now, self.activity, known, self.total, self._gpus)
+        self._pace = ActivityPower.after(self._pace, now, self.activity, known, self.total, self._gpus)
 
     def extend(self) -> bool:
         """Charge the current activity up to this moment by the power it has had, without dividing anything anew.

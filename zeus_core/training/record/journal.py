@@ -197,7 +197,7 @@ def _earlier_account_of_rank(entries: Sequence[Entry], begin_step: int, now_seco
     for entry in entries:
         before = parts.get(entry.part)
         parts[entry.part] = entry if before is None else replace(entry, before=[*before.points, *entry.before])
-    earlier, pace = Account(), _Pace.from_parts(part.points for part in parts.values())
+    earlier, pace = Account(), _EntrySpacing.from_parts(part.points for part in parts.values())
     for part in reversed(parts.values()):
         account = part.account
         changed: dict[str, Any] = {"redone": account.redone + _spent_after(begin_step, part)}
@@ -209,14 +209,14 @@ def _earlier_account_of_rank(entries: Sequence[Entry], begin_step: int, now_seco
     return earlier
 
 
-class _Pace(NamedTuple):
+class _EntrySpacing(NamedTuple):
     """How often a rank has written entries, and the highest mean power between two of them; None if it has not."""
 
     seconds: float | None
     watts: float | None
 
     @classmethod
-    def from_parts(cls, parts: Iterable[Sequence[Point]]) -> _Pace:
+    def from_parts(cls, parts: Iterable[Sequence[Point]]) -> _EntrySpacing:
         """Look at all parts: one that was killed early may have a single entry."""
         intervals = [
             (after.seconds - before_seconds, after.joules - before_joules)

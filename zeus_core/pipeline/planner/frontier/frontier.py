@@ -21,7 +21,7 @@ from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline.planner.frontier._frontier_walk import FASTEST, WalkState, advance, begin_walk, resume_walk
 from zeus_core.pipeline.planner.frontier._network import Network, make_network
-from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem
 from zeus_core.pipeline.planner.pipeline_profile import PipelineProfile
 from zeus_core.pipeline.planner.pipeline_schedule import Schedule
 from zeus_core.validate import checked_number
@@ -37,12 +37,14 @@ class FrontierPoint:
     Attributes:
         time_seconds: Iteration time.
         energy_joules: Energy of all GPUs over it; no clocks take less in this time.
-        start_seconds: Start of each instruction of the schedule, in the order of `Problem.graph`. [instructions]
+        start_seconds: Start of each instruction of the schedule, in the order of `PipelineProblem.graph`.
+            [instructions]
         duration_seconds: Duration of each; between two measured durations it is a mixture of both clocks.
             [instructions]
         deadline_seconds: Latest end of each for the others to start as here. [instructions]
         price_watts: Energy that one more second would save for each, per second. [instructions]
-        arc_price_watts: The same for a second between two instructions, on each arc of `Problem.graph`. [graph arcs]
+        arc_price_watts: The same for a second between two instructions, on each arc of `PipelineProblem.graph`.
+            [graph arcs]
     """
 
     time_seconds: float
@@ -72,7 +74,7 @@ class Frontier:
     Memory: some 1.5 kB for each instruction (32 states to resume from), and 16 bytes for each breakpoint.
     """
 
-    problem: Problem
+    problem: PipelineProblem
     _network: Network = field(repr=False)
     _times: Numbers = field(repr=False)  # seconds of all breakpoints, falling
     _costs: Numbers = field(repr=False)
@@ -101,12 +103,12 @@ class Frontier:
                 are never too high, so bounds remain bounds; the shortest time stays exact.
 
         Raises:
-            UsageError: Profile and schedule do not fit, see `Problem`; `on_progress` cannot be called; or the precision
-                is out of its range.
+            UsageError: Profile and schedule do not fit, see `PipelineProblem`; `on_progress` cannot be called; or the
+                precision is out of its range.
             Exception: `on_progress` raised it.
         """
         precision = checked_number("precision", precision, 0.0, 1.0, "0 for the exact frontier, up to 1, such as 0.002")
-        problem = Problem(profile, schedule)
+        problem = PipelineProblem(profile, schedule)
         hulls: Sequence[Sequence[CostedOption]] = problem.hulls
         unit_watts = 0.0
         if precision:

@@ -21,7 +21,7 @@ from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline.planner.frontier.frontier import FrontierPoint
 from zeus_core.pipeline.planner.loops import call_compiled
-from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem
 
 # Instructions visited while polishing at effort 1: some 0.1 s when compiled. More visits find cheaper plans, later;
 # `benchmarks/pipeline_frontier.py` prints the gap to the frontier and the time of a plan.
@@ -74,7 +74,7 @@ class Rounding:
         effort: Polishing relative to the default: 0 is none, 1 some 0.1 s of CPU time (10 s without a compiler).
     """
 
-    def __init__(self, problem: Problem, effort: float = 1.0) -> None:
+    def __init__(self, problem: PipelineProblem, effort: float = 1.0) -> None:
         self._options = [option for of_kind in problem.pareto_options for option in of_kind]
         is_corner = [
             option.clock_mhz in {corner.clock_mhz for corner in hull}

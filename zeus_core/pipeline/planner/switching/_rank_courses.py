@@ -26,7 +26,7 @@ from zeus_core.pipeline.planner.loops import call_compiled
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, SwitchTask
 
 
-class Course(NamedTuple):
+class ClockCourses(NamedTuple):
     """The courses of clocks that a rank can take, and the memory of its dynamic program.
 
     A layer is a number of switches so far: 0, 1, or 2 and more. Places are those of `SwitchTask.order`.
@@ -64,7 +64,7 @@ class Course(NamedTuple):
     best_since: Indices
 
     @classmethod
-    def for_task(cls, numbered: NumberedProblem, task: SwitchTask) -> Course:
+    def for_task(cls, numbered: NumberedProblem, task: SwitchTask) -> ClockCourses:
         """Return what the ranks of a task can do."""
         problem, n, clocks = numbered.problem, len(task.kind), task.clocks
         time = task.time.reshape(-1, clocks)

@@ -24,7 +24,7 @@ import numpy as np
 from zeus_core.pipeline.planner.dependencies import ROUNDING, Indices, Numbers
 from zeus_core.pipeline.planner.frontier.frontier import FrontierPoint
 from zeus_core.pipeline.planner.loops import call_compiled
-from zeus_core.pipeline.planner.switching._rank_courses import Course, choose_course, find_courses
+from zeus_core.pipeline.planner.switching._rank_courses import ClockCourses, choose_course, find_courses
 from zeus_core.pipeline.planner.switching._switch_task import NumberedProblem, SwitchTask
 
 # More rounds find higher bounds, later: by those of 400 and 1,600 rounds, which take 0.10 and 0.19 s, plans of 76
@@ -49,7 +49,7 @@ class Bound(NamedTuple):
     price_watts: Numbers
     limit_watts: float
     flow: _Flow
-    course: Course
+    course: ClockCourses
 
     def answer(self, task: SwitchTask, factor: float) -> Indices:
         """Return the clocks of the lowest cost along each rank at prices of so many times those of the bound."""
@@ -113,7 +113,7 @@ def find_bound(numbered: NumberedProblem, task: SwitchTask, point: FrontierPoint
         chosen=np.zeros(n, np.int64),
     )
     rounds = int(min(1.0, effort) * _ROUNDS)
-    course = Course.for_task(numbered, task)
+    course = ClockCourses.for_task(numbered, task)
     # Sums of the same seconds in another order differ by less.
     task = task._replace(dwell_seconds=task.dwell_seconds - ROUNDING * task.limit_seconds)
     cost_joules = float(call_compiled(_ascend, task, flow, course, max(1, rounds)))

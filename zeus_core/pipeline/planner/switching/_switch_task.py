@@ -17,7 +17,7 @@ from zeus_core.pipeline.planner.clock_options import CostedOption
 from zeus_core.pipeline.planner.dependencies import Indices, Numbers
 from zeus_core.pipeline.planner.execution import SwitchPrice
 from zeus_core.pipeline.planner.loops import call_compiled
-from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem
 
 
 class SwitchTask(NamedTuple):
@@ -141,14 +141,14 @@ class NumberedProblem:
         task: The arrays, with a limit and prices of 0.
     """
 
-    problem: Problem
+    problem: PipelineProblem
     clocks_mhz: tuple[int, ...]
     instruction: Indices
     arc: Indices
     task: SwitchTask
 
     @classmethod
-    def from_problem(cls, problem: Problem) -> NumberedProblem:
+    def from_problem(cls, problem: PipelineProblem) -> NumberedProblem:
         """Number the clocks and instructions of a problem."""
         graph, delay = problem.graph, problem.arc_delay_seconds
         n = len(graph.instructions)
@@ -224,7 +224,7 @@ class NumberedProblem:
         return clocks
 
 
-def _by_clock(problem: Problem) -> tuple[tuple[int, ...], Numbers, Numbers, Indices]:
+def _by_clock(problem: PipelineProblem) -> tuple[tuple[int, ...], Numbers, Numbers, Indices]:
     """Return the clocks, the times and costs of each kind at each, [kinds, clocks], and which kinds keep the clock."""
     measured = {option.clock_mhz for of_kind in problem.options for option in of_kind if option.clock_mhz}
     clocks_mhz = sorted(measured, reverse=True)

@@ -20,7 +20,7 @@ from zeus_core.pipeline.planner.dependencies import Indices
 from zeus_core.pipeline.planner.execution import SwitchPrice, execute
 from zeus_core.pipeline.planner.frontier.frontier import Frontier
 from zeus_core.pipeline.planner.loops import call_compiled
-from zeus_core.pipeline.planner.pipeline_problem import Problem
+from zeus_core.pipeline.planner.pipeline_problem import PipelineProblem
 from zeus_core.pipeline.planner.simple_plans import simple_plans
 from zeus_core.pipeline.planner.switching._switch_annealing import anneal
 from zeus_core.pipeline.planner.switching._switch_bound import find_bound
@@ -45,7 +45,7 @@ class SwitchingPlan(NamedTuple):
     """Clocks, and how far they can be from the best.
 
     Attributes:
-        options: The option of each instruction, in the order of `Problem.graph`.
+        options: The option of each instruction, in the order of `PipelineProblem.graph`.
         bound_joules: No plan for the same problem takes less energy than this over its iteration time, or, if the GPUs
             wait until a later time, than this and the waiting after that of this plan.
     """
@@ -110,7 +110,7 @@ def _cheapest_first(task: SwitchTask, plans: Iterable[Indices]) -> list[Indices]
     return [chosen for _, chosen in sorted(costs.values(), key=lambda found: found[0])]
 
 
-def _too_short(problem: Problem, limit_seconds: float, price: SwitchPrice) -> UsageError:
+def _too_short(problem: PipelineProblem, limit_seconds: float, price: SwitchPrice) -> UsageError:
     result = execute(problem, [problem.highest_clock_options[kind] for kind in problem.kind_of.tolist()], price)
     return UsageError(
         f"time_seconds is {limit_seconds!r}, but with {price.seconds!r} s for each switch of a clock the shortest "
