@@ -42,7 +42,7 @@ A40 = SimulatedGpu(find_preset("A40"))
             "identity is 1; it must hold numbers and text",
         ),
         (lambda: read_plan(3), "path is 3; it must be the path of a file, such as plan.json"),
-        (lambda: read_plan("/dev/null"), "/dev/null: it is not JSON"),
+        (lambda: read_plan("/dev/null"), "/dev/null: it is a folder or a device"),
         (lambda: PipelineProfile.from_csv(1, 80), "path is 1; it must be the path of a file, such as profile.csv"),
         (lambda: read_allocation(3), "path is 3; it must be the path of a file, such as plan.json"),
         (lambda: read_allocation("/dev/null"), "/dev/null: it is a folder or a device, not a file"),

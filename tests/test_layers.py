@@ -104,6 +104,7 @@ DELIBERATE = {
     "zeus_core.device.rapl": "sockets, for those whose CPUs the daemon reads",
     "zeus_core.monitor.windows": "csv, for those who log windows",
     "zeus_core.monitor._instruments": "random loads hashlib, and most GPUs have a counter",
+    "zeus_core.optimizer.limiter": "settings load sockets and processes, for those who change something",
     "zeus_core.optimizer.global_setting._preparation": "two searches beside each other, for those who ask for them",
     "zeus_core.optimizer.global_setting._search_course": "two searches beside each other, for those who ask for them",
     "zeus_core.optimizer.global_setting._search_facts": "the words of a result, at the end of training",

@@ -17,7 +17,7 @@ from tests.nvml_driver import DeviceSpec
 from zeus_core.cli import main
 from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
 from zeus_core.errors import DriverFaultError
-from zeus_core.selfcheck._load import SimulatedSteps
+from zeus_core.selfcheck._load import SimulatedLoad
 from zeus_core.selfcheck._setting_changes import _settled_after
 from zeus_core.selfcheck.self_check import FORMAT, SelfCheck, json_fields, markdown_heading, markdown_section
 
@@ -51,7 +51,7 @@ def setters(driver):
 
 def test_every_part_measures_and_the_settings_are_restored(tmp_path):
     gpu = SimulatedGpu(find_preset("A100"), power_limit_watts=350)
-    check = SelfCheck(gpu, SimulatedSteps, allow_changes=True, is_quick=True)
+    check = SelfCheck(gpu, SimulatedLoad, allow_changes=True, is_quick=True)
     results = {result.title: result for result in check.run()}
     assert results.keys() == WITH_CHANGES
     missing = {title: result.not_measured_because for title, result in results.items() if result.not_measured_because}

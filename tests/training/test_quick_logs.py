@@ -41,7 +41,7 @@ def test_no_log_asks_the_driver_for_the_limit(monitor, gpu):
             reads_before = gpu.limit_reads
             assert energy.log()["power_limit_w"] == 350
             assert gpu.limit_reads == reads_before
-        assert 3 <= gpu.limit_reads <= 6  # once a second, in the background
+        assert 3 <= gpu.limit_reads <= 7  # once a second, in the background, and twice for what holds the board down
     reads = gpu.limit_reads
     gpu.execute(Work(10.0, 100.0))
     assert gpu.limit_reads == reads

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from zeus_core.electricity import Signal
-from zeus_core.optimizer.global_setting.director import DuePause
 from zeus_core.units import amount_text, number_text
+
+if TYPE_CHECKING:
+    from zeus_core.optimizer.global_setting.director import DuePause
 
 _logger = logging.getLogger(__name__)
 

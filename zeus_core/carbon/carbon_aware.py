@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeus_core.carbon._decision import signal_name
 from zeus_core.carbon._terms import Terms
-from zeus_core.monitor import ZeusMonitor
-from zeus_core.optimizer.global_setting.director import Director
-from zeus_core.ports.exchange import Exchange
+
+if TYPE_CHECKING:  # the command of this wing shows its help without what measures
+    from zeus_core.monitor import ZeusMonitor
+    from zeus_core.optimizer.global_setting.director import Director
+    from zeus_core.ports.exchange import Exchange
 
 
 class CarbonAware(Terms):

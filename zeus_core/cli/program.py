@@ -45,7 +45,7 @@ class Command(Protocol):
 _CORE = {
     "run": "zeus_core.cli.run._run",
     "power": "zeus_core.cli.watch:Power",
-    "energy": "zeus_core.cli.watch:Energy",
+    "energy": "zeus_core.cli.watch:EnergyWatch",
     "top": "zeus_core.cli.watch:Top",
     "doctor": "zeus_core.cli.doctor._doctor",
     "report": "zeus_core.cli._report",

@@ -11,11 +11,7 @@ from zeus_core.device.gpu import read_or_none, uuid_in_job
 from zeus_core.errors import DeviceError, DeviceHeldError, NotSupportedError, PermissionDeniedError
 from zeus_core.kinds import Kind
 from zeus_core.optimizer.gpu_facts import GpuFacts, facts_of_gpu
-from zeus_core.settings.clock_knob import LockKnob
 from zeus_core.settings.holders import KnobUser
-from zeus_core.settings.knob import CommonKnob, NotEnforcedError
-from zeus_core.settings.limit_knob import PowerLimitKnob
-from zeus_core.settings.restoration import used_by
 
 if TYPE_CHECKING:
     from zeus_core.settings.knob import CommonKnob
@@ -119,6 +115,7 @@ class Limiter:
         self._wanted = setting
         if self._ceiling is not None:
             setting = min(setting, self._ceiling)
+        from zeus_core.settings.knob import NotEnforcedError  # loaded with the knob
 
         own = min(max(setting, self.settings[-1]), self.settings[0])
         taken: int | None = None
@@ -183,10 +180,16 @@ class Limiter:
 def knob_of(kind: Kind, gpus: Sequence[Gpu], user: KnobUser | None) -> CommonKnob:
     """Make the knob of some GPUs: of what others may limit too, of a lock that cannot be read, or of anything else."""
     # Imported here: what changes GPUs, with its ledger and guardian, is for a search that begins.
+    from zeus_core.settings.restoration import used_by
 
     if kind.binds_power:
+        from zeus_core.settings.limit_knob import PowerLimitKnob
+
         return used_by(user, PowerLimitKnob(gpus, kind.step))
     if not kind.is_readable:
+        from zeus_core.settings.clock_knob import LockKnob
+
         return used_by(user, LockKnob(kind, gpus))
+    from zeus_core.settings.knob import CommonKnob
 
     return used_by(user, CommonKnob(kind, gpus))

@@ -41,7 +41,7 @@ class Load(Protocol):
         ...
 
 
-class SimulatedSteps:
+class SimulatedLoad:
     """Steps of a simulated GPU, without torch."""
 
     steps_in_queue = 4
@@ -75,5 +75,5 @@ def find_load(gpu: Gpu) -> Load:
 
         return TorchLoad(gpu)
     if isinstance(gpu, SimulatedGpu):
-        return SimulatedSteps(gpu)
+        return SimulatedLoad(gpu)
     raise NotSupportedError("torch is not installed, so that there is no load: pip install torch")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from statistics import fmean
 
 from zeus_core.ports.time_source import MonotonicTime, TimeSource
 
@@ -71,7 +70,8 @@ def watch_counter_period_seconds(
     # A busy machine may let an update pass between two polls: then an interval is of two periods.
     intervals_seconds = sorted(later - earlier for earlier, later in pairwise(seen_at))
     median_seconds = intervals_seconds[(len(intervals_seconds) - 1) // 2]
-    seconds = fmean(seconds for seconds in intervals_seconds if seconds < 1.5 * median_seconds)
+    alike_seconds = [seconds for seconds in intervals_seconds if seconds < 1.5 * median_seconds]
+    seconds = sum(alike_seconds) / len(alike_seconds)
     nearest_seconds = min(_NOMINAL_SECONDS, key=lambda nominal: abs(nominal - seconds))
     return nearest_seconds if abs(nearest_seconds - seconds) <= _NEAR_FRACTION * nearest_seconds else seconds
 
@@ -113,7 +113,7 @@ def compare_counter(
     for after, until, joules in updates:
         if after <= first_until:
             continue
-        gpu_watts, module_watts = (fmean(watts) for watts in zip(*powers, strict=True))
+        gpu_watts, module_watts = (sum(watts) / len(watts) for watts in zip(*powers, strict=True))
         border_watts = _MODULE_RATIO * gpu_watts
         if module_watts > _SAME * gpu_watts:
             border_watts = (gpu_watts * module_watts) ** 0.5  # nearer to the one or the other, in proportion
