@@ -29,7 +29,8 @@ class MachineMeter:
     """
 
     def __init__(self, monitor: ZeusMonitor, notes: Sequence[str] = ()) -> None:
-        self.monitor, self.notes = monitor, notes
+        self.monitor: ZeusMonitor = monitor
+        self.notes: Sequence[str] = notes
         self.names: Mapping[Device, str] = {device: _name(device, monitor) for device in monitor.devices}
         self.is_simulated: bool = any(gpu.is_simulated for gpu in monitor.gpus.values())
 

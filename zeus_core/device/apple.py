@@ -41,9 +41,9 @@ class AppleGpu(Gpu):
     power_average_seconds: float = _PERIOD_SECONDS
 
     def __init__(self, name: str) -> None:
-        self.peak_watts = _peak_watts(name)  # which no driver reports
-        self.name = f"{name} GPU"
-        self.uuid = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'Apple silicon {uuid.getnode():x}')}"
+        self.peak_watts: float | None = _peak_watts(name)  # which no driver reports
+        self.name: str = f"{name} GPU"
+        self.uuid: str = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'Apple silicon {uuid.getnode():x}')}"
         self._lock = threading.Lock()
         self._moves: list[tuple[float, float]] = []  # when the counter was seen to move, and its joules
         self._chip = _Chip(name)

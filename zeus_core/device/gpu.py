@@ -193,8 +193,8 @@ class SilentGpu(Gpu):
     """
 
     def __init__(self, name: str, fault: DeviceError) -> None:
-        self.name = f"{name} (does not answer)"
-        self.uuid = f"unknown: {name}"
+        self.name: str = f"{name} (does not answer)"
+        self.uuid: str = f"unknown: {name}"
         self.fault: DeviceError = type(fault)(
             f"{name} does not answer, and no other takes its index: {fault}; try again, or name the GPUs to use by "
             "UUID in CUDA_VISIBLE_DEVICES (`nvidia-smi -L` lists them)"

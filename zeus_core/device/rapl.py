@@ -238,8 +238,8 @@ class RaplCpu:
 
     def __init__(self, index: int, package_zones: Sequence[RaplZone], dram_zones: Sequence[RaplZone] = ()) -> None:
         self.index = index
-        self.name = f"package-{index}"
-        self.has_dram = bool(dram_zones)
+        self.name: str = f"package-{index}"
+        self.has_dram: bool = bool(dram_zones)
         self._package_zones, self._dram_zones = tuple(package_zones), tuple(dram_zones)
 
     def read_energy_counters_joules(self) -> CpuEnergyCounters:

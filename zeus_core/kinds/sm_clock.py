@@ -27,7 +27,7 @@ class SmClock(Kind):
     has_curves = True
     locks_sm_clock = True
     lowers_sm_clock = True
-    steepest_exponent = 1.0  # what computes takes as much longer as the clock is lower, and the rest does not
+    steepest_exponent: float = 1.0  # what computes takes as much longer as the clock is lower, and the rest does not
     saves_waiting = True
     joins_auto = True
     is_usual = True

@@ -50,11 +50,11 @@ class FaultyGpu(Gpu):
         gpu: The GPU behind it.
     """
 
-    uuid = _same("uuid")
-    name = _same("name")
-    is_simulated = _same("is_simulated")
-    energy_counter_period_seconds = _same("energy_counter_period_seconds")
-    power_average_seconds = _same("power_average_seconds")
+    uuid: str = _same("uuid")
+    name: str = _same("name")
+    is_simulated: bool = _same("is_simulated")
+    energy_counter_period_seconds: float = _same("energy_counter_period_seconds")
+    power_average_seconds: float = _same("power_average_seconds")
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu

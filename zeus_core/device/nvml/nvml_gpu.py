@@ -48,7 +48,7 @@ class NvmlGpu(Gpu):
         DeviceError: The GPU does not answer.
     """
 
-    driver = "nvml"
+    driver: str | None = "nvml"
 
     def __init__(self, session: NvmlSession, uuid: str, name: str | None = None) -> None:
         import pynvml
@@ -71,14 +71,14 @@ class NvmlGpu(Gpu):
         # The ranges that the board accepts never change, and reading them before each change would take long.
         self._power_range: PowerRange | None = None
         self._supported_clocks_mhz: tuple[int, ...] | None = None
-        self.name = name or str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
+        self.name: str = name or str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
         self._architecture = _AMPERE if name else self._find_architecture()
         self._has_instant_power = not name and self._find_instant_power()
         # Without that field, NVML documents its power usage as a mean of 1 s from Ampere on, except GA100.
         is_of_the_moment = self._architecture < _AMPERE or any(word in self.name for word in _GA100)
-        self.power_average_seconds = 0.0 if self._has_instant_power or is_of_the_moment else 1.0
+        self.power_average_seconds: float = 0.0 if self._has_instant_power or is_of_the_moment else 1.0
         if any(word in self.name for word in _JETSON):
-            self.no_power_because = (
+            self.no_power_because: str | None = (
                 "power is not reported through NVML on Jetson: the sensors of the board show it, see `jtop`"
             )
 

@@ -152,9 +152,9 @@ class SimulatedGpu(Gpu):
         self.preset: GpuPreset = preset
         index = checked_whole_number("index", index, 0)
         self._noise = SimulatedNoise(time_cv=0.0, power_cv=0.0) if noise is None else noise
-        self.name = f"{preset.name} (simulated)"
-        self.uuid = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core simulated {preset.name} {index}')}"
-        self.energy_counter_period_seconds = preset.counter_period_seconds
+        self.name: str = f"{preset.name} (simulated)"
+        self.uuid: str = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'zeus-core simulated {preset.name} {index}')}"
+        self.energy_counter_period_seconds: float = preset.counter_period_seconds
         self._time_source = time_source or MonotonicTime()
         self.submitted: int = 0
         """How many pieces of work were submitted."""

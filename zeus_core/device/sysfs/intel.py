@@ -47,7 +47,7 @@ class IntelGpu(SysfsGpu):
     def __init__(self, card: Card, time_source: TimeSource | None = None) -> None:
         super().__init__(card, f"Intel GPU {card.text('device') or card.uuid}")
         if not self._has_power_file:
-            self.power_average_seconds = 2 * _MEAN_SECONDS
+            self.power_average_seconds: float = 2 * _MEAN_SECONDS
         self._time_source = time_source or MonotonicTime()
         self._lock = ProcessLock()
         self._last: tuple[float, float] | None = None  # when the file was read, and its joules

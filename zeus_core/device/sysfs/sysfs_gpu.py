@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from zeus_core._sysfs import Card, sysfs_root
@@ -31,16 +31,16 @@ class SysfsGpu(Gpu):
 
     def __init__(self, card: Card, name: str, others: Sequence[str] = ()) -> None:
         self._card = card
-        self.uuid = card.uuid
+        self.uuid: str = card.uuid
         self.driver: str = card.driver
-        self.is_simulated = sysfs_root() != "/sys"
-        self.name = f"{name} (simulated)" if self.is_simulated else name
-        self.limit_path = card.limit_path
+        self.is_simulated: bool = sysfs_root() != "/sys"
+        self.name: str = f"{name} (simulated)" if self.is_simulated else name
+        self.limit_path: str | None = card.limit_path
         addresses = filter(None, (card.pci_address, *others))
-        self.pci_addresses = frozenset(address.partition(".")[0] for address in addresses)
+        self.pci_addresses: Collection[str] = frozenset(address.partition(".")[0] for address in addresses)
         self._has_power_file = Path(card.folder, card.hwmon("power1_input")).exists()
         self._power_file = "power1_input" if self._has_power_file else "power1_average"
-        self.power_average_seconds = 0.0 if self._has_power_file else _AVERAGE_SECONDS
+        self.power_average_seconds: float = 0.0 if self._has_power_file else _AVERAGE_SECONDS
 
     def refusal(self, what: str) -> DeviceError:
         """Name the driver: others may show more of the same board."""
