@@ -119,12 +119,20 @@ def test_it_follows_a_framework(zeus_core):
 
 def test_where_nothing_is_installed_the_program_says_what_to_do(monkeypatch, capsys):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: EntryPoints())
+    monkeypatch.setattr("zeus_core.installed._clone_entry_points", dict)  # nor is it a clone
     with pytest.raises(SystemExit):
         program.main(["plan", "gpt3-like"])
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "there is no command 'plan'; zeus-core is on the path of Python but not installed" in said
     assert "pip install" in said
+
+
+def test_a_clone_need_not_be_installed(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: EntryPoints())
+    with pytest.raises(SystemExit, match="0"):
+        program.main(["plan", "--help"])
+    assert "zeus-core plan gpt3-like" in capsys.readouterr().out
 
 
 def test_the_parts_of_this_package_are_registered_and_can_be_imported():

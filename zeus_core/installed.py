@@ -20,9 +20,13 @@ not name:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 COMMANDS, SECTIONS = "zeus_core.commands", "zeus_core.sections"
 FRAMEWORKS, DOCTOR, TRACES = "zeus_core.frameworks", "zeus_core.doctor", "zeus_core.traces"
@@ -38,9 +42,7 @@ def imported(place: str) -> Any:
 
 def registered_places(group: str) -> dict[str, str]:
     """Return the names that are registered in a group of entry points, with "module:name" of each; imports nothing."""
-    from importlib.metadata import entry_points  # takes 20 ms, which most programs do without
-
-    return {entry.name: entry.value for entry in sorted(entry_points(group=group))}
+    return {entry.name: entry.value for entry in sorted(_entries(group))}
 
 
 def registered(group: str, complain: Callable[[str], None], name: str | None = None) -> Iterator[tuple[str, Any]]:
@@ -51,12 +53,9 @@ def registered(group: str, complain: Callable[[str], None], name: str | None = N
         complain: Receives a line on each entry point that cannot be imported, which is left out.
         name: Only this one; all if None.
     """
-    from importlib.metadata import entry_points
-
-    found = entry_points(group=group) if name is None else entry_points(group=group, name=name)
     seen = set()
-    for entry in found:
-        if entry.name in seen:
+    for entry in _entries(group):
+        if entry.name in seen or name not in (None, entry.name):
             continue
         try:
             made = entry.load()
@@ -66,6 +65,30 @@ def registered(group: str, complain: Callable[[str], None], name: str | None = N
             continue
         seen.add(entry.name)
         yield entry.name, made
+
+
+def _entries(group: str) -> list[EntryPoint]:
+    """Return the entry points of a group. In a clone, those of its `pyproject.toml` are the ones of this package.
+
+    So a clone need not be installed, and one that was installed before a change need not be installed again.
+    """
+    from importlib.metadata import EntryPoint, entry_points  # takes 20 ms, which most programs do without
+
+    of_clone = _clone_entry_points().get(group, {})
+    own = [EntryPoint(name, value, group) for name, value in of_clone.items()]
+    return own + [entry for entry in entry_points(group=group) if of_clone.get(entry.name) != entry.value]
+
+
+@cache
+def _clone_entry_points() -> dict[str, dict[str, str]]:
+    """Return the entry points in the `pyproject.toml` of the clone that this package runs from; none elsewhere."""
+    import tomllib
+
+    try:
+        project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return dict(project.get("entry-points", {})) if project.get("name") == "zeus-core" else {}
 
 
 def missing_registration(group: str) -> str:
