@@ -159,8 +159,8 @@ def test_of_several_ranks_the_first_shows_the_total_of_all(capsys):
 @pytest.mark.parametrize(("model", "is_followed_alone"), [("A40", False), ("V100-SXM2-32GB", True)])
 def test_a_simulated_gpu_gets_a_load_from_the_steps_of_a_script(monkeypatch, model, is_followed_alone):
     """It had idled through a script of a user's own, and a limit was chosen for that."""
-    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", f"{model}:1")
-    (gpu,) = discover_gpus()
+    monkeypatch.setenv("ZEUS_SIMULATED_GPUS", f"{model}:7")  # as in no other test: a process keeps those it has made
+    gpu, *_ = discover_gpus()
     idle_watts = gpu.read_power_watts()
     hooks = GlobalPowerLimitOptimizer(ZeusMonitor(gpus=[gpu]), Energy(), quiet=True)
     if not is_followed_alone:
