@@ -10,13 +10,15 @@ import pytest
 
 from tests.support.kept_runs import kept_run
 from zeus_core.cli import program
-from zeus_core.installed import COMMANDS, registered
+from zeus_core.installed import COMMANDS, FRAMEWORKS, registered, registered_places
 
 ENTRY_POINTS = """
 [zeus_core.commands]
 count = stranger.count_command
 broken = stranger.missing
 half = stranger
+ending = stranger.ending
+misplaced = stranger.misplaced_command
 report = stranger.count_command
 
 [zeus_core.sections]
@@ -26,6 +28,7 @@ raising = stranger:raising_section
 
 [zeus_core.frameworks]
 toys = stranger:follow_toys
+torch = stranger:follow_toys
 """
 PACKAGE = """
     import sys
@@ -65,6 +68,8 @@ def stranger(tmp_path):
     (information / "entry_points.txt").write_text(ENTRY_POINTS)
     (package / "__init__.py").write_text(textwrap.dedent(PACKAGE))
     (package / "count_command.py").write_text(textwrap.dedent(COMMAND))
+    (package / "misplaced_command.py").write_text(textwrap.dedent(COMMAND) + "PLACE = 'Tools'\n")
+    (package / "ending.py").write_text("raise SystemExit(3)\n")
     (folder / "toys.py").write_text("")
     return folder
 
@@ -88,9 +93,13 @@ def test_it_adds_a_command_and_what_is_broken_costs_a_line(zeus_core):
     helped = zeus_core("--help")
     assert helped.returncode == 0
     assert "\nOf a stranger:\n  count      Count to a number\n" in helped.stdout
-    first, second = sorted(helped.stderr.splitlines())
-    assert first.startswith("zeus-core: left out: ModuleNotFoundError: No module named 'stranger.missing' ('broken' of")
-    assert second.startswith("zeus-core: left out: the command 'half' lacks one of PLACE, SUMMARY, EXAMPLE")
+    missing, ending, half, misplaced = sorted(helped.stderr.splitlines())
+    assert missing.startswith(
+        "zeus-core: left out: ModuleNotFoundError: No module named 'stranger.missing' ('broken' of"
+    )
+    assert ending.startswith("zeus-core: left out: SystemExit: 3 ('ending' of")
+    assert half.startswith("zeus-core: left out: the command 'half' lacks one of PLACE (a group and a number), SUMMARY")
+    assert misplaced.startswith("zeus-core: left out: the command 'misplaced' lacks one of PLACE")
     assert "  report     Report where the energy of runs went" in helped.stdout, "nobody takes a name of the core"
     assert "there is no command 'conut' (did you mean count?)" in zeus_core("conut").stderr
     broken = zeus_core("broken")
@@ -115,6 +124,23 @@ def test_it_follows_a_framework(zeus_core):
     ended = zeus_core("run", "--quiet", "--trainer", "--", sys.executable, "-c", "import toys; print('imported')")
     assert ended.returncode == 0
     assert ended.stdout == "following toys\nimported\n"
+
+
+def test_a_framework_of_ours_keeps_our_follower(stranger, monkeypatch):
+    monkeypatch.syspath_prepend(stranger)
+    places = [place for name, place in registered_places(FRAMEWORKS) if name == "torch"]
+    assert places == ["zeus_core.pytorch:follow_optimizers", "stranger:follow_toys"]
+
+
+def test_of_a_damaged_distribution_the_others_count(zeus_core, stranger):
+    information = stranger / "damaged-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: damaged\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[zeus_core.commands]\nno equals sign\n")
+    ended = zeus_core("count", 3)
+    assert (ended.returncode, ended.stdout) == (0, "1 2 3\n")
+    assert len(ended.stderr.splitlines()) == 1
+    assert "the entry points of a distribution cannot be read" in ended.stderr
 
 
 def test_where_nothing_is_installed_the_program_says_what_to_do(monkeypatch, capsys):

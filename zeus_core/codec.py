@@ -173,7 +173,8 @@ def _decode_object(kind: Any, value: Any, name: str) -> Any:
     decoders = _field_decoders_of(kind)
     lacking, unknown = _required_of(kind) - value.keys(), value.keys() - decoders.keys()
     if lacking or unknown:
-        complaint = f"lacks {', '.join(sorted(lacking))}" if lacking else f"has unknown {', '.join(sorted(unknown))}"
+        which, names = ("lacks", lacking) if lacking else ("has unknown", unknown)
+        complaint = f"{which} {', '.join(sorted(map(str, names)))}"
         raise UsageError(f"{name} {complaint}; its fields are {', '.join(decoders)}")
     return _built(name, kind, **{field: decoders[field](member, f"{name}.{field}") for field, member in value.items()})
 

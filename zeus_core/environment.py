@@ -8,9 +8,8 @@ train nothing, too; so it imports nothing of this package.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 VARIABLE = "ZEUS"
 """Environment variable: "1" measures each trainer, "off" turns off all that the command line and variables ask for.
@@ -57,20 +56,20 @@ def observes(environment: Mapping[str, str]) -> bool:
 
 
 def reached(
-    environment: Mapping[str, str], run: str = "1", frameworks: Mapping[str, str] = MappingProxyType({})
+    environment: Mapping[str, str], run: str = "1", frameworks: Iterable[tuple[str, str]] = ()
 ) -> dict[str, str]:
     """Return an environment whose Pythons follow the frameworks that they import.
 
     Args:
         environment: The environment of this process.
         run: The folder in which they note what they do; "1" for none.
-        frameworks: The function that follows each framework, as "module:name", by the module of the framework.
+        frameworks: The module of each framework, and the function that follows it, as "module:name".
     """
     folder = str(Path(__file__).absolute().with_name("_start"))
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path != folder]
     # An empty entry is the current folder; an empty variable is none.
     kept = [] if paths == [""] else paths
-    followed = {VARIABLE: run, FRAMEWORKS: ",".join(map("=".join, frameworks.items()))}
+    followed = {VARIABLE: run, FRAMEWORKS: ",".join(map("=".join, frameworks))}
     return {**environment, **followed, "PYTHONPATH": os.pathsep.join([folder, *kept])}
 
 

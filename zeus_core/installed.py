@@ -19,6 +19,7 @@ not name:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
@@ -32,6 +33,8 @@ COMMANDS, SECTIONS = "zeus_core.commands", "zeus_core.sections"
 FRAMEWORKS, DOCTOR, TRACES = "zeus_core.frameworks", "zeus_core.doctor", "zeus_core.traces"
 SEARCHES = "zeus_core.searches"
 
+_logger = logging.getLogger(__name__)
+
 
 def imported(place: str) -> Any:
     """Import a module, or a name of it: "module" or "module:name"."""
@@ -40,9 +43,12 @@ def imported(place: str) -> Any:
     return getattr(found, name) if name else found
 
 
-def registered_places(group: str) -> dict[str, str]:
-    """Return the names that are registered in a group of entry points, with "module:name" of each; imports nothing."""
-    return {entry.name: entry.value for entry in sorted(_entries(group))}
+def registered_places(group: str) -> list[tuple[str, str]]:
+    """Return each name that is registered in a group of entry points, with its "module:name". Imports nothing.
+
+    A name may be registered several times; this package comes first.
+    """
+    return list(dict.fromkeys((entry.name, entry.value) for entry in _entries(group)))
 
 
 def registered(group: str, complain: Callable[[str], None], name: str | None = None) -> Iterator[tuple[str, Any]]:
@@ -59,7 +65,7 @@ def registered(group: str, complain: Callable[[str], None], name: str | None = N
             continue
         try:
             made = entry.load()
-        except Exception as error:  # it is of a stranger: an error of any kind
+        except (Exception, SystemExit) as error:  # it is of a stranger: an error of any kind
             owner = entry.dist.name if entry.dist is not None else "somebody"
             complain(f"{type(error).__name__}: {error} ({entry.name!r} of {owner}, which it registers for {group})")
             continue
@@ -68,15 +74,31 @@ def registered(group: str, complain: Callable[[str], None], name: str | None = N
 
 
 def _entries(group: str) -> list[EntryPoint]:
-    """Return the entry points of a group. In a clone, those of its `pyproject.toml` are the ones of this package.
+    """Return the entry points of a group, those of this package first. In a clone, they are read in its pyproject.toml.
 
     So a clone need not be installed, and one that was installed before a change need not be installed again.
     """
-    from importlib.metadata import EntryPoint, entry_points  # takes 20 ms, which most programs do without
+    from importlib.metadata import (  # takes 20 ms, which most programs do without
+        EntryPoint,
+        distributions,
+        entry_points,
+    )
 
-    of_clone = _clone_entry_points().get(group, {})
-    own = [EntryPoint(name, value, group) for name, value in of_clone.items()]
-    return own + [entry for entry in entry_points(group=group) if of_clone.get(entry.name) != entry.value]
+    found = [EntryPoint(name, value, group) for name, value in _clone_entry_points().get(group, {}).items()]
+    try:
+        installed = list(entry_points(group=group))
+    except Exception:  # the file of one distribution is damaged: the others count
+        installed = []
+        for distribution in distributions():
+            try:
+                installed += distribution.entry_points.select(group=group)
+            except Exception as error:
+                _logger.warning("the entry points of a distribution cannot be read, and are left out: %s", error)
+    return found + sorted(installed, key=_is_of_others)
+
+
+def _is_of_others(entry: EntryPoint) -> bool:
+    return entry.dist is None or entry.dist.name != "zeus-core"
 
 
 @cache

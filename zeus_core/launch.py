@@ -39,8 +39,8 @@ def follow(framework: str) -> None:
         if name == framework:
             try:
                 imported(place)()
-            except Exception as error:
-                _complain(f"{type(error).__name__}: {error}")
+            except (Exception, SystemExit) as error:
+                _complain(f"{type(error).__name__}: {error}", f" by {place}")
 
 
 def only_note() -> None:
@@ -81,8 +81,8 @@ def _uninvited(make: Callable[[], Any]) -> list[Any]:
     return [callback]
 
 
-def _complain(problem: str) -> None:
+def _complain(problem: str, by: str = "") -> None:
     try:
-        sys.stderr.write(f"zeus-core: trainings of this process ({sys.executable}) are not measured: {problem}\n")
+        sys.stderr.write(f"zeus-core: trainings of this process ({sys.executable}) are not measured{by}: {problem}\n")
     except Exception:  # nobody is there to read it
         return

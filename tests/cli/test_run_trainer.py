@@ -223,7 +223,7 @@ def test_an_integration_that_fails_costs_a_message_and_nothing_else(folder, on_n
     write(folder / "packages/zeus_huggingface/auto.py", "raise ImportError('too old')")
     ended = run(on_nothing, PYTHON, "train.py")
     assert (ended.returncode, ended.stdout) == (0, "training\n")
-    assert "are not measured: ImportError: too old" in ended.stderr
+    assert "are not measured by zeus_huggingface.auto:enable: ImportError: too old" in ended.stderr
 
 
 @pytest.mark.parametrize(

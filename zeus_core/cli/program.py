@@ -74,10 +74,15 @@ def all_commands() -> dict[str, Command]:
 def _registered(name: str | None = None) -> Iterator[tuple[str, Command]]:
     """Import the commands that are registered, or those of a name; a line says why one cannot be used."""
     for each, command in registered(COMMANDS, _left_out, name):
-        if isinstance(command, Command):
+        if isinstance(command, Command) and _is_place(command.PLACE):
             yield each, command
         else:
-            _left_out(f"the command {shown(each)} lacks one of PLACE, SUMMARY, EXAMPLE, add_arguments and execute")
+            lacking = "PLACE (a group and a number), SUMMARY, EXAMPLE, add_arguments and execute"
+            _left_out(f"the command {shown(each)} lacks one of {lacking}")
+
+
+def _is_place(place: object) -> bool:
+    return isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], str) and isinstance(place[1], int)
 
 
 def _left_out(problem: str) -> None:
@@ -167,7 +172,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 def _refuse(parser: argparse.ArgumentParser, word: str) -> NoReturn:
     """Complain about a word that is not a command."""
     place = f"it is now: {MOVED_COMMANDS[word]}" if word in MOVED_COMMANDS else missing_registration(COMMANDS)
-    parser.error(f"there is no command {shown(word)}{_instead(word, place, [*_CORE, *registered_places(COMMANDS)])}")
+    known = [*_CORE, *dict(registered_places(COMMANDS))]
+    parser.error(f"there is no command {shown(word)}{_instead(word, place, known)}")
 
 
 def _instead(word: str, place: str | None, words: Iterable[str]) -> str:

@@ -6,13 +6,13 @@ entry point is a value of the argument `activities` of the optimizers, beside "c
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from zeus_core.device import Gpu
+from zeus_core.errors import UsageError
 from zeus_core.events import Event
-from zeus_core.installed import SEARCHES, registered, registered_places
+from zeus_core.installed import SEARCHES, missing_registration, registered, registered_places
 from zeus_core.kinds import Kind
 from zeus_core.optimizer.global_setting.measuring import TrialRecorder
 from zeus_core.optimizer.global_setting.search_options import COMMON, SearchOptions
@@ -20,8 +20,6 @@ from zeus_core.optimizer.global_setting.setting_search import SettingSearch
 from zeus_core.optimizer.limiter import Limiter
 from zeus_core.settings.holders import KnobUser
 from zeus_core.validate import checked_one_of
-
-_logger = logging.getLogger(__name__)
 
 
 class Extension(Protocol):
@@ -50,6 +48,11 @@ def extension_of(options: SearchOptions, recorder: TrialRecorder) -> Extension |
     """
     if options.activities == COMMON:
         return None
-    name = checked_one_of("activities", options.activities, [COMMON, *registered_places(SEARCHES)])
-    extension: Extension = dict(registered(SEARCHES, _logger.warning, name))[name](options, recorder)
-    return extension
+    if options.activities != COMMON and (missing := missing_registration(SEARCHES)):
+        raise UsageError(f"activities is {options.activities!r}: {missing}")
+    name = checked_one_of("activities", options.activities, [COMMON, *dict(registered_places(SEARCHES))])
+    problems: list[str] = []
+    for _, make in registered(SEARCHES, problems.append, name):
+        extension: Extension = make(options, recorder)
+        return extension
+    raise UsageError(f"activities is {name!r}, which cannot be imported: {'; '.join(problems)}")
