@@ -65,7 +65,7 @@ def run_daemon(settings: DaemonSettings, restored: Iterable[RestoreOutcome] = ()
 
     Args:
         settings: Its settings.
-        restored: What `restore_first` has restored, which is logged.
+        restored: The outcomes of `restore_first`, which are logged.
 
     Raises:
         UsageError: A setting is wrong; the message says what would be right.
