@@ -13,6 +13,7 @@ from zeus_core.device import SimulatedGpu, discover_gpus, find_preset
 from zeus_core.device.gpu import read_or_none
 from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
+from zeus_core.device.nvml.restoring_gpu import RestoringGpu
 from zeus_core.device.nvml.return_codes import device_error
 from zeus_core.errors import (
     DeviceError,
@@ -286,6 +287,48 @@ def test_without_rights_it_says_what_an_admin_would_run(driver, gpu):
 def test_opens_again_when_the_session_is_gone(driver, gpu):
     driver.forget_sessions()
     assert gpu.read_power_limit_watts() == 700.0
+
+
+class HandlesOpenedAgain(dict):
+    """Handles of a session that another thread opens again right after one is found."""
+
+    def __init__(self, session):
+        super().__init__()
+        self._session = session
+
+    def __setitem__(self, uuid, handle):
+        super().__setitem__(uuid, handle)
+        self._session._process_id = None
+        self._session.open()
+
+
+def test_a_handle_is_found_while_another_thread_opens_the_session_again(driver):
+    session = NvmlSession()
+    session.open()
+    session._handles = HandlesOpenedAgain(session)
+    assert session.handle(driver[0].uuid) is not None
+
+
+class TestRestoring:
+    """Setting comes first: what a board accepts is read where it refuses."""
+
+    @pytest.fixture
+    def gpu(self, driver):
+        return RestoringGpu(NvmlSession(), driver[0].uuid)
+
+    @pytest.mark.parametrize("limit_watts", [10.0, 5000.0, -1.0, 2**32 / 1e3 + 300])
+    def test_a_limit_outside_the_range_is_refused(self, driver, gpu, limit_watts):
+        with pytest.raises(UsageError, match="does not accept"):
+            gpu.set_power_limit(limit_watts)
+        assert driver[0].power_limit_watts == 700.0
+
+    def test_nothing_is_read_for_a_limit_that_is_accepted(self, driver, gpu):
+        gpu.set_power_limit(300.0)
+        gpu.lock_sm_clock(1200)
+        assert (driver[0].power_limit_watts, driver[0].locked_clock_mhz) == (300.0, 1200)
+        asked = {call.function for call in driver.calls()}
+        assert "nvmlDeviceGetPowerManagementLimitConstraints" not in asked
+        assert "nvmlDeviceGetSupportedMemoryClocks" not in asked
 
 
 def test_a_lost_gpu_hides_no_other(make_driver):

@@ -321,7 +321,7 @@ def test_a_process_that_is_killed_at_once_is_restored(make_driver, knob):
 
 
 def test_the_guardian_loads_python_the_package_and_the_binding():
-    """It restores by the classes that measure. Each process that trains has one: nothing else may take memory."""
+    """It restores by the session that measures. Each process that trains has one: nothing else may take memory."""
     program = f"""if True:
         import sys
         sys.path += {sys.path!r}
@@ -330,12 +330,62 @@ def test_the_guardian_loads_python_the_package_and_the_binding():
     """
     ran = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True)
     loaded = set(ran.stdout.split())
-    assert {"pynvml", "zeus_core.device.nvml.nvml_gpu", "zeus_core.settings.keeper"} <= loaded, ran.stderr
+    assert {"pynvml", "zeus_core.device.nvml.restoring_gpu", "zeus_core.settings.keeper"} <= loaded, ran.stderr
     others = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
     assert others <= {"__main__", "pynvml", "zeus_core"}
     wings = {"activities", "batches", "carbon", "daemon", "jobs", "mixed", "pipeline", "runs", "selfcheck"}
     parts = {name.split(".")[1] for name in loaded if name.startswith("zeus_core.")}
     assert parts.isdisjoint({*wings, "cli", "monitor", "optimizer", "search", "training"}), parts
+
+
+# What measuring reads, and what a driver answers to it that does not have it, or does not say why it fails.
+UNREADABLE = [
+    *(("power limit", "nvmlDeviceGetPowerManagementLimitConstraints", code) for code in (3, 999)),
+    ("locked clock", "nvmlDeviceGetSupportedMemoryClocks", 3),
+    ("locked clock", "nvmlDeviceGetSupportedGraphicsClocks", 999),
+]
+
+
+@pytest.mark.parametrize(("knob", "function", "code"), UNREADABLE)
+def test_a_reading_that_fails_does_not_keep_the_original_from_being_restored(start, knob, function, code):
+    owner = start(knob, ENDS["SIGKILL"])
+    owner.driver.fail(function, code)
+    owner.end()
+
+
+WITHOUT_THE_FOLDER = """
+    import os, signal, sys
+    import pynvml
+    from zeus_core.device import discover_gpus
+    from zeus_core.settings.limit_knob import PowerLimitKnob
+    CHANGE
+    knob = PowerLimitKnob(discover_gpus({}), 25)
+    knob.apply(knob.settings[-1])
+    print("ready", flush=True)
+    input()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+PATH_CHANGES = {
+    "gone": "sys.path[:] = [p for p in sys.path if not os.path.exists(os.path.join(p, 'pynvml.py'))]",
+    "one of very many": "sys.path += [f'{LONG}/{i}' for i in range(900)]",
+    "one of very many that exist": """
+        for i in range(900):
+            os.makedirs(f'{LONG}/{i}', exist_ok=True)
+            sys.path.append(f'{LONG}/{i}')
+    """,
+}
+
+
+@pytest.mark.parametrize("change", PATH_CHANGES)
+def test_the_guardian_finds_the_binding_whatever_the_path_is(make_driver, tmp_path, change):
+    """It once ended in silence."""
+    driver, lines = make_driver(DEVICE), textwrap.dedent(PATH_CHANGES[change]).strip()
+    lines = f"LONG = {str(tmp_path / ('x' * 200))!r}\n{lines}"
+    process = driver.start(textwrap.dedent(WITHOUT_THE_FOLDER).replace("CHANGE", lines))
+    assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    assert driver[0].power_limit_watts != ORIGINAL_WATTS
+    process.communicate("\n")
+    wait_until(lambda: driver[0].power_limit_watts == ORIGINAL_WATTS)
 
 
 @pytest.mark.skipif(IS_OTHER_USER, reason="who is not root starts it with the first change, once that is permitted")

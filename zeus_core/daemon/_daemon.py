@@ -10,11 +10,8 @@ import os
 import signal
 import socket
 import stat
-import threading
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -35,13 +32,12 @@ from zeus_core.errors import DeviceError, UsageError, ZeusError
 from zeus_core.settings.entry import LedgerEntry
 from zeus_core.settings.entry_files import UnreadableEntry
 from zeus_core.settings.ledger import Ledger, own_ledger
-from zeus_core.settings.restoring import GpusByUuid, RestoreOutcome, restore_device, restore_entry
+from zeus_core.settings.restoring import RestoreOutcome, restore_entry
 
 _logger = logging.getLogger(__name__)
 
 _MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un holds 108 with the zero at the end
 _BACKLOG = 128
-_FIRST_SECONDS = 2.0  # for restoring at the start: a driver that hangs holds up neither other devices nor the daemon
 _END_SECONDS = 10.0  # for restoring at the end; systemd waits 15 s, see the unit in docs/daemon.md
 
 
@@ -64,16 +60,18 @@ class DaemonSettings:
     simulated: str = ""
 
 
-def run_daemon(settings: DaemonSettings) -> None:
+def run_daemon(settings: DaemonSettings, restored: Iterable[RestoreOutcome] = ()) -> None:
     """Run until SIGTERM or SIGINT, after which everything is restored.
+
+    Args:
+        settings: Its settings.
+        restored: The outcomes of `restore_first`, which are logged.
 
     Raises:
         UsageError: A setting is wrong; the message says what would be right.
         ZeusError: The daemon cannot start.
     """
     try:
-        # Who is not root may not call the driver, and changes GPUs by the commands of the policy.
-        restored = [] if settings.simulated or os.geteuid() != 0 else _restore_first()
         policy = read_policy(settings.policy)
         check_programs(policy.commands)
         ledger = Ledger(str(settings.socket.parent)) if settings.simulated else own_ledger()
@@ -165,36 +163,6 @@ def _warn_of_unknown(policy: Policy, gpus: dict[str, Gpu]) -> None:
         _logger.warning(
             "the policy has a rule for %s, which is not here; here is %s", uuid, ", ".join(gpus) or "no GPU"
         )
-
-
-def _restore_first() -> list[RestoreOutcome]:
-    """Restore what a daemon, or a job, has left that ended without restoring, ahead of all that may keep this one.
-
-    Each device has a thread of its own: one whose driver hangs is restored as soon as that answers. Entries of a daemon
-    that runs are not touched.
-
-    Returns:
-        The outcomes of what was restored; what fails is tried again once the daemon has opened its GPUs.
-    """
-    restored: list[RestoreOutcome] = []
-    try:
-        ledger = own_ledger()
-    except OSError:  # the daemon says so, once it has read its policy
-        return restored
-    restore = partial(restore_device, GpusByUuid().gpu)
-
-    def restore_all(device_uuid: str) -> None:
-        outcomes = ledger.restore_all(restore, lambda entry: entry.is_of(device_uuid) and ledger.is_stale(entry))
-        restored.extend(outcome for outcome in outcomes if outcome.is_done)
-
-    devices = {entry.device_uuid for entry in ledger.entries()}
-    threads = [threading.Thread(target=restore_all, args=(device,), daemon=True) for device in devices]
-    for thread in threads:
-        thread.start()
-    until = time.monotonic() + _FIRST_SECONDS
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
-    return restored
 
 
 def _restore_left_behind(

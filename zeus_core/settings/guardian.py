@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import socket
 import stat
 import subprocess
@@ -27,6 +28,8 @@ from zeus_core.settings.entry import LedgerEntry, LedgerKey
 # It takes 80 to 250 ms, longer on a busy machine. The thread of a driver call waits for it, whose deadline is 0.65 s in
 # all: one that is later has the entry in its socket, and the ledger has it too.
 _READY_SECONDS = 0.25
+_IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE", "SIGTSTP")
+_MAX_PATH_CHARACTERS = 100_000  # Linux takes 128 KiB in one argument
 
 
 class Guardian:
@@ -165,11 +168,13 @@ def _start_program(descriptor: int) -> None:
     """Start the program, which moves out of the reach of those who end or wait for the children of this process."""
     owner = ProcessIdentity.current()
     arguments = [descriptor, owner.pid, owner.start_ticks]
-    # Behind its own modules, those that this process finds: this package, and the binding of the driver.
-    path = [str(Path(__file__).parents[2]), *filter(os.path.isabs, map(str, sys.path))]
+    ignored = [int(getattr(signal, name)) for name in _IGNORED]
     program = (  # it forks before it imports anything: this process waits for that
         "import os, sys\nif os.fork(): os._exit(0)\n"
-        f"sys.path += {path!r}\nfrom zeus_core.settings.guardian_program import main\nmain(*{arguments!r})"
+        # The signals that end a job must not end it while it imports the rest, either.
+        f"import signal\nfor number in {ignored}: signal.signal(number, signal.SIG_IGN)\n"
+        "signal.pthread_sigmask(signal.SIG_SETMASK, [])\n"
+        f"sys.path += {_module_path()!a}\nfrom zeus_core.settings.guardian_program import main\nmain(*{arguments!r})"
     )
     process = subprocess.Popen(
         # Nothing of the environment and the site runs in it: it restores what they may have broken.
@@ -182,6 +187,21 @@ def _start_program(descriptor: int) -> None:
         start_new_session=True,
     )
     process.wait()  # it forks and ends at once, so that this process has no child that others would wait for
+
+
+def _module_path() -> list[str]:
+    """Return where the guardian finds modules, behind its own: this package, the binding, and what this process finds.
+
+    The binding may be loaded from a folder that is in no path, or no longer: an import hook has found it.
+    """
+    needed = [str(Path(__file__).parents[2])]
+    binding = getattr(sys.modules.get("pynvml"), "__file__", None)
+    if binding is not None:
+        file = Path(binding).absolute()
+        needed.append(str(file.parents[1 if file.stem == "__init__" else 0]))
+    found = [entry for entry in map(str, sys.path) if os.path.isabs(entry) and os.path.exists(entry)]
+    path = list(dict.fromkeys([*needed, *found]))
+    return path if len(ascii(path)) <= _MAX_PATH_CHARACTERS else [*needed, str(Path(os.__file__).parent)]
 
 
 def _lasting_stderr() -> int | None:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import time
 
@@ -21,7 +20,6 @@ from zeus_core.settings.keeper import Keeper
 from zeus_core.settings.ledger import Ledger
 from zeus_core.settings.restoring import GpusByUuid, RestoreOutcome
 
-_IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE", "SIGTSTP")
 # After four tries within 0.2 s: a driver that restarts is back in seconds. Later the next start restores.
 _WAITS_SECONDS = (1.0, 4.0, 15.0)
 # Where memory is short the kernel ends other processes, and not this one, which takes 19 MB, when it ends a whole job
@@ -31,16 +29,13 @@ _MAX_MESSAGE_BYTES = 64 * 1024
 
 
 def main(descriptor: int, owner_pid: int, owner_start_ticks: int) -> None:
-    """Guard a process until it ends, or has restored everything itself.
+    """Guard a process until it ends, or has restored everything itself. The caller has seen to the signals of jobs.
 
     Args:
         descriptor: The socket to it.
         owner_pid: The process.
         owner_start_ticks: When it began.
     """
-    for name in _IGNORED:
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(_OOM_SCORE)
     gpus = GpusByUuid()

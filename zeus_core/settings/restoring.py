@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from zeus_core._sysfs import is_card_uuid, open_card
-from zeus_core.device.nvml.nvml_gpu import NvmlGpu
 from zeus_core.device.nvml.nvml_session import NvmlSession
+from zeus_core.device.nvml.restoring_gpu import RestoringGpu
 from zeus_core.device.retry import retried
 from zeus_core.errors import DeviceError, NotSupportedError, PermissionDeniedError
 from zeus_core.settings.entry import LedgerEntry
@@ -172,7 +172,7 @@ class GpusByUuid:
         Raises:
             DeviceError: There is no such card.
         """
-        return open_card(uuid) if is_card_uuid(uuid) else NvmlGpu.of_uuid(self._nvml, uuid)
+        return open_card(uuid) if is_card_uuid(uuid) else RestoringGpu(self._nvml, uuid)
 
 
 def restore_device(open_gpu: Callable[[str], Any], entry: LedgerEntry) -> RestoreOutcome:

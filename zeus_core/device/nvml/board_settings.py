@@ -92,6 +92,20 @@ def set_limit(library: Any, handle: Any, scope: LimitScope, limit_milliwatts: in
     return _call(library, "nvmlDeviceSetPowerManagementLimit_v2", handle, value), None
 
 
+def is_in_range(library: Any, handle: Any, scope: LimitScope, limit_milliwatts: int) -> bool:
+    """Tell whether a limit lies in the range that the driver states; also if it states none."""
+    if scope is LimitScope.GPU:
+        lowest_code, lowest = _read_field(library, handle, "lowest", _GPU)
+        highest_code, highest = _read_field(library, handle, "highest", _GPU)
+        is_stated = lowest_code == highest_code == 0
+    else:
+        ends = ctypes.c_uint(), ctypes.c_uint()
+        function = "nvmlDeviceGetPowerManagementLimitConstraints"
+        is_stated = _call(library, function, handle, *map(ctypes.byref, ends)) == 0
+        lowest, highest = ends[0].value, ends[1].value
+    return lowest <= limit_milliwatts <= highest if is_stated else 0 <= limit_milliwatts < 2**32
+
+
 class PowerProfiles(NamedTuple):
     """The workload power profiles of a board, as masks."""
 

@@ -41,8 +41,6 @@ class NvmlGpu(Gpu):
     Args:
         session: The connection, shared by the GPUs of one discovery.
         uuid: The UUID of the GPU.
-        name: Its product name; the board is asked for it if None. With a name nothing is read: what is to be restored
-            must not wait for what measuring needs.
 
     Raises:
         DeviceError: The GPU does not answer.
@@ -50,7 +48,7 @@ class NvmlGpu(Gpu):
 
     driver: str | None = "nvml"
 
-    def __init__(self, session: NvmlSession, uuid: str, name: str | None = None) -> None:
+    def __init__(self, session: NvmlSession, uuid: str) -> None:
         import pynvml
 
         self.uuid = uuid
@@ -71,9 +69,9 @@ class NvmlGpu(Gpu):
         # The ranges that the board accepts never change, and reading them before each change would take long.
         self._power_range: PowerRange | None = None
         self._supported_clocks_mhz: tuple[int, ...] | None = None
-        self.name: str = name or str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
-        self._architecture = _AMPERE if name else self._find_architecture()
-        self._has_instant_power = not name and self._find_instant_power()
+        self.name: str = str(retried(lambda: self._call("reading the name", "nvmlDeviceGetName")))
+        self._architecture = self._find_architecture()
+        self._has_instant_power = self._find_instant_power()
         # Without that field, NVML documents its power usage as a mean of 1 s from Ampere on, except GA100.
         is_of_the_moment = self._architecture < _AMPERE or any(word in self.name for word in _GA100)
         self.power_average_seconds: float = 0.0 if self._has_instant_power or is_of_the_moment else 1.0
@@ -81,11 +79,6 @@ class NvmlGpu(Gpu):
             self.no_power_because: str | None = (
                 "power is not reported through NVML on Jetson: the sensors of the board show it, see `jtop`"
             )
-
-    @classmethod
-    def of_uuid(cls, session: NvmlSession, uuid: str) -> NvmlGpu:
-        """Return a GPU whose settings are to be restored, by its UUID alone. It is asked for nothing else before."""
-        return cls(session, uuid, uuid)
 
     @property
     def energy_counter_period_seconds(self) -> float:  # type: ignore[override]  # found when it is first needed

@@ -117,13 +117,15 @@ class NvmlSession:
         """Find a GPU the session does not know yet, or whose handle it has lost."""
         import pynvml
 
+        handles = self._handles  # another thread that opens the session anew begins with others
         try:
-            self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            handle = handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         except pynvml.NVMLError:
             self.read_uuids()  # an older driver lacks the function
-            if uuid not in self._handles:
+            handle = self._handles.get(uuid)
+            if handle is None:
                 raise
-        return self._handles[uuid]
+        return handle
 
     def _open_device(self, index: int) -> str | DeviceError:
         """Return the UUID of a GPU and keep its handle, or why it does not answer, which must not hide the others."""

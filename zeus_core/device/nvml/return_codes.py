@@ -11,7 +11,7 @@ from zeus_core.errors import (
     PermissionDeniedError,
 )
 
-UNINITIALIZED, FUNCTION_NOT_FOUND = 1, 13
+UNINITIALIZED, INVALID_ARGUMENT, FUNCTION_NOT_FOUND = 1, 2, 13
 
 # Codes and meanings are those of nvmlReturn_t in the NVML API reference. A code that is not in the table, of a newer
 # driver, counts as a passing driver fault.
