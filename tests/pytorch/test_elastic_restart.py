@@ -13,7 +13,7 @@ MODELS = ["A100-SXM4-80GB", "V100-SXM2-32GB", "A100-SXM4-80GB"]
 PROGRAM = """
     import json, os
     from pathlib import Path
-    from tests.mixed.pytorch.test_batch_allocation import STEPS, allocate_rank
+    from tests.batches.test_batch_allocation import STEPS, allocate_rank
 
     ranks, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     result = allocate_rank(MODELS, FOLDER, {"limit_fractions": [1.0, 0.7]}, steps=STEPS if ranks == 2 else 3)
