@@ -23,7 +23,7 @@ RUNS = {
         "tests/test_published_api.py",
     ],
     "levelling": ["tests/mixed/test_levelled_end.py"],
-    "batches of ranks": ["-m", "long", "tests/mixed/test_uneven_end.py"],
+    "batches of ranks": ["-m", "long", "tests/batches/test_uneven_end.py"],
     "frameworks, killed": ["-m", "long", "tests/process/test_killed_frameworks.py", "-k", KILLED],
     "restoring by hand": ["tests/cli/test_restore.py"],
     "others' limits and hanging drivers": ["tests/process/test_limit_watch.py", "tests/process/test_hanging_driver.py"],
