@@ -124,6 +124,7 @@ def test_from_an_unpacked_tree_it_needs_nothing_else_and_changes_nothing(make_dr
             (environment / name).symlink_to(packages / name)
     tree = tmp_path / "tree"
     shutil.copytree(ROOT / "zeus_core", tree / "zeus_core", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tree)
     driver = make_driver(DeviceSpec())
     program = Program(driver.environment)
     driver.clear_calls()
@@ -136,7 +137,7 @@ def test_from_an_unpacked_tree_it_needs_nothing_else_and_changes_nothing(make_dr
         timeout=240,
     )
     assert ended.returncode == 0, ended.stderr
-    report = FORMAT.fields(json.loads(ended.stdout))
+    report = FORMAT.from_json(json.loads(ended.stdout))
     assert report["machine"]["device"] == "NVIDIA H200"
     assert "on the CPU" in report["machine"]["load"]
     assert {check["title"] for check in report["checks"]} == PARTS
